@@ -1,0 +1,46 @@
+# make demo | test | check | bench | native. Each sets up what it needs in .venv, once, and works offline afterwards.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt $(wildcard resilin/core/kernels/cpu/*.cpp resilin/core/kernels/cpu/*.hpp resilin/dist/native/*.cpp resilin/dist/native/*.hpp)
+
+.PHONY: demo test check bench native clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   train on real data, kill a worker half-way, compare the weights with an undisturbed run"
+	@echo "make test   run the tests"
+	@echo "make check  lint, types, floors"
+	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
+	@touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/python -m examples.demo
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_floors.py
+
+native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
+
+clean:
+	rm -rf build $(VENV)

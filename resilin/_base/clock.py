@@ -1,0 +1,63 @@
+"""Time is injected: everything that waits or measures takes a `Clock`, so tests can own time.
+
+The only module that may call `time.time`, `time.sleep` and friends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the library may know of time. All values are seconds."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; the only one that durations and deadlines use."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the epoch. For timestamps shown to people; never compared between hosts."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for `seconds`."""
+        ...
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def monotonic(self) -> float:
+        """`time.monotonic()`."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """`time.time()`."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """`time.sleep(seconds)`."""
+        time.sleep(seconds)
+
+
+SYSTEM: Clock = SystemClock()
+
+
+class Deadline:
+    """A point in time after which a wait gives up. `None` seconds: never."""
+
+    __slots__ = ("_clock", "at", "seconds")
+
+    def __init__(self, seconds: float | None, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
+        self.seconds = seconds
+        self.at = None if seconds is None else clock.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds left (never negative), or None when there is no limit."""
+        return None if self.at is None else max(0.0, self.at - self._clock.monotonic())
+
+    def passed(self) -> bool:
+        """Whether the deadline is behind us."""
+        return self.at is not None and self._clock.monotonic() >= self.at

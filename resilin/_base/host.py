@@ -1,0 +1,31 @@
+"""Facts about this host that several packages must agree on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+
+
+@cache
+def host_id() -> str:
+    """Equal for two processes exactly when they can share memory and Unix sockets: boot id + network namespace.
+
+    Two network namespaces of one machine count as two hosts, because abstract Unix sockets do not cross them.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return f"{boot}-{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:  # no /proc: another POSIX system, where the host's name is the best there is
+        return socket.gethostname()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address` (a name or a numeric address) can be reached from this host only."""
+    return address in ("localhost", "::1", "ip6-localhost") or address.startswith("127.")
+
+
+def cpu_count() -> int:
+    """Number of CPUs this process may run on (affinity respected)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

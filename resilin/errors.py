@@ -1,0 +1,151 @@
+"""Every exception that leaves resilin.
+
+    ResilinError (RuntimeError)
+    ├── UsageError (also ValueError)      the caller's mistake, found before any work was done
+    │   └── SecretRequired                something would listen beyond loopback without a job secret
+    ├── DistError                         collectives; names as in torch.distributed
+    │   ├── DistBackendError
+    │   │   ├── PeerLost                  a peer died or closed its connection; carries `ranks`
+    │   │   ├── CollectiveTimeout         a wait passed its deadline; carries the `ranks` waited for
+    │   │   ├── CollectiveMismatch        ranks disagree on shape, dtype, op or order; shows both sides
+    │   │   └── GroupAborted              abort() was called on this rank
+    │   ├── DistNetworkError
+    │   │   └── HandshakeError            a stranger, a wrong generation or a wrong secret
+    │   └── DistStoreError                the key-value store of one process group
+    ├── StoreError                        the coordination store (resilin.store)
+    │   ├── StoreTimeout                  no endpoint answered within the deadline
+    │   ├── StoreAmbiguous                a write was sent, its outcome is unknown: read again
+    │   ├── Compacted                     a watch's start revision is gone: list again
+    │   └── LeaseLost                     the lease ended; its keys are gone
+    └── ElasticError
+        ├── WorldChanged                  the generation ended; inside elastic.run the step is redone
+        ├── RendezvousError               no agreed world
+        │   ├── RendezvousTimeout
+        │   └── RendezvousClosed
+        ├── StateError                    state could not be made equal, or a hash did not match
+        └── ChildFailedError              workers failed for good; carries `failures`
+
+Split by whose fault it is: a user's mistake raises at once, a peer's failure carries data and is recoverable.
+No exception of a third-party library leaves the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class ResilinError(RuntimeError):
+    """Base of every error that resilin raises on purpose."""
+
+
+class UsageError(ResilinError, ValueError):
+    """The caller's mistake: bad argument, bad flag, bad combination."""
+
+
+class SecretRequired(UsageError):
+    """A socket would listen beyond loopback, but the job has no secret."""
+
+
+class DistError(ResilinError):
+    """Base of the errors of collectives and process groups."""
+
+
+class DistBackendError(DistError):
+    """A collective failed."""
+
+
+class PeerLost(DistBackendError):
+    """A peer died or closed its connection. `ranks` are the lost ranks (possibly empty if unknown)."""
+
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = frozenset(ranks)
+
+
+class CollectiveTimeout(DistBackendError):
+    """A collective passed its deadline. `ranks` are those that were waited for."""
+
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = frozenset(ranks)
+
+
+class CollectiveMismatch(DistBackendError):
+    """Ranks called different collectives, or the same one with different shapes, dtypes or ops."""
+
+
+class GroupAborted(DistBackendError):
+    """The group was aborted on this rank; every blocked call of the group returned with this."""
+
+
+class DistNetworkError(DistError):
+    """A connection could not be made or broke outside a collective."""
+
+
+class HandshakeError(DistNetworkError):
+    """The other end is not a member of this job and generation, or does not know the secret."""
+
+
+class DistStoreError(DistError):
+    """The key-value store behind `init_process_group` failed or timed out."""
+
+
+class StoreError(ResilinError):
+    """Base of the errors of the coordination store."""
+
+
+class StoreTimeout(StoreError):
+    """No endpoint of the store answered within the deadline."""
+
+
+class StoreAmbiguous(StoreError):
+    """A write was sent and its outcome is unknown; read the key again before repeating it."""
+
+
+class Compacted(StoreError):
+    """The start revision of a watch was compacted away; `revision` is the oldest one still there."""
+
+    def __init__(self, message: str, revision: int) -> None:
+        super().__init__(message)
+        self.revision = revision
+
+
+class LeaseLost(StoreError):
+    """The lease ended (expired or revoked); the keys attached to it are gone."""
+
+
+class ElasticError(ResilinError):
+    """Base of the errors of membership, agents and recovery."""
+
+
+class WorldChanged(ElasticError):
+    """The generation ended while this rank was working. `generation` is the one that ended."""
+
+    def __init__(self, message: str, generation: int) -> None:
+        super().__init__(message)
+        self.generation = generation
+
+
+class RendezvousError(ElasticError):
+    """Nodes could not agree on a world."""
+
+
+class RendezvousTimeout(RendezvousError):
+    """Too few nodes joined in time."""
+
+
+class RendezvousClosed(RendezvousError):
+    """The job has ended; nobody can join it any more."""
+
+
+class StateError(ElasticError):
+    """State could not be made equal on all ranks: no intact source, or a hash did not match."""
+
+
+class ChildFailedError(ElasticError):
+    """Workers failed for good. `failures` holds one record per failed worker, the first cause first."""
+
+    def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
