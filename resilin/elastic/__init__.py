@@ -1,1 +1,42 @@
+"""Elastic training: membership, agents and generations on one side, `@elastic.run` and `elastic.State` on the other.
 
+Names load on first use: the agent side (membership, rendezvous, agent, supervise, failure, control) must not pull in
+numpy, which the worker side needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resilin.data import ElasticSampler as ElasticSampler
+    from resilin.elastic.loop import run as run
+    from resilin.elastic.session import World as World
+    from resilin.elastic.session import is_elastic as is_elastic
+    from resilin.elastic.session import world as world
+    from resilin.elastic.state import State as State
+
+# public name -> module that defines it; no module may bear a public name (it would shadow it once imported)
+_WHERE = {
+    "ElasticSampler": "resilin.data",
+    "State": "resilin.elastic.state",
+    "World": "resilin.elastic.session",
+    "is_elastic": "resilin.elastic.session",
+    "run": "resilin.elastic.loop",
+    "world": "resilin.elastic.session",
+}
+
+__all__ = ["ElasticSampler", "State", "World", "is_elastic", "run", "world"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,250 @@
+"""What an agent and its worker say to each other. Pure: bytes in, messages out; no socket, no thread.
+
+One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL_FD`, carries frames of
+`_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
+
+    worker -> agent   ready (a warm spare)  hello  progress  committed  failed  done
+    agent -> worker   start (a warm spare)  world  abort  pending  leave  finish
+
+How they go together, seen by a worker that recovers in place:
+
+    hello ──> world(1) ──> committed, committed, ... ──> done ──> finish ──> exit 0
+                 │
+                 ├─ abort(g): every generation up to g is over now; redo the step in the next world with number > g
+                 └─ pending(n), then world(n): everybody switches to n at the next commit all ranks agree on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from resilin._base import framing
+from resilin.errors import HandshakeError
+
+ENV_FD = "RESILIN_CONTROL_FD"
+
+
+class ControlError(HandshakeError):
+    """The other end of the control descriptor sent something that is no message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """Base of every message; `kind` is its name on the wire."""
+
+    kind: ClassVar[str] = ""
+
+
+# ------------------------------------------------------------------------------------- worker -> agent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready(Message):
+    """A warm spare has done its imports and waits for `Start`."""
+
+    kind: ClassVar[str] = "ready"
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello(Message):
+    """This program recovers in place; `endpoint` is what `dist.endpoint.Listener.describe()` returned."""
+
+    kind: ClassVar[str] = "hello"
+    pid: int
+    endpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Message):
+    """The worker works on `step`; `at` says where in it ("forward", "all_reduce #17"), empty when unknown."""
+
+    kind: ClassVar[str] = "progress"
+    generation: int
+    step: int
+    at: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed(Message):
+    """Step `step` is applied on this rank. `wall`: seconds since the epoch, for people only."""
+
+    kind: ClassVar[str] = "committed"
+    generation: int
+    step: int
+    wall: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Message):
+    """The worker is about to end because of an exception.
+
+    `report` holds: `type`, `message`, `traceback` (text), and, when known, `step`, `at`, `generation`.
+    """
+
+    kind: ClassVar[str] = "failed"
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Message):
+    """The worker's program has nothing left to do in this generation; it waits for `Finish` or a new `World`."""
+
+    kind: ClassVar[str] = "done"
+    generation: int
+
+
+# ------------------------------------------------------------------------------------- agent -> worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Message):
+    """Tells a warm spare what to become.
+
+    argv:   the program: a script's path, or a module's name when `module`, then its arguments
+    env:    the variables to set (added to the inherited ones)
+    stdout, stderr: a file to append to, empty to keep the inherited stream
+    """
+
+    kind: ClassVar[str] = "start"
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    module: bool = False
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One worker of a world. The same (node, slot, incarnation) in two worlds is the same living process."""
+
+    rank: int
+    node: str
+    slot: int
+    incarnation: int
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World(Message):
+    """One agreed generation, seen by one of its members. `endpoints` and `members` are in rank order."""
+
+    kind: ClassVar[str] = "world"
+    number: int
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    node_count: int
+    endpoints: tuple[str, ...]
+    members: tuple[Member, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abort(Message):
+    """Every generation up to `generation` is over: `ranks` (of that generation) are gone, for `reason`."""
+
+    kind: ClassVar[str] = "abort"
+    generation: int
+    reason: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending(Message):
+    """Generation `number` waits for this worker at its next commit; its `World` follows."""
+
+    kind: ClassVar[str] = "pending"
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leave(Message):
+    """Finish the running step, commit it with the others, then exit with code 0."""
+
+    kind: ClassVar[str] = "leave"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(Message):
+    """Every member is done: exit."""
+
+    kind: ClassVar[str] = "finish"
+
+
+MESSAGES: dict[str, type[Message]] = {
+    cls.kind: cls
+    for cls in (Ready, Hello, Progress, Committed, Failed, Done, Start, World, Abort, Pending, Leave, Finish)
+}
+
+# ----------------------------------------------------------------------------------------------- codec
+
+_T = TypeVar("_T")
+_HINTS: dict[type, dict[str, Any]] = {
+    cls: {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
+    for cls in (*MESSAGES.values(), Member)
+}
+_REQUIRED: dict[type, frozenset[str]] = {
+    cls: frozenset(f.name for f in fields(cls) if f.default is f.default_factory) for cls in _HINTS
+}
+
+
+def encode(message: Message) -> bytes:
+    """`message` as one frame, ready to be written to the descriptor."""
+    body = {"kind": message.kind, **asdict(message)}
+    return framing.encode(json.dumps(body, separators=(",", ":")).encode())
+
+
+def decode(payload: bytes) -> Message:
+    """The message in one frame's payload. ControlError says what is wrong with it."""
+    try:
+        body = json.loads(payload)
+    except ValueError as error:
+        raise ControlError(f"control message is not JSON: {payload[:80]!r}") from error
+    if not isinstance(body, dict) or body.get("kind") not in MESSAGES:
+        kind = body.get("kind") if isinstance(body, dict) else body
+        raise ControlError(f"control message of unknown kind {kind!r}, expected one of {', '.join(MESSAGES)}")
+    return _build(MESSAGES[body.pop("kind")], body)
+
+
+class Decoder:
+    """Cuts what arrives on the descriptor into messages."""
+
+    def __init__(self) -> None:
+        self._frames = framing.FrameDecoder()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Add `data`; yield each message that is now complete."""
+        for payload in self._frames.feed(data):
+            yield decode(payload)
+
+
+def _build(cls: type[_T], body: Mapping[str, Any]) -> _T:
+    hints = _HINTS[cls]
+    missing = _REQUIRED[cls] - body.keys()
+    if missing or body.keys() - hints.keys():
+        raise ControlError(f"{cls.__name__}: expected the fields {', '.join(hints)}, got {', '.join(body) or 'none'}")
+    return cls(**{name: _convert(cls, name, hints[name], value) for name, value in body.items()})
+
+
+def _convert(cls: type, name: str, hint: Any, value: Any) -> Any:
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        if not isinstance(value, list):
+            raise ControlError(f"{cls.__name__}.{name}: expected a list, got {value!r}")
+        return tuple(_convert(cls, name, item, element) for element in value)
+    if hint is Member:
+        if not isinstance(value, dict):
+            raise ControlError(f"{cls.__name__}.{name}: expected an object, got {value!r}")
+        return _build(Member, value)
+    expected = get_origin(hint) or hint
+    accepted = (float, int) if expected is float else expected
+    if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
+        raise ControlError(f"{cls.__name__}.{name}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+    return value
