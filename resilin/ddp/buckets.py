@@ -1,0 +1,91 @@
+"""Which parameter's gradient lies where in which flat bucket. Pure: sizes in, assignment out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
+DEFAULT_BUCKET_BYTES = 25 << 20
+ALIGN_BYTES = 64  # a slot starts on a cache line, so that no SIMD load of one gradient straddles two
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """What the assignment needs to know of one parameter."""
+
+    name: str
+    numel: int
+    itemsize: int  # bytes of one element
+    kind: str  # dtype and device: a bucket holds one kind only
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The elements [start, stop) of a bucket's flat array, which hold the gradient of parameter number `param`."""
+
+    param: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpec:
+    """One flat array: `numel` elements (gaps of alignment included, they stay zero) and its slots in order."""
+
+    index: int
+    kind: str
+    numel: int
+    itemsize: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat array."""
+        return self.numel * self.itemsize
+
+
+def assign(
+    params: Sequence[ParameterSpec],
+    cap_bytes: int = DEFAULT_BUCKET_BYTES,
+    first_cap_bytes: int = FIRST_BUCKET_BYTES,
+    order: Sequence[int] | None = None,
+) -> tuple[BucketSpec, ...]:
+    """Cut the parameters, in the `order` their gradients become ready, into buckets of about `cap_bytes`.
+
+    `order` is by default the reverse of registration, which is about the order of backward. A bucket is closed as soon
+    as it holds `cap_bytes` (the first of each kind: `first_cap_bytes`), so a tensor is never cut. Buckets are numbered
+    in the order in which they become complete, which is the order of their collectives on every rank.
+    """
+    order = range(len(params) - 1, -1, -1) if order is None else order
+    open_: dict[str, list[int]] = {}
+    held: dict[str, int] = {}
+    closed: list[tuple[int, list[int]]] = []  # (place in `order` of the last member, members)
+    full_kinds: set[str] = set()
+    for place, number in enumerate(order):
+        spec = params[number]
+        members = open_.setdefault(spec.kind, [])
+        members.append(number)
+        held[spec.kind] = held.get(spec.kind, 0) + spec.numel * spec.itemsize
+        if held[spec.kind] >= (cap_bytes if spec.kind in full_kinds else min(first_cap_bytes, cap_bytes)):
+            closed.append((place, members))
+            full_kinds.add(spec.kind)
+            del open_[spec.kind], held[spec.kind]
+    places = {number: place for place, number in enumerate(order)}
+    closed.extend((places[members[-1]], members) for members in open_.values())
+    closed.sort(key=lambda item: item[0])
+    return tuple(_lay_out(index, params, members) for index, (_, members) in enumerate(closed))
+
+
+def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]) -> BucketSpec:
+    slots: list[Slot] = []
+    end = 0
+    spec: ParameterSpec | None = None
+    for number in members:
+        spec = params[number]
+        step = max(1, ALIGN_BYTES // spec.itemsize)
+        start = -(-end // step) * step
+        end = start + spec.numel
+        slots.append(Slot(number, start, end))
+    assert spec is not None, "a bucket has at least one parameter"
+    return BucketSpec(index, spec.kind, end, spec.itemsize, tuple(slots))
