@@ -1,0 +1,95 @@
+"""Scaled dot-product attention: matrix products on BLAS, scale + mask + softmax fused and in place."""
+
+# B batch, H heads, T queries, S keys, D width, E value width
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.loader import kernel
+from resilin.errors import UsageError
+
+_native_masked_softmax_ = kernel("masked_softmax_")
+_native_softmax_backward_scaled_ = kernel("softmax_backward_scaled_")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What `backward` needs: the inputs and the probabilities before dropout."""
+
+    q: Array
+    k: Array
+    v: Array
+    p: Array
+    scale: float
+    dropout_mask: Array | None
+
+
+def forward(
+    q: Array, k: Array, v: Array, mask: Array | None, causal: bool, scale: float, dropout_mask: Array | None
+) -> tuple[Array, Saved]:
+    """softmax(q @ k^T * scale + mask) @ v.
+
+    Shape:  q (..., T, D), k (..., S, D), v (..., S, E) with equal leading dimensions; y (..., T, E).
+    mask:   broadcasts to (..., T, S). Boolean: True takes part; float: added to the scores.
+    causal: query t sees keys 0..t. A query that sees no key gives zeros.
+    dropout_mask: (..., T, S), factors 0 or 1/(1-p) on the probabilities.
+    """
+    acc = compute_dtype(q.dtype)
+    s = np.matmul(q, k.swapaxes(-1, -2)).astype(acc, copy=False)
+    added = _additive(mask, acc)
+    if not _native_masked_softmax_(s, added, causal, scale):
+        s = reference_masked_softmax(s, added, causal, scale)
+    p = s.astype(q.dtype, copy=False)
+    kept = p if dropout_mask is None else p * dropout_mask
+    return np.matmul(kept, v), Saved(q, k, v, p, scale, dropout_mask)
+
+
+def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
+    """Gradients (dq, dk, dv)."""
+    q, k, v, p = saved.q, saved.k, saved.v, saved.p
+    kept = p if saved.dropout_mask is None else p * saved.dropout_mask
+    dv = np.matmul(kept.swapaxes(-1, -2), g)
+    dp = np.matmul(g, v.swapaxes(-1, -2))
+    if saved.dropout_mask is not None:
+        dp *= saved.dropout_mask
+    if not _native_softmax_backward_scaled_(dp, p, saved.scale):
+        dp = reference_softmax_backward(dp, p, saved.scale)
+    return np.matmul(dp, k), np.matmul(dp.swapaxes(-1, -2), q), dv
+
+
+def _additive(mask: Array | None, dtype: np.dtype[np.generic]) -> Array | None:
+    if mask is None:
+        return None
+    if mask.dtype == np.bool_:
+        return np.where(mask, dtype.type(0), dtype.type(-np.inf))
+    if not np.issubdtype(mask.dtype, np.floating) and mask.dtype.kind != "V":
+        raise UsageError(f"attention: mask must be bool or float, got {mask.dtype}")
+    return mask.astype(dtype, copy=False)
+
+
+def reference_masked_softmax(s: Array, added: Array | None, causal: bool, scale: float) -> Array:
+    """softmax(s * scale + added) over the last axis; rows without any visible key are zero."""
+    s = s * s.dtype.type(scale)
+    if added is not None:
+        s += added
+    if causal:
+        T, S = s.shape[-2:]
+        s[..., ~np.tri(T, S, dtype=np.bool_)] = -np.inf
+    if not s.size:
+        return s
+    top = s.max(axis=-1, keepdims=True)
+    e = np.exp(s - np.where(np.isneginf(top), s.dtype.type(0), top))
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, s.dtype.type(1), total)  # type: ignore[no-any-return]
+
+
+def reference_softmax_backward(dp: Array, p: Array, scale: float) -> Array:
+    """scale * p * (dp - sum(dp * p)) over the last axis."""
+    acc = compute_dtype(p.dtype)
+    dp_, p_ = dp.astype(acc, copy=False), p.astype(acc, copy=False)
+    ds = p_ * (dp_ - (dp_ * p_).sum(axis=-1, keepdims=True)) * acc.type(scale)
+    return ds.astype(p.dtype, copy=False)  # type: ignore[no-any-return]

@@ -1,0 +1,49 @@
+"""Row lookup and its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.loader import kernel
+from resilin.errors import UsageError
+
+_native_embedding_backward = kernel("embedding_backward")
+
+
+def forward(weight: Array, index: Array) -> Array:
+    """The rows of weight (num, D) at `index`: shape index.shape + (D,). UsageError for an index outside [0, num)."""
+    _check(index, weight.shape[0])
+    return weight.take(index, axis=0)
+
+
+def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array:
+    """Gradient of weight (num, D): rows of g (index.shape + (D,)) added in ascending position of `index`.
+
+    Row `padding_idx` gets no gradient.
+    """
+    if index.dtype == np.int64:
+        dw = _native_embedding_backward(g, index, num, -1 if padding_idx is None else padding_idx)
+        if dw is not None:
+            return dw  # type: ignore[no-any-return]
+    return reference_backward(g, index, num, padding_idx)
+
+
+def _check(index: Array, num: int) -> None:
+    if index.size and (int(index.min()) < 0 or int(index.max()) >= num):
+        wrong = index[(index < 0) | (index >= num)].flat[0]
+        raise UsageError(f"embedding: index {int(wrong)} is outside [0, {num}); the table has {num} rows")
+
+
+def reference_backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array:
+    """numpy form of `backward`."""
+    _check(index, num)
+    D = g.shape[-1]
+    flat = index.reshape(-1)
+    dw = np.zeros((num, D), compute_dtype(g.dtype))
+    rows = g.reshape(flat.size, D)
+    if padding_idx is not None:
+        keep = flat != padding_idx
+        flat, rows = flat[keep], rows[keep]
+    np.add.at(dw, flat, rows)
+    return dw.astype(g.dtype, copy=False)

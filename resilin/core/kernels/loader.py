@@ -1,0 +1,42 @@
+"""Loads the native kernels once. Without them every kernel runs its numpy reference, and `why` says the reason."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from resilin._base import env
+
+
+def _load() -> tuple[Any, str]:
+    if env.get("RESILIN_NATIVE") == "0":
+        return None, "RESILIN_NATIVE=0 is set; unset it to use native code"
+    try:
+        return importlib.import_module("resilin.core._native"), ""
+    except ImportError as error:
+        return None, f"{error}; install a C++ compiler (Debian: apt install g++) and reinstall resilin"
+
+
+native: Any
+"""The module `resilin.core._native`, or None."""
+why: str
+"""Why `native` is None; empty when it is loaded."""
+native, why = _load()
+
+
+def _absent(*_: object) -> None:
+    """Stands in for a native function that is not there: None means "not done, use the reference"."""
+
+
+def kernel(name: str) -> Callable[..., Any]:
+    """The native function `name`. It returns None for input it does not handle, as does the stand-in."""
+    found: Callable[..., Any] = getattr(native, name, _absent)
+    return found
+
+
+def describe() -> str:
+    """One line for people: which kernels run, on which instruction set, or why none and what to do."""
+    if native is None:
+        return f"numpy references (no native kernels: {why})"
+    return f"native, {native.isa()} ({native.__file__})"

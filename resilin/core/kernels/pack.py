@@ -1,0 +1,41 @@
+"""Between float32 and the 16-bit floats, rounding to nearest, ties to even. NaN stays NaN, overflow gives infinity."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.loader import kernel
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+_native_pack_float16 = kernel("pack_float16")
+_native_pack_bfloat16 = kernel("pack_bfloat16")
+_native_unpack_float16 = kernel("unpack_float16")
+_native_unpack_bfloat16 = kernel("unpack_bfloat16")
+
+
+def to_float16(x: Array) -> Array:
+    """x (float32) as float16."""
+    bits: Array | None = _native_pack_float16(x)
+    if bits is not None:
+        return bits.view(np.float16)
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16)
+
+
+def to_bfloat16(x: Array) -> Array:
+    """x (float32) as bfloat16."""
+    bits: Array | None = _native_pack_bfloat16(x)
+    return x.astype(BFLOAT16) if bits is None else bits.view(BFLOAT16)
+
+
+def to_float32(x: Array) -> Array:
+    """x (float16 or bfloat16) as float32; exact."""
+    y: Array | None = None
+    if x.dtype == np.float16:
+        y = _native_unpack_float16(x)
+    elif x.dtype == BFLOAT16:
+        y = _native_unpack_bfloat16(x)
+    return x.astype(np.float32) if y is None else y

@@ -1,0 +1,35 @@
+"""The rectifier. NaN passes through, as in PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.loader import kernel
+
+_native_relu_forward = kernel("relu_forward")
+_native_relu_backward = kernel("relu_backward")
+
+
+def forward(x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
+    if (y := _native_relu_forward(x)) is not None:
+        return y  # type: ignore[no-any-return]
+    return reference_forward(x)
+
+
+def backward(g: Array, y: Array) -> Array:
+    """g where the result y of `forward` is not <= 0, else 0."""
+    if (dx := _native_relu_backward(g, y)) is not None:
+        return dx  # type: ignore[no-any-return]
+    return reference_backward(g, y)
+
+
+def reference_forward(x: Array) -> Array:
+    """numpy form of `forward`."""
+    return np.maximum(x, x.dtype.type(0))  # type: ignore[no-any-return]
+
+
+def reference_backward(g: Array, y: Array) -> Array:
+    """numpy form of `backward`."""
+    return np.where(y <= 0, g.dtype.type(0), g)

@@ -1,0 +1,77 @@
+"""Softmax and log-softmax over the last axis, shifted by each row's maximum so that they cannot overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.loader import kernel
+
+_native_softmax_forward = kernel("softmax_forward")
+_native_softmax_backward = kernel("softmax_backward")
+_native_log_softmax_forward = kernel("log_softmax_forward")
+_native_log_softmax_backward = kernel("log_softmax_backward")
+
+
+def forward(x: Array) -> Array:
+    """exp(x) / sum(exp(x)) over the last axis. A row with a NaN, or with -inf only, is NaN."""
+    if (y := _native_softmax_forward(x)) is not None:
+        return y  # type: ignore[no-any-return]
+    return reference_forward(x)
+
+
+def backward(g: Array, y: Array) -> Array:
+    """y * (g - sum(g * y)), with y the result of `forward`."""
+    if (dx := _native_softmax_backward(g, y)) is not None:
+        return dx  # type: ignore[no-any-return]
+    return reference_backward(g, y)
+
+
+def log_forward(x: Array) -> Array:
+    """x - log(sum(exp(x))) over the last axis."""
+    if (y := _native_log_softmax_forward(x)) is not None:
+        return y  # type: ignore[no-any-return]
+    return reference_log_forward(x)
+
+
+def log_backward(g: Array, y: Array) -> Array:
+    """g - exp(y) * sum(g), with y the result of `log_forward`."""
+    if (dx := _native_log_softmax_backward(g, y)) is not None:
+        return dx  # type: ignore[no-any-return]
+    return reference_log_backward(g, y)
+
+
+def reference_forward(x: Array) -> Array:
+    """numpy form of `forward`."""
+    if not x.size:
+        return np.empty_like(x, order="C")
+    z = x.astype(compute_dtype(x.dtype), copy=False)
+    with np.errstate(invalid="ignore"):  # inf - inf is the NaN we want
+        e = np.exp(z - z.max(axis=-1, keepdims=True))
+        e /= e.sum(axis=-1, keepdims=True)
+    return e.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def reference_backward(g: Array, y: Array) -> Array:
+    """numpy form of `backward`."""
+    acc = compute_dtype(y.dtype)
+    g_, y_ = g.astype(acc, copy=False), y.astype(acc, copy=False)
+    return (y_ * (g_ - (g_ * y_).sum(axis=-1, keepdims=True))).astype(y.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def reference_log_forward(x: Array) -> Array:
+    """numpy form of `log_forward`."""
+    if not x.size:
+        return np.empty_like(x, order="C")
+    z = x.astype(compute_dtype(x.dtype), copy=False)
+    with np.errstate(invalid="ignore"):
+        z = z - z.max(axis=-1, keepdims=True)
+        z = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    return z.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def reference_log_backward(g: Array, y: Array) -> Array:
+    """numpy form of `log_backward`."""
+    acc = compute_dtype(y.dtype)
+    g_, y_ = g.astype(acc, copy=False), y.astype(acc, copy=False)
+    return (g_ - np.exp(y_) * g_.sum(axis=-1, keepdims=True)).astype(y.dtype, copy=False)  # type: ignore[no-any-return]
