@@ -1,0 +1,99 @@
+"""The ledger says whether every sample counted once."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resilin.elastic import ledger
+from resilin.elastic.ledger import Entry, Ledger
+from resilin.errors import StateError
+
+
+def entries(*sizes: int, epoch: int = 0, step: int = 0, generation: int = 1, rank: int = 0) -> list[Entry]:
+    out, position = [], 0
+    for size in sizes:
+        out.append(Entry(epoch, step, position, size, generation, rank))
+        position += size
+        step += 1
+    return out
+
+
+def test_what_ranks_append_is_read_back_in_order(tmp_path: Path) -> None:
+    path = str(tmp_path / "new folder" / "ledger.jsonl")
+    first, second = Ledger(path), Ledger(path)
+    written = [*entries(4, 4), *entries(4, rank=1)]
+    for book, entry in zip((first, second, first), written, strict=True):
+        book.append(entry)
+    first.close()
+    first.close()
+    second.close()
+    assert ledger.read(path) == written
+    with pytest.raises(StateError, match="closed"):
+        first.append(written[0])
+
+
+def test_a_torn_last_line_is_left_out_and_any_other_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    good = entries(4)[0]
+    path.write_bytes(good.to_line() + good.to_line()[:20])
+    assert ledger.read(str(path)) == [good]
+    path.write_bytes(good.to_line() + b'{"epoch":0}\n')
+    with pytest.raises(StateError, match=r"line 2: expected an object with epoch"):
+        ledger.read(str(path))
+    path.write_bytes(good.to_line().replace(b":4", b":4.5"))
+    with pytest.raises(StateError, match=r"line 1: expected integers"):
+        ledger.read(str(path))
+
+
+def test_two_epochs_on_two_ranks_verify() -> None:
+    lines = [
+        *entries(4, 4, 2),
+        *entries(4, 4, 2, rank=1),
+        *entries(4, 4, 2, epoch=1, step=3),
+    ]
+    verdict = ledger.verify(lines, 10)
+    assert verdict.ok
+    assert verdict.epochs == {0: 10, 1: 10}
+    assert str(verdict) == "6 steps, 20 samples in 2 epochs: every sample once"
+
+
+def test_a_step_redone_in_a_later_generation_counts_once() -> None:
+    lines = [*entries(4, 4), *entries(4, 4, 2, generation=2)[1:]]
+    verdict = ledger.verify(lines, 10)
+    assert verdict.ok
+    assert verdict.redone == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (entries(4, 4, 2)[:1] + entries(4, 4, 2)[2:], r"positions \[4, 8\) lost before step 2"),
+        ([*entries(4, 4), Entry(0, 2, 4, 6, 1, 0)], r"positions \[4, 8\) counted twice before step 2"),
+        (entries(4, 4), r"covers \[0, 8\), expected \[0, 10\)"),
+        (entries(4, 4, 4), r"covers \[0, 12\), expected \[0, 10\)"),
+        (entries(10, epoch=1), "epoch 0: no step was committed"),
+        ([*entries(10), *entries(10, epoch=1, step=2)], "steps 0 to 2: 1 missing"),
+        ([*entries(10), Entry(0, 0, 0, 9, 1, 1)], r"rank 0 applied \[0, 10\) of epoch 0, rank 1 applied \[0, 9\)"),
+    ],
+)
+def test_lost_and_repeated_samples_are_named(lines: list[Entry], said: str) -> None:
+    verdict = ledger.verify(lines, 10)
+    assert not verdict.ok
+    with pytest.raises(StateError, match=said):
+        raise StateError(str(verdict))
+
+
+def test_an_unfinished_last_epoch_is_accepted_on_request_only() -> None:
+    lines = [*entries(10), *entries(4, epoch=1, step=1)]
+    assert ledger.verify(lines, 10, unfinished_last=True).ok
+    assert not ledger.verify(lines, 10).ok
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
+def test_any_single_lost_line_is_noticed(sizes: list[int], data: st.DataObject) -> None:
+    lines = entries(*sizes)
+    assert ledger.verify(lines, sum(sizes)).ok
+    lost = data.draw(st.integers(0, len(lines) - 1))
+    assert not ledger.verify(lines[:lost] + lines[lost + 1 :], sum(sizes)).ok
