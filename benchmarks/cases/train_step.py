@@ -1,0 +1,96 @@
+"""Times a whole training step: zero_grad, forward, cross entropy, backward with the gradients' all_reduce, AdamW."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import nullcontext
+from typing import Any
+
+from benchmarks.cases import models
+from benchmarks.library import Library, rank, world_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to train and for how long."""
+    parser.add_argument("--model", choices=("mlp", "gpt"), required=True)
+    parser.add_argument("--seconds", type=float, default=3.0, help="about how long to measure")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
+    parser.add_argument("--shards", type=int, default=0, help="fixed-shard mode with this many shards in all")
+    parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
+
+
+def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
+    """Samples in seconds per step on rank 0, and the loss of the first and the last step."""
+    torch = library.torch
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = models.mlp(torch) if args.model == "mlp" else models.gpt(torch)
+    if world_size() > 1 or args.shards:
+        library.dist.init_process_group(library.backend)
+        model = library.ddp(model, **({"shards": args.shards} if args.shards else {}))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if args.fused else {}))
+    step = _Step(library, model, optimizer, args)
+    losses = [step() for _ in range(args.warmup)]
+    steps = _agreed_steps(library, step, args.seconds)
+    samples = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        losses.append(step())
+        samples.append(time.perf_counter() - begin)
+    if not losses[-1] < losses[0]:
+        raise SystemExit(f"{args.model}: the loss did not fall: {losses[0]} -> {losses[-1]}")
+    if library.dist.is_initialized():
+        library.dist.destroy_process_group()
+    return {"samples": samples, "first_loss": losses[0], "last_loss": losses[-1]}
+
+
+class _Step:
+    """One step on a fixed batch; with shards, this rank's shards of it one after the other."""
+
+    def __init__(self, library: Library, model: Any, optimizer: Any, args: argparse.Namespace) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.cross_entropy = library.torch.nn.functional.cross_entropy
+        x, y = models.batch(library.torch, args.model, rank())
+        self.parts: list[tuple[Any, Any, Any]] = [(nullcontext, x, y)]
+        if args.shards:
+            self.parts = [
+                (lambda shard=shard: model.shard(shard), x[shard.indices], y[shard.indices])
+                for shard in _shards(library, len(x), args.shards)
+            ]
+
+    def __call__(self) -> float:
+        self.optimizer.zero_grad()
+        total = 0.0
+        for context, x, y in self.parts:
+            with context():
+                out = self.model(x)
+                loss = self.cross_entropy(out.view(-1, out.shape[-1]), y.view(-1))
+                loss.backward()
+            total += loss.item()
+        self.optimizer.step()
+        return total / len(self.parts)
+
+
+def _shards(library: Library, batch: int, shards: int) -> list[Any]:
+    """This rank's shards of a global batch of `batch` samples per rank, renumbered to index the rank's own batch."""
+    sampler = library.elastic.ElasticSampler(batch * world_size(), batch * world_size(), shards, shuffle=False)
+    sampler.bind(rank(), world_size())
+    plan = next(iter(sampler.steps()))
+    return [_local(shard, batch) for shard in plan.shards]
+
+
+def _local(shard: Any, batch: int) -> Any:
+    shard.indices[:] = shard.indices % batch
+    return shard
+
+
+def _agreed_steps(library: Library, step: _Step, seconds: float) -> int:
+    """Number of steps that fill about `seconds`, the same on every rank."""
+    begin = time.perf_counter()
+    for _ in range(3):
+        step()
+    steps = library.torch.tensor([float(max(10, seconds / ((time.perf_counter() - begin) / 3)))])
+    if library.dist.is_initialized() and world_size() > 1:
+        library.dist.broadcast(steps, src=0)
+    return int(steps.item())

@@ -1,0 +1,298 @@
+"""What every benchmark shares: options, the machine's stamp, running one side, medians, the table, the results file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line of every benchmark."""
+
+    peer_python: str | None = None
+    """Interpreter of an environment with PyTorch; None: measure resilin alone."""
+    json_path: Path | None = None
+    """Where to write the figures and samples as JSON."""
+    quick: bool = False
+    """A smoke run: a few samples, and no results file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table. `ours` and `peer` are in `unit`; less is better."""
+
+    what: str
+    unit: str
+    ours: float
+    peer: float | None = None
+    spread: str = ""
+    """How the samples of ours scatter, in words."""
+    baseline: str = "PyTorch"
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one benchmark found out."""
+
+    name: str
+    question: str
+    method: str
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    """Machine-readable figures: what `--json` writes, beside the stamp."""
+
+
+class BenchmarkError(RuntimeError):
+    """A measured program failed; the message carries the end of what it printed."""
+
+
+# ---------------------------------------------------------------------------------------------- running
+
+Benchmark = Callable[[Options], Report]
+
+
+def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, run `benchmark`, print and write what it found."""
+    module = sys.modules[benchmark.__module__]
+    parser = argparse.ArgumentParser(description=module.__doc__)
+    parser.add_argument("--peer-python", metavar="PATH", help="run PyTorch beside resilin, with this interpreter")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write figures and samples to FILE")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few samples, no results file")
+    args = parser.parse_args(argv)
+    options = Options(peer_python=args.peer_python, json_path=args.json, quick=args.quick)
+    try:
+        report = benchmark(options)
+    except BenchmarkError as error:
+        print(f"benchmark failed: {error}", file=sys.stderr)
+        return 1
+    finish(report, options)
+    return 0
+
+
+def finish(report: Report, options: Options) -> None:
+    """Print the report; write the JSON file if asked for, and the results file unless this was a smoke run."""
+    stamp = machine(options.peer_python)
+    text = render(report, stamp, options)
+    print(text)
+    if options.json_path:
+        options.json_path.write_text(
+            json.dumps({"name": report.name, "machine": stamp, **report.data}, indent=1) + "\n"
+        )
+    if not options.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{report.name}.md").write_text(text + "\n", encoding="utf-8")
+
+
+def sides(options: Options) -> list[str]:
+    """The libraries to measure, in the order of one round."""
+    return ["resilin", "torch"] if options.peer_python else ["resilin"]
+
+
+def interpreter(side: str, options: Options) -> str:
+    """The interpreter that has library `side`."""
+    if side == "resilin":
+        return sys.executable
+    assert options.peer_python is not None
+    return options.peer_python
+
+
+def case_command(side: str, options: Options, case: str, arguments: Sequence[str]) -> list[str]:
+    """The command of one process that runs `case` on library `side`."""
+    module = "benchmarks.ours" if side == "resilin" else "benchmarks.peers.pytorch"
+    return [interpreter(side, options), "-m", module, case, *arguments]
+
+
+def launcher(side: str, options: Options) -> str:
+    """`elastic-run` or `torchrun`, as installed beside the interpreter."""
+    name = "elastic-run" if side == "resilin" else "torchrun"
+    path = Path(interpreter(side, options)).parent / name
+    if not path.exists():
+        raise BenchmarkError(f"{path} does not exist: install {side} into that environment")
+    return str(path)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """What every measured process gets: this repository on its path and one thread per library of its own."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RESILIN_", "PET_", "TORCHELASTIC_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **extra}
+
+
+def check_output(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> str:
+    """The standard output of `command`; BenchmarkError with the end of its errors when it fails."""
+    try:
+        done = subprocess.run(
+            command, env=env or environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchmarkError(f"{' '.join(command)}: not done after {timeout_s:.0f} s") from None
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+        raise BenchmarkError(f"{' '.join(command)}: exit code {done.returncode}\n{tail}")
+    return done.stdout
+
+
+def run_ranks(
+    side: str, options: Options, case: str, arguments: Sequence[str], *, ranks: int, timeout_s: float = 300
+) -> dict[str, Any]:
+    """Start `ranks` processes of `case` without a launcher; the JSON that rank 0 printed.
+
+    Both libraries read the same variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+    """
+    command = case_command(side, options, case, arguments)
+    port = str(free_port())
+    children: list[subprocess.Popen[str]] = []
+    with tempfile.TemporaryFile("w+") as errors:
+        try:
+            for rank in range(ranks):
+                env = environment(
+                    RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                )  # fmt: skip
+                output = subprocess.PIPE if rank == 0 else errors
+                children.append(subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, text=True))
+            output_text = children[0].communicate(timeout=timeout_s)[0]
+            codes = [child.wait(timeout=30) for child in children]
+        except subprocess.TimeoutExpired:
+            raise BenchmarkError(f"{' '.join(command)}: not done after {timeout_s:.0f} s") from None
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+        if any(codes):
+            errors.seek(0)
+            tail = "\n".join(errors.read().splitlines()[-25:])
+            raise BenchmarkError(f"{' '.join(command)}: exit codes {codes}\n{tail}")
+    return json.loads(output_text.splitlines()[-1])
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Says on the terminal what is being measured; silent when the output goes to a file."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------------- figures
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: the smallest sample that at least `percent` % of all samples do not exceed."""
+    return sorted(samples)[max(0, math.ceil(len(samples) * percent / 100) - 1)]
+
+
+def spread(samples: Sequence[float], scale: float = 1.0) -> str:
+    """Tenth and ninetieth percentile and the number of samples."""
+    low, high = percentile(samples, 10) * scale, percentile(samples, 90) * scale
+    return f"{figure(low)} to {figure(high)} of {len(samples)}"
+
+
+def figure(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    digits = 2 - int(f"{abs(value):e}".partition("e")[2])
+    return f"{value:,.{max(0, digits)}f}" if digits >= 0 else f"{round(value, digits):,.0f}"
+
+
+def timing_row(what: str, samples: Mapping[str, Sequence[float]], *, unit: str = "ms") -> Row:
+    """A row of medians from samples in seconds per side."""
+    scale = {"s": 1.0, "ms": 1e3, "us": 1e6}[unit]
+    peer = samples.get("torch")
+    return Row(
+        what=what,
+        unit=unit,
+        ours=statistics.median(samples["resilin"]) * scale,
+        peer=statistics.median(peer) * scale if peer else None,
+        spread=spread(samples["resilin"], scale),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the report
+
+
+def render(report: Report, stamp: Mapping[str, str], options: Options) -> str:
+    """The report as Markdown."""
+    peer = any(row.peer is not None for row in report.rows)
+    other = next((row.baseline for row in report.rows if row.peer is not None), "PyTorch")
+    head = f"| what | unit | resilin | 10 to 90 % of samples | {f'{other} | ratio |' if peer else ''}"
+    lines = [f"# {report.name}", "", report.question, "", head, "|---" * (head.count("|") - 1) + "|"]
+    for row in report.rows:
+        cells = [row.what, row.unit, figure(row.ours), row.spread]
+        if peer:
+            cells += [figure(row.peer), f"{row.peer / row.ours:.2f}"] if row.peer is not None else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    if peer:
+        lines += ["", f"Ratio: {other} divided by resilin; above 1, resilin is better."]
+    lines += ["", report.method, *[f"\n{note}" for note in report.notes]]
+    command = f"python -m benchmarks.{report.name}" + (" --peer-python PATH" if options.peer_python else "")
+    lines += ["", f"Command: `{command}`", "", "| machine | |", "|---|---|"]
+    lines += [f"| {key} | {value} |" for key, value in stamp.items()]
+    return "\n".join(lines)
+
+
+def machine(peer_python: str | None) -> dict[str, str]:
+    """What the figures depend on: processor, cores, memory, kernel, versions, and how busy the machine was."""
+    memory_kib = int(_first(r"MemTotal:\s*(\d+)", "/proc/meminfo") or 0)
+    stamp = {
+        "processor": _first(r"model name\s*:\s*(.+)", "/proc/cpuinfo") or platform.processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{memory_kib / 2**20:.1f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "resilin": f"{metadata.version('resilin')} {_commit()}".strip(),
+        "numpy": metadata.version("numpy"),
+        "load average": "{:.2f}, {:.2f}, {:.2f}".format(*os.getloadavg()),
+    }
+    if peer_python:
+        code = "import platform, torch; print(platform.python_version(), torch.__version__)"
+        python, torch = check_output([peer_python, "-c", code], timeout_s=60).split()
+        stamp["PyTorch"] = f"{torch} on Python {python}"
+    return stamp
+
+
+def _first(pattern: str, path: str) -> str:
+    match = re.search(pattern, Path(path).read_text(encoding="utf-8"))
+    return match.group(1).strip() if match else ""
+
+
+def _commit() -> str:
+    """The commit measured, marked when the working tree differs from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return f"({done.stdout.strip()})" if done.returncode == 0 else ""

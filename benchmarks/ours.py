@@ -1,0 +1,36 @@
+"""`python -m benchmarks.ours CASE ...`: run one case on resilin."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import resilin
+import resilin.dist
+from benchmarks.library import Library, main
+
+
+class _Elastic:
+    """Loads `resilin.elastic` when a case asks for it: the other cases must not pay for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(resilin.elastic, name)
+
+
+def _ddp(module: Any, **kwargs: Any) -> Any:
+    return resilin.ddp.DistributedDataParallel(module, **kwargs)
+
+
+if __name__ == "__main__":
+    main(
+        Library(
+            name="resilin",
+            version=resilin.__version__,
+            torch=resilin,
+            dist=resilin.dist,
+            backend="cpu",
+            ddp=_ddp,
+            elastic=_Elastic(),
+        ),
+        sys.argv[1:],
+    )
