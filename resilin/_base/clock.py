@@ -5,6 +5,7 @@ The only module that may call `time.time`, `time.sleep` and friends.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Protocol
 
@@ -24,6 +25,14 @@ class Clock(Protocol):
         """Block the calling thread for `seconds`."""
         ...
 
+    def wait(self, condition: threading.Condition, until: float | None) -> None:
+        """Wait on `condition` (held by the caller) until it is notified or `monotonic()` reaches `until` (None: no
+        limit).
+
+        May return early, as conditions do: check what was waited for.
+        """
+        ...
+
 
 class SystemClock:
     """The operating system's clocks."""
@@ -39,6 +48,10 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """`time.sleep(seconds)`."""
         time.sleep(seconds)
+
+    def wait(self, condition: threading.Condition, until: float | None) -> None:
+        """`condition.wait` with what is left until `until`."""
+        condition.wait(None if until is None else min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))
 
 
 SYSTEM: Clock = SystemClock()
