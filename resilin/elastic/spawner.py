@@ -1,0 +1,205 @@
+"""A small process that starts the workers, hears first of their death, and outlives the agent only to kill them.
+
+Run by path with `python -I -S` before the agent does anything else; it imports the standard library alone and has one
+thread, so `fork` is safe here while it would not be in the agent (gRPC, store threads).
+
+Rules:
+  - Each worker leads its own session, and dies with this process (PR_SET_PDEATHSIG).
+  - This process is a subreaper: whatever a worker leaves behind, daemons included, becomes its child.
+  - When the agent's socket closes, every descendant is killed and the given folders are removed.
+
+The socket is SOCK_SEQPACKET, one JSON object per packet:
+    agent -> here  {"op": "spawn", "id": n, "streams": "oe"} + descriptors [request file, control, stdout?, stderr?]
+                   {"op": "signal", "id": n, "signal": s}   SIGKILL: its whole process group
+                   {"op": "purge"}                          kill whatever earlier workers left behind
+    here -> agent  {"op": "spawned", "id": n, "pid": p} | {"op": "refused", "id": n, "errno": e, "text": t}
+                   {"op": "exited", "id": n, "code": c}     c >= 0: exit status; c < 0: killed by signal -c
+A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}, "cwd": str|null}.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from typing import Any
+
+MAX_PACKET_BYTES = 64 << 10
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_CLEANUP_ROUNDS = 200  # of 25 ms each: a process in uninterruptible sleep must not keep us for ever
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Spawner:
+    """The loop. `agent` is the socket to the agent, `folders` are removed at the end."""
+
+    def __init__(self, agent: socket.socket, folders: list[str]) -> None:
+        self._agent = agent
+        self._folders = folders
+        self._ids: dict[int, int] = {}  # pid -> worker id, of workers not reaped yet
+        self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Serve the agent until it closes its end, then leave nobody behind."""
+        poll = select.poll()
+        poll.register(self._agent, select.POLLIN)
+        poll.register(self._wake_r, select.POLLIN)
+        serving = True
+        while serving:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._wake_r in ready:
+                os.read(self._wake_r, 4096)
+            self._reap()
+            if self._agent.fileno() in ready:
+                serving = self._serve_one()
+        self._purge()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _serve_one(self) -> bool:
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._agent, MAX_PACKET_BYTES, 8, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        if not packet:
+            return False
+        message = json.loads(packet)
+        if message["op"] == "spawn":
+            self._spawn(message, fds)
+        elif message["op"] == "signal":
+            self._signal(message["id"], message["signal"])
+        elif message["op"] == "purge" and not self._ids:
+            self._purge()
+        return True
+
+    def _tell(self, **message: object) -> None:
+        with contextlib.suppress(OSError):  # the agent is gone: the next poll ends the loop
+            self._agent.send(json.dumps(message).encode())
+
+    # ------------------------------------------------------------------------------------ starting
+
+    def _spawn(self, message: dict[str, Any], fds: list[int]) -> None:
+        request_fd, control_fd, *streams = fds
+        with os.fdopen(request_fd, "rb") as file:
+            request = json.loads(file.read())
+        request["env"]["RESILIN_CONTROL_FD"] = str(control_fd)
+        report_r, report_w = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._become(request, control_fd, dict(zip(message["streams"], streams, strict=True)), report_w)
+        for fd in (control_fd, *streams, report_w):
+            os.close(fd)
+        problem = os.read(report_r, 4096)  # end of file as soon as exec succeeded
+        os.close(report_r)
+        if problem:
+            os.waitpid(pid, 0)
+            number, _, text = problem.decode().partition(" ")
+            self._tell(op="refused", id=message["id"], errno=int(number), text=text)
+            return
+        self._ids[pid] = message["id"]
+        self._tell(op="spawned", id=message["id"], pid=pid)
+
+    def _become(self, request: dict[str, Any], control_fd: int, streams: dict[str, int], report_w: int) -> None:
+        """In the child: turn into the worker. Never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, *_IGNORED, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.setsid()
+            parent = os.getppid()
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+            os.set_inheritable(control_fd, True)
+            for name, target in (("o", 1), ("e", 2)):
+                if name in streams:
+                    os.dup2(streams[name], target)
+            if request.get("cwd"):
+                os.chdir(request["cwd"])
+            os.execvpe(request["argv"][0], request["argv"], request["env"])
+        except OSError as error:
+            os.write(report_w, f"{error.errno} {error.strerror}".encode())
+        finally:
+            os._exit(127)
+
+    # -------------------------------------------------------------------------------------- ending
+
+    def _signal(self, worker_id: int, number: int) -> None:
+        # SIGTERM to the whole group would take a data loader's children away from a worker that is saving its work
+        send = os.killpg if number == signal.SIGKILL else os.kill
+        for pid, known in self._ids.items():
+            if known == worker_id:
+                with contextlib.suppress(ProcessLookupError):
+                    send(pid, number)
+
+    def _reap(self) -> None:
+        """Collect every child that ended; a worker's process group ends with the worker."""
+        while True:
+            try:
+                status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if status is None:
+                return
+            worker_id = self._ids.pop(status.si_pid, None)
+            if worker_id is not None:
+                code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+                self._tell(op="exited", id=worker_id, code=code)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(status.si_pid, signal.SIGKILL)  # not reaped yet, so the number is still ours
+            os.waitpid(status.si_pid, 0)
+
+    def _purge(self) -> None:
+        """Kill all descendants: children first, then those that thereby become our children."""
+        for _ in range(_CLEANUP_ROUNDS):
+            children = _children()
+            if not children:
+                return
+            for pid in children:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            select.select([self._wake_r], [], [], 0.025)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_r, 4096)
+            self._reap()
+
+
+def _children() -> list[int]:
+    """The direct children of this process that are still there."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent_of(pid) == os.getpid()]
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):
+            raise
+        return -1
+
+
+def main() -> None:
+    """`spawner.py FD [FOLDER ...]`: FD is the inherited socket to the agent."""
+    _libc.prctl(_PR_SET_NAME, b"resilin-spawner", 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)  # the agent decides; its end is what ends us
+    Spawner(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).run()
+
+
+if __name__ == "__main__":
+    main()
