@@ -20,6 +20,10 @@ HISTORY_EVENTS = 10_000  # a membership store changes a few times a second at mo
 HISTORY_BYTES = 32 << 20
 
 
+class FutureRevision(StoreError):
+    """A revision was asked for that the store has not reached."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """All changes of one revision."""
@@ -110,7 +114,7 @@ class StoreState:
     def compact(self, revision: int) -> None:
         """Forget everything before `revision`, which stays readable. Errors are etcd's."""
         if revision > self.revision:
-            raise UsageError(f"compact at revision {revision}: it lies in the future, the store is at {self.revision}")
+            raise FutureRevision(f"compact at revision {revision}: in the future, the store is at {self.revision}")
         if revision < self.first_revision:
             raise Compacted(f"compact at {revision}: already compacted to {self.first_revision}", self.first_revision)
         while self.history and self.history[0].revision < revision:
@@ -225,9 +229,7 @@ class StoreState:
                     raise LeaseLost(f"put {op.key!r}: lease {op.lease:x} does not exist: it expired or was revoked")
                 written.append(op.key)
             elif op.kind == "range" and op.revision > self.revision:
-                raise StoreError(
-                    f"read at revision {op.revision}: it lies in the future, the store is at {self.revision}"
-                )
+                raise FutureRevision(f"revision {op.revision} lies in the future: the store is at {self.revision}")
         twice = len(set(written)) != len(written)
         if twice or any(in_range(name, op.key, op.end) for op in ops if op.kind == "delete" for name in written):
             raise UsageError(f"transaction: a key is written twice, expected once at most: {sorted(written)}")

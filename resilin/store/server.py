@@ -1,0 +1,204 @@
+"""The embedded server: etcd v3's gRPC API over a `MemoryStore`, so one client serves both and `etcdctl` can look in.
+
+With a secret, Authenticate (see `store.token`) is the only call a stranger gets an answer to, and nothing else of a
+request is decoded before its token was checked. Without one the server refuses to listen beyond loopback.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from resilin._base.host import is_loopback
+from resilin._base.threads import OwnedThread
+from resilin.errors import Compacted, LeaseLost, SecretRequired, StoreError, UsageError
+from resilin.store.memory import MemoryStore
+from resilin.store.messages import METHODS, cls, path
+from resilin.store.pool import DaemonPool
+from resilin.store.service import Rejected, Service
+from resilin.store.state import FutureRevision
+from resilin.store.watch_stream import WatchStream
+
+MAX_MESSAGE_BYTES = 4 << 20  # control data; etcd itself takes 1.5 MiB
+STOP_S = 5.0
+_TOKENS_KEPT = 1024
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # else a second server on a taken port would silently share its connections
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),  # clients ping idle watches every few seconds
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+class StoreServer:
+    """Serves the data of `state`, which its owner may go on using directly and closes after the server.
+
+    `port` 0 takes a free one. Raises SecretRequired for a host beyond loopback without a secret, UsageError when the
+    address is taken or not ours.
+    """
+
+    def __init__(self, state: MemoryStore, host: str = "127.0.0.1", port: int = 0, secret: str | None = None) -> None:
+        if secret is None and not is_loopback(host):
+            raise SecretRequired(
+                f"the store would listen on {host}, beyond loopback, without a secret: anybody there could steer the "
+                "job. Give the job a secret, or listen on 127.0.0.1"
+            )
+        self.host = host
+        self._hub = state.hub
+        self._pool = DaemonPool("store-server")
+        self._server: Any = grpc.server(self._pool, options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((_Router(state, secret),))
+        self.port = self._bind(host, port)
+        self._closed = False
+        self._server.start()
+
+    def _bind(self, host: str, port: int) -> int:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _check_free(host, port)
+        try:
+            bound = int(self._server.add_insecure_port(address))
+        except RuntimeError as error:  # lost a race for the port since the check
+            raise UsageError(f"the store cannot listen on {address}: {error}; choose another port, or 0") from None
+        return bound
+
+    @property
+    def url(self) -> str:
+        """What `connect` takes, e.g. "embedded://127.0.0.1:4001"."""
+        return f"embedded://{self.host}:{self.port}"
+
+    def close(self) -> None:
+        """Stop serving: open calls are cut, clients reconnect to whoever serves next. The data stays with its owner."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._server.stop(None).wait(STOP_S):
+            raise TimeoutError(f"the store server on port {self.port} did not stop within {STOP_S} s")
+        self._pool.shutdown()
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<StoreServer {self.host}:{self.port} revision={self._hub.revision}>"
+
+
+def _check_free(host: str, port: int) -> None:
+    """grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise UsageError(
+            f"the store cannot listen on {host}:{port}: {error.strerror or error}. "
+            "Stop what uses the port, or choose another one (0: any free port)"
+        ) from None
+
+
+class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type hints
+    """Finds the handler of a method. Handlers take and give raw bytes: nothing is decoded before the token is
+    checked."""
+
+    def __init__(self, state: MemoryStore, secret: str | None) -> None:
+        self._hub = state.hub
+        self._service = Service(state.hub, secret)
+        self._admitted: set[str | None] = set()  # tokens checked before; bounded
+        self._methods: dict[str, Any] = {}
+        for method in METHODS:
+            self._methods[path(method)] = self._handler(method)
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._methods.get(handler_call_details.method)
+
+    def _handler(self, method: str) -> Any:
+        if method == "Watch":
+            return grpc.stream_stream_rpc_method_handler(self._watch)
+        if method == "LeaseKeepAlive":
+            return grpc.stream_stream_rpc_method_handler(self._keep_alive)
+        act, request_cls = self._service.handlers[method], cls(METHODS[method][1])
+        is_open = method == "Authenticate"
+
+        def handle(raw: bytes, context: Any) -> bytes:
+            try:
+                if not is_open:
+                    self._authorize(context)
+                response: bytes = act(request_cls.FromString(raw)).SerializeToString()
+                return response
+            except (StoreError, UsageError, DecodeError) as error:
+                _abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _authorize(self, context: Any) -> None:
+        presented = next((value for key, value in context.invocation_metadata() if key == "token"), None)
+        if presented in self._admitted:
+            return
+        self._service.admit(presented)
+        if len(self._admitted) >= _TOKENS_KEPT:
+            self._admitted.clear()
+        self._admitted.add(presented)
+
+    def _keep_alive(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        request_cls = cls("LeaseKeepAliveRequest")
+        try:
+            self._authorize(context)
+            for raw in requests:
+                yield self._service.keep_alive(request_cls.FromString(raw)).SerializeToString()
+        except (StoreError, DecodeError) as error:
+            _abort(context, error)
+
+    def _watch(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        try:
+            self._authorize(context)
+        except StoreError as error:
+            _abort(context, error)
+        stream = WatchStream(self._hub)
+        reader = OwnedThread("store-watch-reader", lambda: _read(requests, stream))
+        if not context.add_callback(stream.finish):
+            stream.finish()  # over before it began
+        try:
+            for response in stream.responses():
+                yield response.SerializeToString()
+        finally:
+            context.cancel()  # ends the reader, whatever ended us
+            reader.join()
+            stream.release()
+
+
+def _read(requests: Iterator[bytes], stream: WatchStream) -> None:
+    request_cls = cls("WatchRequest")
+    try:
+        for raw in requests:
+            stream.handle(request_cls.FromString(raw))
+    except (grpc.RpcError, StoreError, DecodeError):
+        stream.finish()  # the client left, the store closed, or what came was no request: the stream is over
+
+
+def _abort(context: Any, error: Exception) -> NoReturn:
+    """End a call the way etcd would, so that its clients understand; the texts are etcd's where it has one."""
+    code, text = "UNAVAILABLE", str(error)
+    if isinstance(error, Rejected):
+        code = error.code
+    elif isinstance(error, Compacted):
+        code, text = "OUT_OF_RANGE", "mvcc: required revision has been compacted"
+    elif isinstance(error, FutureRevision):
+        code, text = "OUT_OF_RANGE", "mvcc: required revision is a future revision"
+    elif isinstance(error, LeaseLost):
+        code, text = "NOT_FOUND", "requested lease not found"
+    elif isinstance(error, DecodeError):
+        code, text = "INVALID_ARGUMENT", "the request is no valid message"
+    elif isinstance(error, UsageError):
+        code = "INVALID_ARGUMENT"
+    context.abort(grpc.StatusCode[code], f"etcdserver: {text}")
+    raise AssertionError("context.abort returned")
