@@ -15,6 +15,7 @@
     ├── StoreError                        the coordination store (resilin.store)
     │   ├── StoreTimeout                  no endpoint answered within the deadline
     │   ├── StoreAmbiguous                a write was sent, its outcome is unknown: read again
+    │   ├── StoreRefused                  the store refused our secret or user, or could not prove that it knows the secret
     │   ├── Compacted                     a watch's start revision is gone: list again
     │   └── LeaseLost                     the lease ended; its keys are gone
     └── ElasticError
@@ -101,6 +102,10 @@ class StoreTimeout(StoreError):
 
 class StoreAmbiguous(StoreError):
     """A write was sent and its outcome is unknown; read the key again before repeating it."""
+
+
+class StoreRefused(StoreError):
+    """The store refused our secret, user or token, or could not prove that it knows the secret itself."""
 
 
 class Compacted(StoreError):

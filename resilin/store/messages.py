@@ -13,38 +13,36 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "etcdserverpb"
 
-# Message: number type name. `*` marks a repeated field, `|` one of a choice.
+# Message: number type name. `*` marks a repeated field, `|` one of a choice; an indented line continues the one before.
 _SCHEMA = """
 KeyValue: 1 bytes key, 2 int64 create_revision, 3 int64 mod_revision, 4 int64 version, 5 bytes value, 6 int64 lease
 Event: 1 int32 type, 2 KeyValue kv, 3 KeyValue prev_kv
 ResponseHeader: 1 uint64 cluster_id, 2 uint64 member_id, 3 int64 revision, 4 uint64 raft_term
 
-RangeRequest: 1 bytes key, 2 bytes range_end, 3 int64 limit, 4 int64 revision, 5 int32 sort_order, 6 int32
-sort_target, \
+RangeRequest: 1 bytes key, 2 bytes range_end, 3 int64 limit, 4 int64 revision, 5 int32 sort_order, 6 int32 sort_target,
  7 bool serializable, 8 bool keys_only, 9 bool count_only
 RangeResponse: 1 ResponseHeader header, 2 *KeyValue kvs, 3 bool more, 4 int64 count
 PutRequest: 1 bytes key, 2 bytes value, 3 int64 lease, 4 bool prev_kv, 5 bool ignore_value, 6 bool ignore_lease
 PutResponse: 1 ResponseHeader header, 2 KeyValue prev_kv
 DeleteRangeRequest: 1 bytes key, 2 bytes range_end, 3 bool prev_kv
 DeleteRangeResponse: 1 ResponseHeader header, 2 int64 deleted, 3 *KeyValue prev_kvs
-RequestOp: 1 |RangeRequest request_range, 2 |PutRequest request_put, 3 |DeleteRangeRequest request_delete_range, \
+RequestOp: 1 |RangeRequest request_range, 2 |PutRequest request_put, 3 |DeleteRangeRequest request_delete_range,
  4 |TxnRequest request_txn
 ResponseOp: 1 |RangeResponse response_range, 2 |PutResponse response_put, 3 |DeleteRangeResponse response_delete_range
-Compare: 1 int32 result, 2 int32 target, 3 bytes key, 4 |int64 version, 5 |int64 create_revision, 6 |int64
-mod_revision, \
+Compare: 1 int32 result, 2 int32 target, 3 bytes key, 4 |int64 version, 5 |int64 create_revision, 6 |int64 mod_revision,
  7 |bytes value, 8 |int64 lease, 64 bytes range_end
 TxnRequest: 1 *Compare compare, 2 *RequestOp success, 3 *RequestOp failure
 TxnResponse: 1 ResponseHeader header, 2 bool succeeded, 3 *ResponseOp responses
 CompactionRequest: 1 int64 revision, 2 bool physical
 CompactionResponse: 1 ResponseHeader header
 
-WatchCreateRequest: 1 bytes key, 2 bytes range_end, 3 int64 start_revision, 4 bool progress_notify, 5 *int32 filters, \
+WatchCreateRequest: 1 bytes key, 2 bytes range_end, 3 int64 start_revision, 4 bool progress_notify, 5 *int32 filters,
  6 bool prev_kv, 7 int64 watch_id, 8 bool fragment
 WatchCancelRequest: 1 int64 watch_id
 WatchProgressRequest:
-WatchRequest: 1 |WatchCreateRequest create_request, 2 |WatchCancelRequest cancel_request, \
+WatchRequest: 1 |WatchCreateRequest create_request, 2 |WatchCancelRequest cancel_request,
  3 |WatchProgressRequest progress_request
-WatchResponse: 1 ResponseHeader header, 2 int64 watch_id, 3 bool created, 4 bool canceled, 5 int64 compact_revision, \
+WatchResponse: 1 ResponseHeader header, 2 int64 watch_id, 3 bool created, 4 bool canceled, 5 int64 compact_revision,
  6 string cancel_reason, 7 bool fragment, 11 *Event events
 
 LeaseGrantRequest: 1 int64 TTL, 2 int64 ID
@@ -64,7 +62,7 @@ AuthenticateResponse: 1 ResponseHeader header, 2 string token
 AlarmRequest:
 AlarmResponse: 1 ResponseHeader header
 StatusRequest:
-StatusResponse: 1 ResponseHeader header, 2 string version, 3 int64 dbSize, 4 uint64 leader, 5 uint64 raftIndex, \
+StatusResponse: 1 ResponseHeader header, 2 string version, 3 int64 dbSize, 4 uint64 leader, 5 uint64 raftIndex,
  6 uint64 raftTerm
 """
 
@@ -106,7 +104,7 @@ def _add_field(message: Any, text: str) -> None:
 
 def _build() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="resilin_store.proto", package=_PACKAGE, syntax="proto3")
-    for line in filter(None, _SCHEMA.splitlines()):
+    for line in filter(None, _SCHEMA.replace("\n ", " ").splitlines()):
         name, _, fields = line.partition(":")
         message = file.message_type.add(name=name)
         for text in filter(None, (field.strip() for field in fields.split(","))):
