@@ -1,0 +1,97 @@
+"""Train a small convolutional network on handwritten digits; workers may die at any moment.
+
+    elastic-run --standalone --nproc-per-node 2 examples/01-digits/train.py
+
+The final weights are the same bits for any number of workers, with or without failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+
+import digits
+import resilin.nn.functional as F
+
+import resilin as torch
+from resilin import elastic, nn
+from resilin.ddp import DistributedDataParallel as DDP
+
+SHARDS = 4  # the batch is always cut in four, whoever computes them
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(),
+            nn.Conv2d(24, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), nn.MaxPool2d(2),
+        )  # fmt: skip
+        self.classify = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(48 * 4 * 4, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classify(self.features(x))
+
+
+@elastic.run
+def train(state: elastic.State, epochs: int, log_every: int) -> None:
+    """Called once per generation: after a change of the world it starts again at the last committed step."""
+    world = elastic.world()
+    print(f"generation {world.generation}: rank {world.rank} of {world.world_size}, pid {os.getpid()}", flush=True)
+    images, labels = (torch.from_numpy(array) for array in digits.load(train=True))
+    model = DDP(state.model, shards=SHARDS)
+    model.train()
+    while state.sampler.epoch < epochs:
+        for plan in state.sampler.steps():
+            state.optimizer.zero_grad()
+            losses = []
+            for shard in plan.shards:
+                with model.shard(shard):
+                    loss = F.cross_entropy(model(images[shard.indices]), labels[shard.indices])
+                    loss.backward()
+                losses.append(loss.item())
+            state.optimizer.step()
+            state.commit(plan)
+            if world.rank == 0 and plan.step % log_every == 0:
+                mean = sum(losses) / max(1, len(losses))
+                print(f"epoch {plan.epoch} step {plan.step} loss {mean:.4f} workers {world.world_size}", flush=True)
+
+
+def accuracy(model: nn.Module) -> float:
+    images, labels = (torch.from_numpy(array) for array in digits.load(train=False))
+    model.eval()
+    with torch.no_grad():
+        return (model(images).argmax(1) == labels).to(torch.float32).mean().item()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """sha256 of all parameters and buffers, names included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--log-every", type=int, default=50, metavar="STEPS")
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    sampler = elastic.ElasticSampler(len(digits.load(train=True)[0]), args.batch_size, shards=SHARDS)
+    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+    train(state, args.epochs, args.log_every)
+
+    if elastic.world().rank == 0:
+        print(f"test accuracy {accuracy(model):.2%}", flush=True)
+        print(f"weights sha256 {fingerprint(model)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Train a small GPT on the text of Python's own documentation, character by character, and print what it dreams up.
+
+    elastic-run --standalone --nproc-per-node 2 examples/02-char-gpt/train.py
+
+The same page trains with one worker or many, and goes on when a worker dies.
+B batch, T time, H heads, D width of a head, W width of the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pydoc_data.topics import topics
+
+import numpy as np
+import resilin.nn.functional as F
+
+import resilin as torch
+from resilin import elastic, nn
+from resilin.ddp import DistributedDataParallel as DDP
+
+SHARDS = 4
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, nn.Dropout(0.1)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x_BTW: torch.Tensor) -> torch.Tensor:
+        B, T, W = x_BTW.shape
+        qkv = self.qkv(self.norm1(x_BTW)).view(B, T, 3, self.heads, W // self.heads).permute(2, 0, 3, 1, 4)
+        y_BHTD = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
+        x_BTW = x_BTW + self.dropout(self.out(y_BHTD.transpose(1, 2).reshape(B, T, W)))
+        return x_BTW + self.dropout(self.mlp(self.norm2(x_BTW)))
+
+
+class GPT(nn.Module):
+    def __init__(
+        self, vocabulary: int, context: int, width: int, layers: int, heads: int, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.context = context
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, token_BT: torch.Tensor) -> torch.Tensor:
+        x_BTW = self.token(token_BT) + self.position(torch.arange(token_BT.shape[1]))
+        return self.head(self.norm(self.blocks(x_BTW)))
+
+
+def sample(model: GPT, characters: str, prompt: str, length: int) -> str:
+    """Continue `prompt` by `length` characters, drawn one at a time."""
+    model.eval()
+    draw = np.random.default_rng(0)
+    tokens = [characters.index(c) for c in prompt]
+    with torch.no_grad():
+        for _ in range(length):
+            logits = model(torch.tensor([tokens[-model.context :]]))[0, -1]
+            chances = F.softmax(logits / 0.7, dim=-1).numpy().astype(np.float64)
+            tokens.append(int(draw.choice(len(characters), p=chances / chances.sum())))
+    return "".join(characters[token] for token in tokens)
+
+
+@elastic.run
+def train(state: elastic.State, windows: torch.Tensor, epochs: int, log_every: int) -> None:
+    """Called once per generation: after a change of the world it starts again at the last committed step."""
+    world = elastic.world()
+    model = DDP(state.model, shards=SHARDS)
+    model.train()
+    while state.sampler.epoch < epochs:
+        for plan in state.sampler.steps():
+            state.optimizer.zero_grad()
+            losses = []
+            for shard in plan.shards:
+                with model.shard(shard):
+                    text = windows[shard.indices]
+                    logits = model(text[:, :-1])
+                    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), text[:, 1:].reshape(-1))
+                    loss.backward()
+                losses.append(loss.item())
+            state.optimizer.step()
+            state.commit(plan)
+            if world.rank == 0 and plan.step % log_every == 0:
+                mean = sum(losses) / max(1, len(losses))
+                print(f"epoch {plan.epoch} step {plan.step} loss {mean:.3f} workers {world.world_size}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in dict(
+        epochs=2, batch_size=32, context=64, width=128, layers=3, heads=4, characters=300
+    ).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    parser.add_argument("--windows", type=int, default=None, help="train on this many windows of the text only")
+    parser.add_argument("--log-every", type=int, default=25, metavar="STEPS")
+    args = parser.parse_args()
+
+    text = "\n".join(topics.values())
+    characters = "".join(sorted(set(text)))
+    number = {c: i for i, c in enumerate(characters)}
+    tokens = np.array([number[c] for c in text], dtype=np.int64)
+    length = args.context + 1  # a window holds its inputs and, one character later, its targets
+    windows = torch.from_numpy(tokens[: len(tokens) // length * length].reshape(-1, length)[: args.windows].copy())
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = GPT(len(characters), args.context, args.width, args.layers, args.heads)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    sampler = elastic.ElasticSampler(len(windows), args.batch_size, shards=SHARDS)
+    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+    train(state, windows, args.epochs, args.log_every)
+
+    if elastic.world().rank == 0:
+        print(sample(model, characters, prompt="The ", length=args.characters), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""`python -m examples.demo`: kill a worker in the middle of training; the final weights stay the same bits.
+
+Trains `01-digits` with two workers, kills one with SIGKILL half-way, watches the survivor go on and the replacement
+join, then trains once more with a single worker that nobody disturbs, and compares the sha256 of the weights.
+Exit code 0: equal, and at least 97% of the held-out digits are recognised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+EXAMPLES = Path(__file__).resolve().parent
+TRAIN = EXAMPLES / "01-digits" / "train.py"
+SAMPLES = 1437
+ACCURACY = 97.0  # percent
+PATIENCE_S = 60.0  # longest silence of a training run before the demo gives up
+
+JOINED = re.compile(r"generation (\d+): rank (\d+) of (\d+), pid (\d+)")
+STEP = re.compile(r"epoch (\d+) step (\d+) loss (\S+) workers (\d+)")
+RESULT = re.compile(r"(test accuracy|weights sha256) (\S+)")
+
+
+def plural(workers: int) -> str:
+    """The number with its noun."""
+    return f"{workers} worker{'s' * (workers != 1)}"
+
+
+class Screen:
+    """Lines that stay, and below them one line that is rewritten (on a terminal) or left out (elsewhere)."""
+
+    def __init__(self, stream: IO[str], live: bool) -> None:
+        self.stream, self.is_live = stream, live
+        self._begin = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line that stays, with the seconds since the start in front."""
+        clear = "\r\x1b[K" if self.is_live else ""
+        self.stream.write(f"{clear}{time.monotonic() - self._begin:5.1f} s  {text}\n")
+        self.stream.flush()
+
+    def live(self, text: str) -> None:
+        """The line that is rewritten."""
+        if self.is_live:
+            self.stream.write(f"\r\x1b[K         {text}")
+            self.stream.flush()
+
+
+@dataclass
+class Run:
+    """One training run, as far as it can be told from what the workers print."""
+
+    epochs: int
+    steps_per_epoch: int
+    generation: int = 0
+    pids: dict[int, int] = field(default_factory=dict)
+    """Process of each rank in the newest generation it reported."""
+    workers: int = 0
+    epoch: int = 0
+    step: int = -1
+    results: dict[str, str] = field(default_factory=dict)
+
+    def bar(self, loss: str) -> str:
+        """The live progress line."""
+        total = self.epochs * self.steps_per_epoch
+        filled = 30 * (self.step + 1) // total
+        where = f"epoch {self.epoch + 1}/{self.epochs} step {self.step + 1}/{total}"
+        return f"[{'#' * filled:30}] {where} loss {loss} {plural(self.workers)}"
+
+
+class Training:
+    """`elastic-run` of the example in a child process; its output is read line by line with times of arrival."""
+
+    def __init__(self, workers: int, epochs: int, batch_size: int) -> None:
+        launcher = Path(sysconfig.get_path("scripts")) / "elastic-run"
+        command = [
+            str(launcher), "--standalone", "--nproc-per-node", str(workers), "--max-restarts", "3", str(TRAIN),
+            "--epochs", str(epochs), "--batch-size", str(batch_size), "--log-every", "1",
+        ]  # fmt: skip
+        self.tail: list[str] = []
+        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=EXAMPLES.parent
+        )
+        self._reader = threading.Thread(target=self._read, name="demo-reader")
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put((time.monotonic(), line.rstrip()))
+        self._lines.put(None)
+
+    def lines(self) -> Iterator[tuple[float, str]]:
+        """Every line with its time of arrival, until the run has ended."""
+        while True:
+            try:
+                item = self._lines.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                raise SystemExit(self._failure(f"the training run said nothing for {PATIENCE_S:.0f} s")) from None
+            if item is None:
+                break
+            self.tail = [*self.tail[-19:], item[1]]
+            yield item
+        code = self._process.wait()
+        if code:
+            raise SystemExit(self._failure(f"elastic-run ended with exit code {code}"))
+
+    def _failure(self, what: str) -> str:
+        return "\n".join((f"demo: {what}; its last lines:", *(f"    {line}" for line in self.tail)))
+
+    def close(self) -> None:
+        """End the run if it still goes on."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._reader.join()
+
+
+@contextmanager
+def training(workers: int, epochs: int, batch_size: int) -> Iterator[Training]:
+    """A training run that does not outlive the block."""
+    run = Training(workers, epochs, batch_size)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[float, str], None]) -> Run:
+    """Read the run to its end and keep `run` and the live line up to date; then `on_change` sees each line."""
+    for at, line in process.lines():
+        if match := JOINED.search(line):
+            generation, rank, run.workers, pid = map(int, match.groups())
+            if generation > run.generation:
+                run.generation, run.pids = generation, {}
+            run.pids[rank] = pid
+        elif match := STEP.search(line):
+            run.epoch, run.step = int(match[1]), int(match[2])
+            screen.live(run.bar(match[3]))
+        elif match := RESULT.search(line):
+            run.results[match[1]] = match[2]
+        on_change(at, line)
+    return run
+
+
+class Murder:
+    """Kills one worker in the middle of an epoch and tells what happens then."""
+
+    def __init__(self, run: Run, screen: Screen, victim: int) -> None:
+        self.run, self.screen, self.victim = run, screen, victim
+        self.at_step = run.epochs // 2 * run.steps_per_epoch + run.steps_per_epoch // 2
+        self.killed_at = 0.0
+        self._old_pids: set[int] = set()
+        self._old_generation = 0
+        self._recovered = self._replaced = False
+
+    def __call__(self, at: float, line: str) -> None:
+        """Called with every line of the run."""
+        if not self.killed_at:
+            if JOINED.search(line) and len(self.run.pids) == self.run.workers:
+                self.screen.say(f"generation {self.run.generation}: {self.run.workers} workers, {self._pids()}")
+            if STEP.search(line) and self.run.step >= self.at_step:
+                self._kill()
+        elif match := JOINED.search(line):
+            self._joined(int(match[2]), int(match[4]))
+        elif STEP.search(line):
+            self._stepped(at)
+        elif not RESULT.search(line):
+            self.screen.say(f"elastic-run: {line}")
+
+    def _pids(self) -> str:
+        return ", ".join(f"rank {rank} is process {pid}" for rank, pid in sorted(self.run.pids.items()))
+
+    def _kill(self) -> None:
+        pid = self.run.pids[self.victim]
+        self._old_pids, self._old_generation = set(self.run.pids.values()), self.run.generation
+        self.killed_at = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        run = self.run
+        where = f"epoch {run.epoch + 1}, step {run.step % run.steps_per_epoch + 1} of {run.steps_per_epoch} in it"
+        self.screen.say(f"KILL: SIGKILL to rank {self.victim} (process {pid}) in {where}")
+
+    def _joined(self, rank: int, pid: int) -> None:
+        if pid in self._old_pids:
+            self.screen.say(
+                f"generation {self.run.generation}: process {pid} goes on as rank {rank} of {self.run.workers}"
+            )
+        else:
+            self._replaced = True
+            after = (time.monotonic() - self.killed_at) * 1e3
+            self.screen.say(
+                f"generation {self.run.generation}: replacement {pid} joins as rank {rank} of {self.run.workers}, "
+                f"{after:.0f} ms after the kill"
+            )
+
+    def _stepped(self, at: float) -> None:
+        if self._recovered or self.run.generation == self._old_generation:
+            return
+        self._recovered = True
+        self.screen.say(
+            f"RECOVERED in {(at - self.killed_at) * 1e3:.0f} ms: step {self.run.step + 1} is committed in "
+            f"generation {self.run.generation} by {plural(self.run.workers)}"
+        )
+
+    def problems(self) -> list[str]:
+        """What should have happened and did not."""
+        problems = {
+            "no worker was killed": not self.killed_at,
+            "no step was committed after the kill": not self._recovered,
+            "no replacement joined before the end of training": not self._replaced,
+        }
+        return [what for what, is_so in problems.items() if is_so]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the demo; 0 when everything it promises was seen."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--victim", type=int, choices=(0, 1), default=1, help="rank of the worker to kill")
+    args = parser.parse_args(argv)
+    screen = Screen(sys.stdout, live=sys.stdout.isatty())
+    steps = -(-SAMPLES // args.batch_size)
+
+    screen.say(f"training 2 workers on {SAMPLES} handwritten digits, {args.epochs} epochs of {steps} steps")
+    disturbed = Run(args.epochs, steps)
+    murder = Murder(disturbed, screen, args.victim)
+    with training(2, args.epochs, args.batch_size) as process:
+        follow(process, disturbed, screen, murder)
+    screen.say(f"test accuracy {disturbed.results.get('test accuracy')}")
+
+    screen.say("the same training again: 1 worker, nobody disturbs it")
+    undisturbed = Run(args.epochs, steps)
+    with training(1, args.epochs, args.batch_size) as process:
+        follow(process, undisturbed, screen, lambda at, line: None)
+    screen.say(f"test accuracy {undisturbed.results.get('test accuracy')}")
+    return verdict(screen, disturbed, undisturbed, murder.problems())
+
+
+def verdict(screen: Screen, disturbed: Run, undisturbed: Run, problems: list[str]) -> int:
+    """Show both hashes; 1 and the reasons when the demo did not show what it promises."""
+    first, second = (run.results.get("weights sha256", "none") for run in (disturbed, undisturbed))
+    accuracy = float(disturbed.results.get("test accuracy", "0%").rstrip("%"))
+    if accuracy < ACCURACY:
+        problems.append(f"test accuracy {accuracy:.2f}% is below {ACCURACY:.0f}%")
+    if first != second or first == "none":
+        problems.append("the weights differ")
+    for problem in problems:
+        screen.say(f"FAILED: {problem}")
+    screen.say("sha256 of the final weights")
+    screen.say(f"  2 workers, one killed   {first}")
+    screen.say(f"  1 worker, undisturbed   {second}")
+    screen.say("EQUAL" if first == second else "DIFFERENT")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
