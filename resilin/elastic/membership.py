@@ -1,0 +1,323 @@
+"""Decides membership. Pure: no clock, no socket, no thread.
+
+`assess` says in which situation a job is, `decide` turns that into the next generation. Every agent evaluates `assess`
+on its own view to know whether its workers must stop; only the leader's `decide` is written to the store.
+
+    waiting ──enough nodes──> forming ──> steady ──a plain worker failed, a node came or went──> stopping ──> forming
+                                            │ ^
+                                            └─┴── reshaping: all survivors recover in place
+                                            └──> succeeded | failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
+
+Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "succeed", "closed"]
+Fate = Literal["unstarted", "running", "ready", "done", "failed", "left", "stopped", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a job allows. Equal on all nodes of a job."""
+
+    min_nodes: int
+    """Fewer nodes than this never form a generation."""
+    max_nodes: int
+    """Nodes beyond this wait as spares."""
+    max_restarts: int
+    """Failures that are answered with a new worker, counted over the whole job."""
+    last_call_s: float = 0.5
+    """Seconds without a new node before a world smaller than `max_nodes` forms, or before one that runs is enlarged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A live node as the store shows it. `first_seen`: this agent's own monotonic clock, in seconds."""
+
+    node: Node
+    create_revision: int
+    first_seen: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Everything a decision may look at. `nodes` are ordered by create_revision: the first one leads."""
+
+    nodes: tuple[Seen, ...] = ()
+    generation: Generation | None = None
+    closed: Closed | None = None
+
+    def node(self, node_id: str) -> Node | None:
+        """The live node with this id."""
+        return next((seen.node for seen in self.nodes if seen.node.id == node_id), None)
+
+    def leader(self) -> str | None:
+        """The id of the oldest live node."""
+        return self.nodes[0].node.id if self.nodes else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What to do and why. `until`: look again at this monotonic time, whatever happens."""
+
+    action: Action
+    reason: str
+    until: float | None = None
+    counted: int = 0  # failures that the next generation adds to its count
+    boundary: Literal["now", "commit"] = "now"
+    keep: tuple[GenerationMember, ...] = ()
+    joined: tuple[GenerationMember, ...] = ()  # rank -1: not assigned yet
+
+
+def decide(view: View, config: Config, now: float) -> tuple[Generation | None, str]:
+    """The next generation, or None, and the reason either way. `now`: this agent's monotonic clock, in seconds."""
+    situation = assess(view, config, now)
+    if situation.action == "form":
+        return _form(view, config, situation), situation.reason
+    if situation.action == "reshape":
+        return _reshape(view, situation), situation.reason
+    return None, situation.reason
+
+
+def assess(view: View, config: Config, now: float) -> Situation:
+    """In which situation the job is."""
+    current = view.generation
+    if view.closed is not None:
+        return Situation(action="closed", reason=view.closed.reason)
+    if current is None or not any(view.node(node) for node in current.nodes):
+        return _gather(view, config, now, "first generation" if current is None else "every earlier node is gone")
+    fates = {member: fate(view, member) for member in current.members}
+    if all(value in ("done", "left") for value in fates.values()):
+        return Situation(action="succeed", reason="all workers are done")
+    if recovers_in_place(view):
+        return _assess_in_place(view, current, config, fates)
+    return _assess_restart(view, current, config, fates, now)
+
+
+def fate(view: View, member: GenerationMember) -> Fate:
+    """What became of one member of the current generation."""
+    node = view.node(member.node)
+    if node is None:
+        return "lost"
+    slot = node.slots[member.slot]
+    if slot.incarnation > member.incarnation:
+        return "failed"
+    if slot.incarnation < member.incarnation:
+        return "unstarted"
+    return "stopped" if slot.state == "idle" else slot.state
+
+
+def recovers_in_place(view: View) -> bool:
+    """Whether every surviving member said hello: then survivors keep running."""
+    if view.generation is None:
+        return False
+    alive = []
+    for member in view.generation.members:
+        if fate(view, member) in ("unstarted", "running", "ready", "done"):
+            alive.append(_slot(view, member))
+    return bool(alive) and all(slot.endpoint for slot in alive)
+
+
+def invited(view: View, config: Config) -> tuple[str, ...]:
+    """Nodes outside the generation that should start workers now: the program recovers in place and has room."""
+    current = view.generation
+    if current is None or not recovers_in_place(view):
+        return ()
+    members = [s for s in view.nodes if s.node.id in current.nodes and not s.node.leaving]
+    others = [s.node.id for s in view.nodes if s.node.id not in current.nodes and not s.node.leaving]
+    return tuple(others[: max(0, config.max_nodes - len(members))])
+
+
+def may_replace(view: View, config: Config) -> bool:
+    """Whether a failure seen in `view`, not yet counted by a generation, is still within the job's restarts."""
+    if view.generation is None:
+        return False
+    failed = sum(fate(view, member) == "failed" for member in view.generation.members)
+    return view.generation.restarts_used + failed <= config.max_restarts
+
+
+# ------------------------------------------------------------------------------------------- in place
+
+
+def _assess_in_place(view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate]) -> Situation:
+    failed = [member for member, value in fates.items() if value == "failed"]
+    gone = [member for member, value in fates.items() if value in ("failed", "lost", "left", "stopped")]
+    used = current.restarts_used + len(failed)
+    own = [member for member in failed if _slot(view, member).fault == "own"]
+    if own and used > config.max_restarts:
+        return Situation(action="fail", reason=_too_many(own, current, config))
+    keep = tuple(m for m in current.members if m not in gone and not _leaving(view, m))
+    joined = () if any(value == "done" for value in fates.values()) else _joiners(view, current, config)
+    if len(keep) == len(current.members) and not joined:
+        return Situation(action="steady", reason="all members are well")
+    nodes = {member.node for member in (*keep, *joined)}
+    reason = _why(view, current, fates, {member.node for member in joined})
+    if len(nodes) < config.min_nodes:
+        return Situation(action="wait", reason=f"{reason}; {len(nodes)} of at least {config.min_nodes} nodes are left")
+    return Situation(
+        action="reshape",
+        reason=reason,
+        counted=min(len(failed), max(0, config.max_restarts - current.restarts_used)),
+        boundary="now" if gone else "commit",
+        keep=keep,
+        joined=joined,
+    )
+
+
+def _joiners(view: View, current: Generation, config: Config) -> tuple[GenerationMember, ...]:
+    """Workers that said hello and are no members yet, of nodes where none is still on its way."""
+    members = {(m.node, m.slot, m.incarnation) for m in current.members}
+    allowed = {*current.nodes, *invited(view, config)}
+    found = []
+    for seen in view.nodes:
+        node = seen.node
+        if node.id not in allowed or node.leaving:
+            continue
+        new = [s for s in node.slots if (node.id, s.index, s.incarnation) not in members]
+        if all(slot.state != "running" for slot in new):
+            found += [_member(node, slot) for slot in new if slot.state == "ready"]
+    return tuple(found)
+
+
+def _reshape(view: View, situation: Situation) -> Generation:
+    """Survivors keep their ranks where the new size allows it, fill holes otherwise; newcomers take what is left."""
+    current = view.generation
+    assert current is not None
+    size = len(situation.keep) + len(situation.joined)
+    taken = {member.rank for member in situation.keep if member.rank < size}
+    free = iter([rank for rank in range(size) if rank not in taken])
+    kept = [m if m.rank in taken else replace(m, rank=next(free)) for m in situation.keep]
+    added = [replace(m, rank=next(free)) for m in situation.joined]
+    members = sorted((*kept, *added), key=lambda member: member.rank)
+    present = {member.node for member in members}
+    order = [n for n in current.nodes if n in present]
+    order += [s.node.id for s in view.nodes if s.node.id in present and s.node.id not in current.nodes]
+    return _generation(view, "inplace", members, order, situation)
+
+
+# -------------------------------------------------------------------------------------------- restart
+
+
+def _assess_restart(
+    view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate], now: float
+) -> Situation:
+    failed = [member for member, value in fates.items() if value == "failed"]
+    if failed and current.restarts_used + 1 > config.max_restarts:
+        return Situation(action="fail", reason=_too_many(failed, current, config))
+    broken = any(value in ("failed", "lost", "stopped", "left") for value in fates.values())
+    leaving = any(_leaving(view, member) for member in current.members)
+    newcomers, until = _newcomers(view, current, config, fates, now)
+    if not broken and not leaving and not newcomers:
+        return Situation(action="steady", reason="all members are well", until=until)
+    reason = _why(view, current, fates, newcomers)
+    if any(slot.alive for seen in view.nodes for slot in seen.node.slots):
+        return Situation(action="stop", reason=reason)
+    return _gather(view, config, now, reason, counted=1 if failed else 0, formed=True)
+
+
+def _newcomers(
+    view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate], now: float
+) -> tuple[set[str], float | None]:
+    """Nodes that a running world should be enlarged by now, or the time to look again."""
+    members = [s for s in view.nodes if s.node.id in current.nodes and not s.node.leaving]
+    others = [s for s in view.nodes if s.node.id not in current.nodes and not s.node.leaving]
+    room = config.max_nodes - len(members)
+    if room <= 0 or not others or any(value == "done" for value in fates.values()):
+        return set(), None
+    settled = max(seen.first_seen for seen in others) + config.last_call_s
+    if now < settled and len(others) < room:
+        return set(), settled
+    return {seen.node.id for seen in others[:room]}, None
+
+
+def _gather(view: View, config: Config, now: float, reason: str, counted: int = 0, formed: bool = False) -> Situation:
+    """Whether enough nodes are there to form a generation from scratch."""
+    ready = [seen for seen in view.nodes if not seen.node.leaving]
+    if len(ready) < config.min_nodes:
+        return Situation(action="wait", reason=f"{len(ready)} of at least {config.min_nodes} nodes are there")
+    settled = max(seen.first_seen for seen in ready) + config.last_call_s
+    if not formed and len(ready) < config.max_nodes and now < settled:
+        return Situation(action="wait", reason=f"{len(ready)} nodes are there, waiting for more", until=settled)
+    return Situation(action="form", reason=reason, counted=counted)
+
+
+def _form(view: View, config: Config, situation: Situation) -> Generation:
+    previous = view.generation.nodes if view.generation is not None else ()
+    ready = [seen for seen in view.nodes if not seen.node.leaving]
+
+    def order(seen: Seen) -> tuple[int, int, int]:
+        place = previous.index(seen.node.id) if seen.node.id in previous else len(previous)
+        hint = seen.node.rank_hint if seen.node.rank_hint >= 0 else 1 << 30
+        return hint, place, seen.create_revision
+
+    chosen = [seen.node for seen in sorted(ready, key=order)[: config.max_nodes]]
+    slots = [(node, slot) for node in chosen for slot in node.slots]
+    members = [
+        GenerationMember(node=node.id, slot=slot.index, incarnation=slot.incarnation + 1, rank=rank)
+        for rank, (node, slot) in enumerate(slots)
+    ]
+    return _generation(view, "restart", members, [node.id for node in chosen], situation)
+
+
+# --------------------------------------------------------------------------------------------- shared
+
+
+def _generation(
+    view: View, kind: Literal["restart", "inplace"], members: list[GenerationMember], order: list[str], why: Situation
+) -> Generation:
+    current = view.generation
+    fresh = current is None or not any(view.node(node) for node in current.nodes)
+    first = view.node(members[0].node)
+    assert first is not None
+    return Generation(
+        number=(current.number if current is not None else 0) + 1,
+        kind=kind,
+        boundary=why.boundary,
+        members=tuple(members),
+        nodes=tuple(order),
+        master_addr=first.address,
+        master_port=first.master_port,
+        restarts_used=(0 if fresh or current is None else current.restarts_used) + why.counted,
+        reason=why.reason,
+    )
+
+
+def _member(node: Node, slot: Slot) -> GenerationMember:
+    return GenerationMember(node=node.id, slot=slot.index, incarnation=slot.incarnation, rank=-1)
+
+
+def _slot(view: View, member: GenerationMember) -> Slot:
+    node = view.node(member.node)
+    assert node is not None
+    return node.slots[member.slot]
+
+
+def _leaving(view: View, member: GenerationMember) -> bool:
+    node = view.node(member.node)
+    return node is not None and node.leaving
+
+
+def _too_many(failed: Iterable[GenerationMember], current: Generation, config: Config) -> str:
+    return f"{_ranks(failed)} failed and {current.restarts_used} of {config.max_restarts} restarts are used"
+
+
+def _ranks(members: Iterable[GenerationMember]) -> str:
+    ranks = sorted(member.rank for member in members)
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], newcomers: Iterable[str]) -> str:
+    parts = []
+    for value, verb in (("failed", "failed"), ("lost", "lost with its node"), ("left", "left"), ("stopped", "stopped")):
+        members = [member for member, is_ in fates.items() if is_ == value]
+        if members:
+            parts.append(f"{_ranks(members)} {verb}")
+    parts += [f"node {node} leaves" for node in current.nodes if (n := view.node(node)) is not None and n.leaving]
+    for node in sorted(newcomers):
+        parts.append(f"a replacement on node {node} is ready" if node in current.nodes else f"node {node} joined")
+    return ", ".join(parts)

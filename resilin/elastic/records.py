@@ -1,0 +1,142 @@
+"""What agents write to the store: one record per node, the current generation, the end of the job. Pure.
+
+Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), `generation` (compare-and-put by the
+leader), `closed`. All values are JSON objects with exactly the fields below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from resilin.errors import RendezvousError
+
+SlotState = Literal["idle", "running", "ready", "done", "failed", "left"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A place for one worker on a node."""
+
+    index: int
+    incarnation: int = 0
+    """How many processes this slot has had; the current one is the last."""
+    state: SlotState = "idle"
+    """idle: no process, or stopped on purpose. running: alive. ready: alive and said hello. done: succeeded.
+    failed: died. left: ended well before the others."""
+    endpoint: str = ""
+    pid: int = 0
+    fault: Literal["", "own", "external"] = ""
+    """How the last failed process ended: by its own doing (exception, exit status, SIGSEGV) or killed from outside."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs that has work left."""
+        return self.state in ("running", "ready")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine, as its agent describes it."""
+
+    id: str
+    host: str
+    address: str
+    """Where others reach it; MASTER_ADDR when it has rank 0."""
+    master_port: int
+    """Held for rank 0's use as MASTER_PORT."""
+    slots: tuple[Slot, ...]
+    leaving: bool = False
+    """Asked to go (SIGTERM): it takes no part in the next generation."""
+    rank_hint: int = -1
+    """`--node-rank` of a static job; -1: any."""
+    failure: Mapping[str, Any] | None = None
+    """The first failure on this node in the current generation, as `failure.Failure.to_json`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationMember:
+    """One worker of a generation. The same (node, slot, incarnation) is the same process."""
+
+    node: str
+    slot: int
+    incarnation: int
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One agreed world. `members` are in rank order, `nodes` in node-rank order."""
+
+    number: int
+    kind: Literal["restart", "inplace"]
+    members: tuple[GenerationMember, ...]
+    nodes: tuple[str, ...]
+    master_addr: str
+    master_port: int
+    restarts_used: int
+    reason: str
+    boundary: Literal["now", "commit"] = "now"
+    """In place: whether the step that is running is redone (`now`) or finished first (`commit`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """The job's end. `failure`: the first one, when it failed."""
+
+    outcome: Literal["succeeded", "failed"]
+    reason: str
+    failure: Mapping[str, Any] | None = None
+
+
+def to_bytes(record: Node | Generation | Closed) -> bytes:
+    """A record as it stands in the store."""
+    return json.dumps(asdict(record), separators=(",", ":")).encode()
+
+
+def node(key: str, value: bytes) -> Node:
+    """The inverse of `to_bytes`; RendezvousError names `key` when the value is no such record."""
+    body = _load(key, value)
+    try:
+        body["slots"] = tuple(Slot(**slot) for slot in body["slots"])
+        return Node(**body)
+    except (TypeError, KeyError) as error:
+        raise _bad(key, value) from error
+
+
+def generation(key: str, value: bytes) -> Generation:
+    """The inverse of `to_bytes`."""
+    body = _load(key, value)
+    try:
+        body["members"] = tuple(GenerationMember(**member) for member in body["members"])
+        body["nodes"] = tuple(body["nodes"])
+        return Generation(**body)
+    except (TypeError, KeyError) as error:
+        raise _bad(key, value) from error
+
+
+def closed(key: str, value: bytes) -> Closed:
+    """The inverse of `to_bytes`."""
+    try:
+        return Closed(**_load(key, value))
+    except TypeError as error:
+        raise _bad(key, value) from error
+
+
+def _load(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(value)
+    except ValueError as error:
+        raise _bad(key, value) from error
+    if not isinstance(body, dict):
+        raise _bad(key, value)
+    return body
+
+
+def _bad(key: str, value: bytes) -> RendezvousError:
+    return RendezvousError(
+        f"{key} in the store holds {value[:80]!r}, expected a record of this version of resilin; "
+        "do all nodes run the same version, and does nothing else use this job's name?"
+    )
