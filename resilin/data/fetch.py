@@ -1,0 +1,59 @@
+"""Fetches one batch from a data set; used by the loader in process, in its thread and in its workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from resilin.data.dataset import IterableDataset
+
+
+class Exhausted(Exception):
+    """The stream of an IterableDataset has ended. Never leaves the package."""
+
+
+class Fetcher(Protocol):
+    """Turns what the sampler gave (a list of indices, or one index without batching) into a batch."""
+
+    def __call__(self, index: Any) -> Any: ...
+
+
+def make_fetcher(dataset: Any, batched: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> Fetcher:
+    """The fetcher for `dataset`. For a stream it starts a new pass over it."""
+    if isinstance(dataset, IterableDataset):
+        return _StreamFetcher(dataset, batched, collate_fn, drop_last)
+    return _MapFetcher(dataset, batched, collate_fn)
+
+
+class _MapFetcher:
+    def __init__(self, dataset: Any, batched: bool, collate_fn: Callable[[Any], Any]) -> None:
+        self._dataset = dataset
+        self._many = getattr(dataset, "__getitems__", None)
+        self._batched = batched
+        self._collate = collate_fn
+
+    def __call__(self, index: Any) -> Any:
+        if not self._batched:
+            return self._collate(self._dataset[index])
+        if self._many is not None:
+            return self._collate(self._many(index))
+        return self._collate([self._dataset[i] for i in index])
+
+
+class _StreamFetcher:
+    def __init__(
+        self, dataset: IterableDataset[Any], batched: bool, collate_fn: Callable[[Any], Any], drop_last: bool
+    ) -> None:
+        self._samples = iter(dataset)
+        self._batched = batched
+        self._collate = collate_fn
+        self._drop_last = drop_last
+
+    def __call__(self, index: Any) -> Any:
+        """`index` is a list whose length is the batch's size, or anything without batching."""
+        wanted = len(index) if self._batched else 1
+        samples = list(itertools.islice(self._samples, wanted))
+        if not samples or (self._drop_last and len(samples) < wanted):
+            raise Exhausted
+        return self._collate(samples if self._batched else samples[0])

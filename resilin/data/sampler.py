@@ -1,0 +1,146 @@
+"""Samplers: in which order samples are visited. The names and signatures are those of torch.utils.data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from resilin.core.rng import Generator
+from resilin.data.seeds import draw_seed
+from resilin.data.shuffle import permutation
+from resilin.errors import UsageError
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Sampler(Generic[T_co]):
+    """Base of samplers: subclasses define `__iter__()` over indices (or lists of them) and usually `__len__()`."""
+
+    def __iter__(self) -> Iterator[T_co]:
+        raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
+
+
+class SequentialSampler(Sampler[int]):
+    """0, 1, 2, ... up to the length of `data_source`."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler(Sampler[int]):
+    """A new random order each time it is iterated.
+
+    replacement:  draw each index independently, so that some come twice and some never.
+    num_samples:  how many to draw; default: the length of `data_source`. Without replacement, more than that means
+                  several whole orders one after the other.
+    generator:    where the order's seed is drawn from; default: the global generator.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        if num_samples is not None and num_samples < 0:
+            raise UsageError(f"RandomSampler: num_samples must not be negative, got {num_samples}")
+        self.data_source = data_source
+        self.replacement = replacement
+        self._num_samples = num_samples
+        self.generator = generator
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices one iteration gives."""
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        length, seed = len(self.data_source), draw_seed(self.generator)
+        if self.replacement:
+            return iter(np.random.default_rng(seed).integers(length, size=self.num_samples).tolist())
+        rounds = -(-self.num_samples // length) if length else 0
+        orders = (permutation(length, seed, number).tolist() for number in range(rounds))
+        return itertools.islice(itertools.chain.from_iterable(orders), self.num_samples)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class SubsetRandomSampler(Sampler[int]):
+    """The given indices in a new random order each time it is iterated."""
+
+    def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
+        self.indices = indices
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        order = permutation(len(self.indices), draw_seed(self.generator))
+        return iter([self.indices[i] for i in order.tolist()])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(Sampler[int]):
+    """`num_samples` indices, each drawn with probability proportional to its weight."""
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        num_samples: int,
+        replacement: bool = True,
+        generator: Generator | None = None,
+    ) -> None:
+        self.weights = np.asarray(weights, dtype=np.float64)
+        possible = int((self.weights > 0).sum())
+        if self.weights.ndim != 1 or (self.weights < 0).any() or possible == 0:
+            raise UsageError("WeightedRandomSampler: weights must be one list of numbers >= 0, at least one above 0")
+        if num_samples < 1 or (not replacement and num_samples > possible):
+            raise UsageError(
+                f"WeightedRandomSampler: cannot draw {num_samples} samples"
+                + ("" if replacement else f" without replacement from {possible} weights above 0")
+            )
+        self.num_samples = num_samples
+        self.replacement = replacement
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng(draw_seed(self.generator))
+        chances = self.weights / self.weights.sum()
+        return iter(rng.choice(len(chances), size=self.num_samples, replace=self.replacement, p=chances).tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class BatchSampler(Sampler[list[Any]]):
+    """Groups another sampler's indices into lists of `batch_size`; the last one may be shorter unless `drop_last`."""
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise UsageError(f"BatchSampler: batch_size must be a positive integer, got {batch_size!r}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = iter(self.sampler)
+        while batch := list(itertools.islice(indices, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield batch
+
+    def __len__(self) -> int:
+        if not isinstance(self.sampler, Sized):
+            raise TypeError(f"BatchSampler: {type(self.sampler).__name__} has no length")
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full if self.drop_last or not rest else full + 1

@@ -1,0 +1,149 @@
+"""Start values of parameters, in place; names and formulas of torch.nn.init."""
+
+from __future__ import annotations
+
+import math
+
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.rng import Generator
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5.0 / 3,
+    "relu": math.sqrt(2.0),
+    "selu": 3.0 / 4,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor that keeps variances through `nonlinearity`; `param` is leaky_relu's slope (default 0.01)."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        raise UsageError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; known: leaky_relu, {', '.join(_GAINS)}")
+    return _GAINS[nonlinearity]
+
+
+def _fans(tensor: Tensor) -> tuple[int, int]:
+    if tensor.dim() < 2:
+        raise UsageError(f"fan in and fan out need at least two dimensions, got shape {tuple(tensor.shape)}")
+    field = math.prod(tensor.shape[2:])
+    return tensor.shape[1] * field, tensor.shape[0] * field
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform in [a, b)."""
+    with no_grad():
+        tensor.uniform_(a, b, generator=generator)
+    return tensor
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Normal with `mean` and standard deviation `std`."""
+    with no_grad():
+        tensor.normal_(mean, std, generator=generator)
+    return tensor
+
+
+def trunc_normal_(
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Normal, cut off outside of [a, b] (drawn by inverting the distribution function)."""
+
+    def below(x: float) -> float:
+        return (1.0 + math.erf((x - mean) / (std * math.sqrt(2.0)))) / 2.0
+
+    with no_grad():
+        tensor.uniform_(2 * below(a) - 1, 2 * below(b) - 1, generator=generator)
+        tensor.copy_(tensor.erfinv() * (std * math.sqrt(2.0)) + mean)
+        tensor.clamp_(a, b)
+    return tensor
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """`val` everywhere."""
+    with no_grad():
+        tensor.fill_(val)
+    return tensor
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """1 everywhere."""
+    return constant_(tensor, 1.0)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """0 everywhere."""
+    return constant_(tensor, 0.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """The identity matrix."""
+    if tensor.dim() != 2:
+        raise UsageError(f"eye_: expected two dimensions, got shape {tuple(tensor.shape)}")
+    with no_grad():
+        tensor.zero_()
+        for i in range(min(tensor.shape)):
+            tensor[i, i] = 1
+    return tensor
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform in +-gain * sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010)."""
+    fan_in, fan_out = _fans(tensor)
+    bound = gain * math.sqrt(6.0 / (fan_in + fan_out))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Normal with standard deviation gain * sqrt(2 / (fan in + fan out))."""
+    fan_in, fan_out = _fans(tensor)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)), generator)
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise UsageError(f"kaiming: mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    fan = _fans(tensor)[0 if mode == "fan_in" else 1]
+    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Uniform with the variance gain^2 / fan (He et al., 2015); `a` is the slope of leaky_relu."""
+    if tensor.numel() == 0:
+        return tensor
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Normal with the variance gain^2 / fan (He et al., 2015); `a` is the slope of leaky_relu."""
+    if tensor.numel() == 0:
+        return tensor
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)

@@ -1,0 +1,141 @@
+"""Activations and dropout: functions as modules."""
+
+from __future__ import annotations
+
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+from resilin.nn import functional as F
+from resilin.nn.modules.module import Module
+
+
+class ReLU(Module):
+    """max(x, 0)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.relu(input, self.inplace)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return "inplace=True" if self.inplace else ""
+
+
+class SiLU(Module):
+    """x * sigmoid(x)."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.silu(input, self.inplace)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return "inplace=True" if self.inplace else ""
+
+
+class GELU(Module):
+    """x times the normal distribution function of x; approximate="tanh" for the usual approximation of it."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.gelu(input, self.approximate)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"approximate={self.approximate!r}"
+
+
+class Tanh(Module):
+    """The hyperbolic tangent."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.tanh(input)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.sigmoid(input)
+
+
+class Softmax(Module):
+    """exp(x) over its sum along `dim`."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.softmax(input, self.dim)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"dim={self.dim}"
+
+
+class LogSoftmax(Module):
+    """The logarithm of softmax along `dim`."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.log_softmax(input, self.dim)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"dim={self.dim}"
+
+
+class Dropout(Module):
+    """In training, each element is zero with probability p and the others are divided by 1 - p; else nothing."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise UsageError(f"Dropout: p must be between 0 and 1, got {p}")
+        self.p = p
+        self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.dropout(input, self.p, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"p={self.p}, inplace={self.inplace}"
+
+
+class Flatten(Module):
+    """Join the dimensions `start_dim` to `end_dim` into one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        flat: Tensor = input.flatten(self.start_dim, self.end_dim)
+        return flat
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"

@@ -1,0 +1,215 @@
+"""Containers of modules and parameters."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Self, overload
+
+from resilin.core.tensor import Parameter, Tensor
+from resilin.nn.modules.module import Module
+
+
+def _position(index: int, length: int, owner: str) -> int:
+    if not -length <= index < length:
+        raise IndexError(f"{owner}: index {index} is out of range for {length} entries")
+    return index % length
+
+
+class _Listing(Module):
+    """Sub-modules named "0", "1", ..., in order."""
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(module for module in self._modules.values() if module is not None)
+
+    def __contains__(self, module: object) -> bool:
+        return any(module is own for own in self)
+
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Module | Self:
+        if isinstance(index, slice):
+            return self._sliced(index)
+        return next(islice(iter(self), _position(index, len(self), type(self).__name__), None))
+
+    def _sliced(self, index: slice) -> Self:
+        return type(self)(list(self)[index])  # type: ignore[call-arg]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        keys = list(self._modules)
+        setattr(self, keys[_position(index, len(keys), type(self).__name__)], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        modules = list(self)
+        del modules[index if isinstance(index, slice) else _position(index, len(modules), type(self).__name__)]
+        self._modules.clear()
+        self.extend(modules)
+
+    def append(self, module: Module) -> Self:
+        """Add `module` at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Add all `modules` at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Put `module` before position `index`."""
+        modules = list(self)
+        modules.insert(index, module)
+        self._modules.clear()
+        return self.extend(modules)
+
+    def pop(self, index: int = -1) -> Module:
+        """Remove the module at `index` and give it back."""
+        module = self[index]
+        del self[index]
+        return module
+
+
+class Sequential(_Listing):
+    """Calls its modules one after the other. Takes them as arguments, or one ordered mapping of names."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            for name, module in args[0].items():
+                self.add_module(name, module)
+        else:
+            self.extend(args)
+
+    def _sliced(self, index: slice) -> Self:
+        return type(self)(OrderedDict(list(self._modules.items())[index]))
+
+    def forward(self, input: Any) -> Any:
+        """The last module's output."""
+        for module in self._modules.values():
+            input = module(input)  # type: ignore[misc]  # a None here is the user's to see
+        return input
+
+
+class ModuleList(_Listing):
+    """A list whose modules belong to the owner."""
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        super().__init__()
+        self.extend(modules or ())
+
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *other])
+
+    def __iadd__(self, modules: Iterable[Module]) -> Self:
+        return self.extend(modules)
+
+
+class ModuleDict(Module):
+    """A dict whose modules belong to the owner, in order of insertion."""
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def __getitem__(self, key: str) -> Module:
+        module = self._modules[key]
+        assert module is not None, key
+        return module
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        self.add_module(key, module)
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._modules
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """The modules."""
+        return [self[key] for key in self]
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules."""
+        return [(key, self[key]) for key in self]
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add or replace modules."""
+        for key, module in modules.items() if isinstance(modules, Mapping) else modules:
+            self[key] = module
+
+    def pop(self, key: str) -> Module:
+        """Remove the module called `key` and give it back."""
+        module = self[key]
+        del self[key]
+        return module
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._modules.clear()
+
+
+class ParameterList(Module):
+    """A list of parameters that belong to the owner; plain tensors become parameters."""
+
+    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
+        super().__init__()
+        self.extend(values or ())
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(parameter for parameter in self._parameters.values() if parameter is not None)
+
+    @overload
+    def __getitem__(self, index: int) -> Parameter: ...
+    @overload
+    def __getitem__(self, index: slice) -> ParameterList: ...
+    def __getitem__(self, index: int | slice) -> Parameter | ParameterList:
+        if isinstance(index, slice):
+            return ParameterList(list(self)[index])
+        return list(self)[_position(index, len(self), "ParameterList")]
+
+    def __setitem__(self, index: int, value: Tensor) -> None:
+        setattr(self, str(_position(index, len(self), "ParameterList")), _as_parameter(value))
+
+    def append(self, value: Tensor) -> Self:
+        """Add `value` at the end."""
+        self.register_parameter(str(len(self)), _as_parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Tensor]) -> Self:
+        """Add all `values` at the end."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return "\n".join(
+            f"({name}): Parameter containing: [{value.dtype} of size {'x'.join(map(str, value.shape))}]"
+            for name, value in self._parameters.items()
+            if value is not None
+        )
+
+
+def _as_parameter(value: Tensor) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)

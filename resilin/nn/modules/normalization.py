@@ -1,0 +1,144 @@
+"""Batch and layer normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from resilin.core.dtype import int64
+from resilin.core.ops import creation
+from resilin.core.tensor import Parameter, Tensor
+from resilin.errors import UsageError
+from resilin.nn import functional as F
+from resilin.nn import init
+from resilin.nn.modules.module import Module
+from resilin.nn.modules.shared import empty
+
+
+class _BatchNorm(Module):
+    """(x - mean) / sqrt(var + eps) * weight + bias per channel; statistics of the batch in training, running ones else.
+
+    momentum: share of the new statistics in the running ones; None: their plain average over all batches.
+    affine: with weight (starts 1) and bias (starts 0). track_running_stats=False: always the batch's statistics.
+    Buffers: running_mean (0), running_var (1, unbiased), num_batches_tracked (int64).
+    """
+
+    _dims: tuple[int, ...]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        for name in ("weight", "bias"):
+            self.register_parameter(name, Parameter(empty((num_features,), device, dtype)) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", creation.zeros(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", creation.ones(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer("num_batches_tracked", creation.zeros((), device=device, dtype=int64) if tracked else None)
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forget the running statistics."""
+        if self.track_running_stats:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0, no statistics."""
+        self.reset_running_stats()
+        if self.affine:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        if input.dim() not in self._dims:
+            expected = " or ".join(f"{dim}D" for dim in self._dims)
+            raise UsageError(f"{type(self).__name__}: expected {expected} input, got shape {tuple(input.shape)}")
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        tracking = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if tracking else None,
+            self.running_var if tracking else None,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            momentum,
+            self.eps,
+        )
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    __doc__ = "Batch normalization of (N, C) or (N, C, L).\n\n    " + str(_BatchNorm.__doc__)
+    _dims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    __doc__ = "Batch normalization of (N, C, H, W).\n\n    " + str(_BatchNorm.__doc__)
+    _dims = (4,)
+
+
+class LayerNorm(Module):
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, whose shape is `normalized_shape`.
+
+    Biased variance. weight starts 1, bias 0; elementwise_affine=False: neither, bias=False: no bias.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
+            value = Parameter(empty(self.normalized_shape, device, dtype)) if wanted else None
+            self.register_parameter(name, value)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        text = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{text}, bias={self.bias is not None}" if self.elementwise_affine else text

@@ -1,0 +1,65 @@
+"""Limits gradients, in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from resilin.core.tensor import Tensor
+from resilin.errors import ResilinError
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [parameter.grad for parameter in every if parameter.grad is not None]
+
+
+def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+    """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, their dtype (float32 for none).
+
+    Raises: ResilinError when it is not finite and error_if_nonfinite.
+    """
+    arrays = [tensor._array for tensor in tensors]
+    if not arrays:
+        return Tensor._wrap(np.zeros((), np.float32))
+    kind = np.result_type(*{array.dtype for array in arrays})
+    norms = np.array([np.linalg.norm(array.ravel(), norm_type) for array in arrays], dtype=kind)
+    total = np.asarray(np.linalg.norm(norms, norm_type), dtype=kind)
+    if error_if_nonfinite and not math.isfinite(float(total)):
+        raise ResilinError(
+            f"the norm of order {norm_type} of the gradients is {float(total)}, so they cannot be clipped; "
+            "look for the first step with a loss that is not finite, or pass error_if_nonfinite=False"
+        )
+    return Tensor._wrap(total)
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale all gradients so that their norm, taken as one vector, is at most `max_norm`. Returns the norm before.
+
+    The factor is max_norm / (norm + 1e-6), at most 1, as in PyTorch. foreach is accepted.
+    """
+    gradients = _gradients(parameters)
+    total = get_total_norm(gradients, norm_type, error_if_nonfinite)
+    factor = max_norm / (float(total) + 1e-6)
+    if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
+        for gradient in gradients:
+            gradient._array *= gradient._array.dtype.type(factor)
+            gradient._bump()
+    return total
+
+
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    """Cut every element of the gradients to [-clip_value, clip_value]. foreach is accepted."""
+    for gradient in _gradients(parameters):
+        np.clip(gradient._array, -clip_value, clip_value, out=gradient._array)
+        gradient._bump()

@@ -1,0 +1,29 @@
+"""Parameters as one vector and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+from resilin.nn import functional as F
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All elements of all parameters, in order, in one dimension. Differentiable."""
+    return F.cat([parameter.reshape(-1) for parameter in parameters], dim=0)
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Set the parameters from such a vector: their `data` become views of it. UsageError when the length differs."""
+    every = list(parameters)
+    total = sum(parameter.numel() for parameter in every)
+    if vec.dim() != 1 or vec.numel() != total:
+        raise UsageError(
+            f"vector_to_parameters: expected a vector of {total} elements, got shape {tuple(vec.shape)}"
+        )
+    start = 0
+    for parameter in every:
+        part = vec[start : start + parameter.numel()]
+        parameter.data = part.reshape(parameter.shape).data
+        start += parameter.numel()

@@ -1,0 +1,118 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels import optimizers as kernels
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+from resilin.optim.optimizer import Group, Optimizer, Params
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015), with PyTorch's formulas.
+
+    betas:         decay of the running mean of gradients and of their squares.
+    eps:           added to the root of the second mean.
+    weight_decay:  an L2 penalty added to the gradient, or with decoupled_weight_decay AdamW's.
+    amsgrad:       divide by the largest second mean so far (Reddi et al., 2018).
+    maximize:      follow the gradient upwards. foreach and fused are accepted: every step is one native call.
+
+    State per parameter, as in PyTorch: `step` (0-dim float32), `exp_avg`, `exp_avg_sq`, `max_exp_avg_sq` (amsgrad).
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            if group[name] < 0:
+                raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
+        if not all(0 <= beta < 1 for beta in group["betas"]):
+            raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
+
+    def _update(self, group: Group) -> None:
+        by_step: dict[int, list[Tensor]] = {}  # nearly always one: parameters that skipped steps are behind
+        for p in group["params"]:
+            if p._grad is None:
+                continue
+            state = self.state[p]
+            if not state:
+                self._start(p, state, group["amsgrad"])
+            count = state["step"]._array
+            count += 1
+            by_step.setdefault(int(count), []).append(p)
+        for step, parameters in by_step.items():
+            self._apply(group, step, parameters)
+
+    def _start(self, p: Tensor, state: dict[str, Any], amsgrad: bool) -> None:
+        state["step"] = Tensor._wrap(np.zeros((), np.float32))
+        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if amsgrad else 2]:
+            state[name] = Tensor._wrap(np.zeros_like(p._array))
+
+    def _apply(self, group: Group, step: int, parameters: list[Any]) -> None:
+        states = [self.state[p] for p in parameters]
+        beta1, beta2 = group["betas"]
+        kernels.adam(
+            [p._array for p in parameters],
+            [p._grad._array for p in parameters],
+            [state["exp_avg"]._array for state in states],
+            [state["exp_avg_sq"]._array for state in states],
+            [state["max_exp_avg_sq"]._array for state in states] if group["amsgrad"] else None,
+            step=step,
+            lr=float(group["lr"]),
+            beta1=float(beta1),
+            beta2=float(beta2),
+            eps=float(group["eps"]),
+            weight_decay=float(group["weight_decay"]),
+            decoupled=group.get("decoupled_weight_decay", False),
+            maximize=group["maximize"],
+        )
+        for p in parameters:
+            p._bump()
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr * weight_decay before each step."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decoupled_weight_decay=True
+        )

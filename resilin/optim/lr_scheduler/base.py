@@ -1,0 +1,73 @@
+"""LRScheduler: sets the learning rate of an optimizer's groups, epoch by epoch. Semantics of torch.optim.lr_scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from resilin.errors import UsageError
+from resilin.optim.optimizer import Optimizer
+
+
+class LRScheduler:
+    """Base of schedulers: subclasses define `get_lr()`, one rate per group, from `last_epoch` and the current rates.
+
+    Rates are computed from the groups' current ones wherever PyTorch does so, so that schedulers can be chained.
+    last_epoch: -1 starts; a resumed run gives the last epoch done (groups must hold "initial_lr" then).
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(self).__name__}: expected an Optimizer, got {type(optimizer).__name__}")
+        self.optimizer = optimizer
+        for number, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", float(group["lr"]))
+            elif "initial_lr" not in group:
+                raise UsageError(
+                    f"{type(self).__name__}: last_epoch={last_epoch} resumes, but param_groups[{number}] has no "
+                    "'initial_lr'; load the optimizer's state first"
+                )
+        self.base_lrs = [float(group["initial_lr"]) for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._step_count = 0
+        self._last_lr: list[float] = [float(group["lr"]) for group in optimizer.param_groups]
+        self._initial_step()
+
+    def _initial_step(self) -> None:
+        self._step_count = 0
+        self.step()
+
+    def get_lr(self) -> list[float]:
+        """The rate of each group at `last_epoch`."""
+        raise NotImplementedError(f"{type(self).__name__} must define get_lr()")
+
+    def get_last_lr(self) -> list[float]:
+        """The rate of each group as this scheduler set it last."""
+        return self._last_lr
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go to the next epoch, or to `epoch`, and set the rates."""
+        self._step_count += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._set(self.get_lr() if epoch is None else self._closed_form())
+
+    def _closed_form(self) -> list[float]:
+        """The rates at `last_epoch` whatever they are now; schedulers that have a formula for it override this."""
+        return self.get_lr()
+
+    def _set(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._last_lr = list(rates)
+
+    def _current(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer."""
+        return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave (the optimizer keeps its own state)."""
+        self.__dict__.update(state_dict)

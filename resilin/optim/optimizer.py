@@ -1,0 +1,176 @@
+"""Optimizer: groups of parameters, their options and their state. Semantics and layout of torch.optim.Optimizer."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from resilin.core.autograd.grad_mode import enable_grad, no_grad
+from resilin.core.tensor import RemovableHandle, Tensor
+from resilin.errors import UsageError
+
+Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+Closure = Callable[[], Any]
+Group = dict[str, Any]
+Hook = Callable[..., Any]
+
+
+class Optimizer:
+    """Base of optimizers: subclasses define `_update(group)`, which applies one step to one group.
+
+    params:    tensors, (name, tensor) pairs, or dicts with a "params" entry and options of their own (groups).
+    defaults:  options of groups that do not give their own.
+
+    `param_groups` and `state` (by parameter) may be read and changed as in PyTorch.
+    """
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise TypeError("params must be an iterable of tensors or dicts, got one tensor: put it in a list")
+        self.defaults = defaults
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.param_groups: list[Group] = []
+        self._step_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._step_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        entries: list[Any] = list(params)
+        if not entries:
+            raise UsageError(f"{type(self).__name__}: got no parameters")
+        for group in entries if isinstance(entries[0], dict) else [{"params": entries}]:
+            self.add_param_group(dict(group))
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group: a dict with "params" and any options; the others get their defaults."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, got {type(param_group).__name__}")
+        params, names = _read_params(param_group["params"])
+        group = {**param_group, "params": params}
+        if names is not None:
+            group["param_names"] = names
+        for name, default in self.defaults.items():
+            group.setdefault(name, default)
+        self._check_group(group)
+        taken = {id(tensor) for other in self.param_groups for tensor in other["params"]}
+        if any(id(tensor) in taken for tensor in params):
+            raise UsageError(f"{type(self).__name__}: some parameters appear in more than one parameter group")
+        if len({id(tensor) for tensor in params}) != len(params):
+            raise UsageError(f"{type(self).__name__}: a parameter appears twice in one group")
+        self.param_groups.append(group)
+
+    def _check_group(self, group: Group) -> None:
+        """Raise UsageError for options of `group` that make no sense; subclasses override it."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget every parameter's gradient, or set it to zero in place."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if set_to_none:
+                    parameter._grad = None
+                elif parameter._grad is not None:
+                    parameter._grad = parameter._grad.detach()
+                    parameter._grad.zero_()
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Update every parameter that has a gradient, in place. Returns the loss of `closure`, called first, or None."""
+        for hook in list(self._step_pre_hooks.values()):
+            hook(self, (closure,) if closure is not None else (), {})
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        with no_grad():
+            for group in self.param_groups:
+                self._update(group)
+        for hook in list(self._step_post_hooks.values()):
+            hook(self, (closure,) if closure is not None else (), {})
+        return loss
+
+    def _update(self, group: Group) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _update(group)")
+
+    def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` before each step."""
+        return _add_hook(self._step_pre_hooks, hook)
+
+    def register_step_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` after each step."""
+        return _add_hook(self._step_post_hooks, hook)
+
+    def state_dict(self) -> dict[str, Any]:
+        """`{"state": {number: {...}}, "param_groups": [...]}`: parameters are replaced by their numbers, in order.
+
+        Tensors in it share memory with the optimizer's.
+        """
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                numbers.setdefault(id(parameter), len(numbers))
+            packed = {name: value for name, value in group.items() if name != "params"}
+            groups.append({**packed, "params": [numbers[id(parameter)] for parameter in group["params"]]})
+        state = {numbers[id(p)] if isinstance(p, Tensor) else p: dict(value) for p, value in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over options and (a copy of) the state. Raises UsageError when the groups do not match in size."""
+        saved = list(state_dict["param_groups"])
+        sizes, got = [len(group["params"]) for group in self.param_groups], [len(group["params"]) for group in saved]
+        if sizes != got:
+            raise UsageError(
+                f"{type(self).__name__}.load_state_dict: groups of {got} parameters in the state, {sizes} here"
+            )
+        parameters: dict[Any, Tensor] = {}
+        for group, other in zip(self.param_groups, saved, strict=True):
+            parameters.update(zip(other["params"], group["params"], strict=True))
+            options = {name: copy.deepcopy(value) for name, value in other.items() if name != "params"}
+            if "param_names" in group:
+                options["param_names"] = group["param_names"]
+            group.update(options)
+        self.state = defaultdict(dict)
+        for number, entry in state_dict["state"].items():
+            parameter = parameters.get(number)
+            key: Any = number if parameter is None else parameter
+            self.state[key] = {name: _own_copy(value, name, parameter) for name, value in entry.items()}
+        self._forget_caches()
+
+    def _forget_caches(self) -> None:
+        """Called when `state` was replaced; subclasses drop what they derived from it."""
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
+        return "\n".join([*lines, ")"])
+
+
+def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:
+    """The tensors of a group, and their names when (name, tensor) pairs were given."""
+    if isinstance(params, set):
+        raise TypeError("parameters must be ordered, a set has no order: pass a list")
+    entries = [params] if isinstance(params, Tensor) else list(params)
+    names = [entry[0] for entry in entries if isinstance(entry, tuple)] or None
+    if names is not None and len(names) != len(entries):
+        raise UsageError("a group must hold either tensors or (name, tensor) pairs, not both")
+    tensors = entries if names is None else [entry[1] for entry in entries]
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"an optimizer updates tensors, got {type(tensor).__name__}")
+        if not tensor.is_leaf:
+            raise UsageError("an optimizer updates leaf tensors only; this one was computed by an operation")
+    return tensors, names
+
+
+def _own_copy(value: Any, name: str, parameter: Tensor | None) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if parameter is None or name == "step" or not parameter.is_floating_point():
+        return value.detach().clone()
+    return value.detach().to(dtype=parameter.dtype, device=parameter.device).clone()
+
+
+def _add_hook(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle

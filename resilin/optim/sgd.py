@@ -1,0 +1,85 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels import optimizers as kernels
+from resilin.core.tensor import Tensor
+from resilin.optim.optimizer import Group, Optimizer, Params
+from resilin.errors import UsageError
+
+
+class SGD(Optimizer):
+    """p -= lr * d, with d the gradient plus weight_decay * p, or its momentum (Sutskever et al., 2013).
+
+    buf = momentum * buf + (1 - dampening) * d (the first step sets buf = d); d = buf, or d + momentum * buf with
+    nesterov. maximize: follow the gradient upwards. foreach and fused are accepted: every step is one native call.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            if group[name] < 0:
+                raise UsageError(f"SGD: {name} must not be negative, got {group[name]}")
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise UsageError("SGD: nesterov needs momentum > 0 and dampening = 0")
+
+    def _update(self, group: Group) -> None:
+        parameters = [p for p in group["params"] if p._grad is not None]
+        if not group["momentum"]:
+            self._apply(group, parameters, None, first=False)
+            return
+        fresh = [p for p in parameters if self.state[p].get("momentum_buffer") is None]
+        for p in fresh:
+            self.state[p]["momentum_buffer"] = Tensor._wrap(np.empty_like(p._array))
+        if len(fresh) < len(parameters):
+            new = {id(p) for p in fresh}
+            self._apply_momentum(group, [p for p in parameters if id(p) not in new], first=False)
+        self._apply_momentum(group, fresh, first=True)
+
+    def _apply_momentum(self, group: Group, parameters: list[Tensor], first: bool) -> None:
+        buffers = [self.state[p]["momentum_buffer"]._array for p in parameters]
+        self._apply(group, parameters, buffers, first)
+
+    def _apply(self, group: Group, parameters: list[Any], buffers: list[Any] | None, first: bool) -> None:
+        if not parameters:
+            return
+        kernels.sgd(
+            [p._array for p in parameters],
+            [p._grad._array for p in parameters],
+            buffers,
+            lr=float(group["lr"]),
+            momentum=float(group["momentum"]),
+            dampening=float(group["dampening"]),
+            weight_decay=float(group["weight_decay"]),
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+            first=first,
+        )
+        for p in parameters:
+            p._bump()
