@@ -15,7 +15,7 @@
     ├── StoreError                        the coordination store (resilin.store)
     │   ├── StoreTimeout                  no endpoint answered within the deadline
     │   ├── StoreAmbiguous                a write was sent, its outcome is unknown: read again
-    │   ├── StoreRefused                  the store refused our secret or user, or could not prove that it knows the secret
+    │   ├── StoreRefused                  wrong secret or user, on either side
     │   ├── Compacted                     a watch's start revision is gone: list again
     │   └── LeaseLost                     the lease ended; its keys are gone
     └── ElasticError

@@ -236,6 +236,13 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def compact(self, revision: int) -> None:
+        """Forget the history before `revision`: older watches and reads raise Compacted from now on.
+
+        StoreError when `revision` lies in the future, Compacted when it is forgotten already.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Stop watches and keep-alives, free threads and sockets. Leases run out later: revoke them first if their end
         should be seen at once. A second call does nothing."""

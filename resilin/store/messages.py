@@ -125,7 +125,7 @@ def cls(name: str) -> Any:
     return _CLASSES[name]
 
 
-def new(name: str, **fields: Any) -> Any:
+def new(name: str, /, **fields: Any) -> Any:
     """A new message of class `name`."""
     return _CLASSES[name](**fields)
 

@@ -1,0 +1,284 @@
+"""Calls to a store over gRPC: several endpoints, failover, deadlines, tokens. No grpc exception leaves this file's
+callers.
+
+Unary calls and streams use separate connections, so a burst of events never delays a call.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from resilin._base.clock import Deadline
+from resilin.errors import ResilinError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout, UsageError
+from resilin.store import token
+from resilin.store.failures import Verdict, judge, to_error
+from resilin.store.messages import METHODS, cls, new, path
+
+MAX_MESSAGE_BYTES = 64 << 20  # a range over every key of a large job
+TRIES = 4  # a try gets this part of the deadline: three dead endpoints leave time for a fourth
+BACKOFF_S = (0.01, 0.3)  # first and longest pause between rounds over the endpoints, halved at random
+LOGINS = 3
+
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),  # a dead peer of an idle watch is noticed after 13 s; etcd allows one in 5 s
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the longest a connection attempt may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one connection
+    ("grpc.enable_http_proxy", 0),
+)
+
+Login = Callable[[], tuple[Any, Callable[[str], str]]]
+"""Gives an AuthenticateRequest and the function that turns the answer's token into ours (or raises StoreRefused)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """Files of a TLS connection, PEM."""
+
+    ca: str | None = None
+    """Certificates to trust; None: the system's."""
+    cert: str | None = None
+    """Our certificate, for servers that ask for one."""
+    key: str | None = None
+    """Our certificate's key."""
+    server_name: str | None = None
+    """Expect this name in the server's certificate instead of the endpoint's."""
+
+    def credentials(self) -> Any:
+        """grpc's form; UsageError names a file that cannot be read."""
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+def _read(file: str | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError as error:
+        raise UsageError(f"TLS: cannot read {file}: {error.strerror}") from None
+
+
+def login_with_secret(secret: str) -> Login:
+    """Prove the secret without sending it, and make the server prove it too (see `store.token`)."""
+
+    def login() -> tuple[Any, Callable[[str], str]]:
+        nonce = token.new_nonce()
+
+        def finish(answer: str) -> str:
+            proven = token.token_from_answer(secret, nonce, answer)
+            if proven is None:
+                raise StoreRefused(
+                    "the store did not prove that it knows the job's secret: another job's store, or a wrong secret"
+                )
+            return proven
+
+        return new("AuthenticateRequest", name=token.HMAC_USER, password=nonce), finish
+
+    return login
+
+
+def login_with_password(user: str, password: str) -> Login:
+    """etcd's own users."""
+    return lambda: (new("AuthenticateRequest", name=user, password=password), lambda answer: answer)
+
+
+class _Endpoint:
+    """One address with its two connections. Made on first use."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        self.address = address
+        self.failure = "not tried"
+        self.answered = False  # whether the last call got an answer
+        self._lock = threading.Lock()
+        self._tls = tls
+        self._channels: dict[bool, Any] = {}  # guarded by _lock; by whether it is the one for streams
+        self._stubs: dict[str, Any] = {}
+
+    def stub(self, method: str, streaming: bool) -> Any:
+        stub = self._stubs.get(method)
+        if stub is None:
+            _, request, response = METHODS[method]
+            channel = self._channel(streaming)
+            make = channel.stream_stream if streaming else channel.unary_unary
+            stub = make(path(method), cls(request).SerializeToString, cls(response).FromString)
+            self._stubs[method] = stub
+        return stub
+
+    def _channel(self, streaming: bool) -> Any:
+        with self._lock:
+            channel = self._channels.get(streaming)
+            if channel is None:
+                options: list[tuple[str, Any]] = list(_OPTIONS)
+                if self._tls is None:
+                    channel = grpc.insecure_channel(self.address, options)
+                else:
+                    if self._tls.server_name:
+                        options.append(("grpc.ssl_target_name_override", self._tls.server_name))
+                    channel = grpc.secure_channel(self.address, self._tls.credentials(), options)
+                self._channels[streaming] = channel
+            return channel
+
+    def close(self) -> None:
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+
+
+class Transport:
+    """Sends calls to whichever endpoint answers, starting with a random one. Thread-safe; owns its connections."""
+
+    def __init__(
+        self, endpoints: Sequence[str], timeout_s: float, login: Login | None = None, tls: Tls | None = None
+    ) -> None:
+        if not endpoints:
+            raise UsageError("store: expected at least one endpoint host:port")
+        self.timeout_s = timeout_s
+        self._endpoints = [_Endpoint(address, tls) for address in endpoints]
+        self._current = random.randrange(len(endpoints))  # spreads clients over the endpoints
+        self._login = login
+        self._token: str | None = None
+        self._login_lock = threading.Lock()  # one login at a time
+        self._closed = threading.Event()
+
+    @property
+    def addresses(self) -> str:
+        """The endpoints, for messages."""
+        return ", ".join(endpoint.address for endpoint in self._endpoints)
+
+    def call(self, method: str, request: Any, *, repeatable: bool, timeout_s: float | None = None) -> Any:
+        """The answer to one unary call.
+
+        `repeatable`: executing it twice does no harm. Otherwise it is sent only to an endpoint that has just
+        answered, and StoreAmbiguous says that its outcome is unknown.
+        """
+        deadline = Deadline(self.timeout_s if timeout_s is None else timeout_s)
+        if not repeatable and not self._endpoints[self._current].answered:
+            self._call("Status", new("StatusRequest"), deadline, repeatable=True, authenticated=True)
+        return self._call(method, request, deadline, repeatable=repeatable, authenticated=True)
+
+    def stream(self, method: str, requests: Iterator[Any], timeout_s: float | None = None) -> Any:
+        """Open a two-way stream at the current endpoint. Failures surface as grpc.RpcError while it is read: pass
+        them to `stream_failed`."""
+        metadata = [*self._metadata(Deadline(self.timeout_s)), ("hasleader", "true")]
+        self._check_open()
+        return self._endpoints[self._current].stub(method, True)(requests, timeout=timeout_s, metadata=metadata)
+
+    def stream_failed(self, method: str, failure: Exception) -> None:
+        """Account for a failed stream: try elsewhere, or with a new token, next time. Raises what is final."""
+        endpoint = self._endpoints[self._current]
+        if not isinstance(failure, grpc.RpcError):
+            return
+        code, details = _status(failure)
+        verdict = judge(code, details)
+        if verdict is Verdict.FINAL:
+            raise to_error(method, endpoint.address, code, details)
+        if verdict is Verdict.STALE_TOKEN:
+            self._token = None
+        else:
+            self._leave(endpoint, f"{code} {details}")
+
+    def pause(self, attempt: int, deadline: Deadline | None = None) -> None:
+        """Wait before try number `attempt`: longer each time, at random, cut short by `close` and the deadline."""
+        first, longest = BACKOFF_S
+        pause_s = min(longest, first * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
+        left = None if deadline is None else deadline.left()
+        self._closed.wait(pause_s if left is None else min(pause_s, left))
+
+    def close(self) -> None:
+        """Cut every call and free the connections."""
+        self._closed.set()
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+    # -- inside
+
+    def _call(self, method: str, request: Any, deadline: Deadline, *, repeatable: bool, authenticated: bool) -> Any:
+        logins = attempt = 0
+        while True:
+            self._check_open()
+            metadata = self._metadata(deadline) if authenticated else None
+            endpoint = self._endpoints[self._current]
+            try:
+                stub = endpoint.stub(method, False)
+                answer = stub(request, timeout=self._try_s(deadline, repeatable), metadata=metadata)
+            except (grpc.RpcError, ValueError) as failure:  # ValueError: the channel was closed under us
+                self._check_open()
+                code, details = _status(failure)
+            else:
+                endpoint.answered = True
+                return answer
+            verdict = judge(code, details)
+            if verdict is Verdict.FINAL or (verdict is Verdict.STALE_TOKEN and self._login is None):
+                raise to_error(method, endpoint.address, code, details)
+            if verdict is Verdict.STALE_TOKEN:
+                self._token, logins = None, logins + 1
+                if logins >= LOGINS:
+                    raise to_error(method, endpoint.address, code, details)
+                continue
+            self._leave(endpoint, f"{code} {details}")
+            if verdict is Verdict.UNKNOWN and not repeatable:
+                raise StoreAmbiguous(
+                    f"{method} at {endpoint.address}: sent, but the answer was lost ({code} {details}); it may or may "
+                    "not have happened: read the key again before repeating it"
+                )
+            attempt += 1
+            if attempt % len(self._endpoints) == 0:
+                self.pause(attempt // len(self._endpoints), deadline)
+            if deadline.passed():
+                raise StoreTimeout(self._describe_timeout(method, deadline))
+
+    def _try_s(self, deadline: Deadline, repeatable: bool) -> float | None:
+        left = deadline.left()
+        if left is None or len(self._endpoints) == 1:
+            return left
+        # A lost answer of an unrepeatable call costs the caller a re-read: give a slow election twice the time.
+        share = (deadline.seconds or 0.0) / (TRIES if repeatable else TRIES / 2)
+        return min(left, max(share, 0.05))
+
+    def _metadata(self, deadline: Deadline) -> list[tuple[str, str]]:
+        if self._login is None:
+            return []
+        current = self._token
+        if current is None:
+            with self._login_lock:
+                current = self._token
+                if current is None:
+                    request, finish = self._login()
+                    answer = self._call("Authenticate", request, deadline, repeatable=True, authenticated=False)
+                    current = self._token = finish(answer.token)
+        return [("token", current)]
+
+    def _leave(self, endpoint: _Endpoint, failure: str) -> None:
+        endpoint.answered = False
+        endpoint.failure = failure
+        if self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise StoreError("the store is closed")
+
+    def _describe_timeout(self, method: str, deadline: Deadline) -> str:
+        tried = "; ".join(f"{endpoint.address}: {endpoint.failure}" for endpoint in self._endpoints)
+        return (
+            f"{method}: no endpoint of the store answered within {deadline.seconds:g} s ({tried}). "
+            "Is the store running, and can this host reach it?"
+        )
+
+
+def _status(failure: Any) -> tuple[str, str]:
+    if isinstance(failure, ResilinError) or not isinstance(failure, grpc.RpcError) or not hasattr(failure, "code"):
+        return "UNAVAILABLE", f"is closed: {failure}"
+    return failure.code().name, failure.details() or ""
