@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from resilin.elastic import ledger
 
 EXAMPLES = Path(__file__).resolve().parent
 TRAIN = EXAMPLES / "01-digits" / "train.py"
@@ -84,7 +87,7 @@ class Run:
 class Training:
     """`elastic-run` of the example in a child process; its output is read line by line with times of arrival."""
 
-    def __init__(self, workers: int, epochs: int, batch_size: int) -> None:
+    def __init__(self, workers: int, epochs: int, batch_size: int, book: Path) -> None:
         launcher = Path(sysconfig.get_path("scripts")) / "elastic-run"
         command = [
             str(launcher), "--standalone", "--nproc-per-node", str(workers), "--max-restarts", "3", str(TRAIN),
@@ -93,7 +96,12 @@ class Training:
         self.tail: list[str] = []
         self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=EXAMPLES.parent
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=EXAMPLES.parent,
+            env={**os.environ, "RESILIN_LEDGER": str(book)},
         )
         self._reader = threading.Thread(target=self._read, name="demo-reader")
         self._reader.start()
@@ -135,9 +143,9 @@ class Training:
 
 
 @contextmanager
-def training(workers: int, epochs: int, batch_size: int) -> Iterator[Training]:
-    """A training run that does not outlive the block."""
-    run = Training(workers, epochs, batch_size)
+def training(workers: int, epochs: int, batch_size: int, book: Path) -> Iterator[Training]:
+    """A training run that does not outlive the block; `book` is where it records the samples it counted."""
+    run = Training(workers, epochs, batch_size, book)
     try:
         yield run
     finally:
@@ -153,7 +161,7 @@ def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[flo
                 run.generation, run.pids = generation, {}
             run.pids[rank] = pid
         elif match := STEP.search(line):
-            run.epoch, run.step = int(match[1]), int(match[2])
+            run.epoch, run.step, run.workers = int(match[1]), int(match[2]), int(match[4])
             screen.live(run.bar(match[3]))
         elif match := RESULT.search(line):
             run.results[match[1]] = match[2]
@@ -162,7 +170,7 @@ def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[flo
 
 
 class Murder:
-    """Kills one worker in the middle of an epoch and tells what happens then."""
+    """Kills one worker in the middle of an epoch, and shows what the launcher and the workers say from then on."""
 
     def __init__(self, run: Run, screen: Screen, victim: int) -> None:
         self.run, self.screen, self.victim = run, screen, victim
@@ -174,51 +182,38 @@ class Murder:
 
     def __call__(self, at: float, line: str) -> None:
         """Called with every line of the run."""
-        if not self.killed_at:
-            if JOINED.search(line) and len(self.run.pids) == self.run.workers:
-                self.screen.say(f"generation {self.run.generation}: {self.run.workers} workers, {self._pids()}")
-            if STEP.search(line) and self.run.step >= self.at_step:
-                self._kill()
+        if line.startswith("elastic-run: "):
+            self.screen.say(line)
         elif match := JOINED.search(line):
-            self._joined(int(match[2]), int(match[4]))
+            self._joined(rank=int(match[2]), pid=int(match[4]))
         elif STEP.search(line):
             self._stepped(at)
-        elif not RESULT.search(line):
-            self.screen.say(f"elastic-run: {line}")
-
-    def _pids(self) -> str:
-        return ", ".join(f"rank {rank} is process {pid}" for rank, pid in sorted(self.run.pids.items()))
-
-    def _kill(self) -> None:
-        pid = self.run.pids[self.victim]
-        self._old_pids, self._old_generation = set(self.run.pids.values()), self.run.generation
-        self.killed_at = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
-        run = self.run
-        where = f"epoch {run.epoch + 1}, step {run.step % run.steps_per_epoch + 1} of {run.steps_per_epoch} in it"
-        self.screen.say(f"KILL: SIGKILL to rank {self.victim} (process {pid}) in {where}")
 
     def _joined(self, rank: int, pid: int) -> None:
-        if pid in self._old_pids:
-            self.screen.say(
-                f"generation {self.run.generation}: process {pid} goes on as rank {rank} of {self.run.workers}"
-            )
-        else:
+        if self.killed_at and pid not in self._old_pids:
             self._replaced = True
-            after = (time.monotonic() - self.killed_at) * 1e3
-            self.screen.say(
-                f"generation {self.run.generation}: replacement {pid} joins as rank {rank} of {self.run.workers}, "
-                f"{after:.0f} ms after the kill"
-            )
+        if len(self.run.pids) == self.run.workers:
+            pids = ", ".join(f"rank {rank} is process {pid}" for rank, pid in sorted(self.run.pids.items()))
+            self.screen.say(f"generation {self.run.generation}: {pids}")
 
     def _stepped(self, at: float) -> None:
-        if self._recovered or self.run.generation == self._old_generation:
-            return
-        self._recovered = True
-        self.screen.say(
-            f"RECOVERED in {(at - self.killed_at) * 1e3:.0f} ms: step {self.run.step + 1} is committed in "
-            f"generation {self.run.generation} by {plural(self.run.workers)}"
-        )
+        if not self.killed_at:
+            if self.run.step >= self.at_step and self.victim in self.run.pids:
+                self._kill()
+        elif not self._recovered and self.run.generation > self._old_generation:
+            self._recovered = True
+            self.screen.say(
+                f"RECOVERED: step {self.run.step + 1} is committed by {plural(self.run.workers)}, "
+                f"{(at - self.killed_at) * 1e3:.0f} ms after the kill"
+            )
+
+    def _kill(self) -> None:
+        run, pid = self.run, self.run.pids[self.victim]
+        self._old_pids, self._old_generation = set(run.pids.values()), run.generation
+        self.killed_at = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        where = f"epoch {run.epoch + 1}, after step {run.step % run.steps_per_epoch + 1} of {run.steps_per_epoch}"
+        self.screen.say(f"KILL: SIGKILL to rank {self.victim}, process {pid}, in {where}")
 
     def problems(self) -> list[str]:
         """What should have happened and did not."""
@@ -238,21 +233,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--victim", type=int, choices=(0, 1), default=1, help="rank of the worker to kill")
     args = parser.parse_args(argv)
     screen = Screen(sys.stdout, live=sys.stdout.isatty())
-    steps = -(-SAMPLES // args.batch_size)
+    with tempfile.TemporaryDirectory(prefix="resilin-demo-") as folder:
+        return show(args, screen, Path(folder))
 
-    screen.say(f"training 2 workers on {SAMPLES} handwritten digits, {args.epochs} epochs of {steps} steps")
+
+def show(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
+    """Both runs and the verdict; files go to `folder`."""
+    steps = -(-SAMPLES // args.batch_size)
+    screen.say(f"training with 2 workers on {SAMPLES} handwritten digits, {args.epochs} epochs of {steps} steps")
     disturbed = Run(args.epochs, steps)
     murder = Murder(disturbed, screen, args.victim)
-    with training(2, args.epochs, args.batch_size) as process:
+    with training(2, args.epochs, args.batch_size, folder / "disturbed") as process:
         follow(process, disturbed, screen, murder)
     screen.say(f"test accuracy {disturbed.results.get('test accuracy')}")
+    counted = ledger.verify(ledger.read(str(folder / "disturbed")), SAMPLES)
+    screen.say(f"ledger: {counted}")
 
-    screen.say("the same training again: 1 worker, nobody disturbs it")
+    screen.say("the same training again: 1 worker, and nobody disturbs it")
     undisturbed = Run(args.epochs, steps)
-    with training(1, args.epochs, args.batch_size) as process:
+    with training(1, args.epochs, args.batch_size, folder / "undisturbed") as process:
         follow(process, undisturbed, screen, lambda at, line: None)
     screen.say(f"test accuracy {undisturbed.results.get('test accuracy')}")
-    return verdict(screen, disturbed, undisturbed, murder.problems())
+    return verdict(screen, disturbed, undisturbed, [*murder.problems(), *counted.problems])
 
 
 def verdict(screen: Screen, disturbed: Run, undisturbed: Run, problems: list[str]) -> int:
@@ -262,13 +264,12 @@ def verdict(screen: Screen, disturbed: Run, undisturbed: Run, problems: list[str
     if accuracy < ACCURACY:
         problems.append(f"test accuracy {accuracy:.2f}% is below {ACCURACY:.0f}%")
     if first != second or first == "none":
-        problems.append("the weights differ")
+        problems.append("the final weights are not equal")
     for problem in problems:
         screen.say(f"FAILED: {problem}")
-    screen.say("sha256 of the final weights")
+    screen.say("sha256 of the final weights:")
     screen.say(f"  2 workers, one killed   {first}")
-    screen.say(f"  1 worker, undisturbed   {second}")
-    screen.say("EQUAL" if first == second else "DIFFERENT")
+    screen.say(f"  1 worker, undisturbed   {second}   {'equal' if first == second else 'DIFFERENT'}")
     return 1 if problems else 0
 
 

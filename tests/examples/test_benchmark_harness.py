@@ -1,0 +1,67 @@
+"""The figures that benchmarks print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness, recovery
+from benchmarks.harness import Options, Report, Row
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1.2345, "1.23"), (12.345, "12.3"), (123.45, "123"), (12345.6, "12,300"), (0.012345, "0.0123")],
+)
+def test_figures_have_three_significant_digits(value: float, text: str) -> None:
+    assert harness.figure(value) == text
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 50), (95, 95), (100, 100), (1, 1), (0, 1)])
+def test_percentile_is_the_nearest_rank(percent: float, expected: int) -> None:
+    assert harness.percentile(list(range(100, 0, -1)), percent) == expected
+
+
+def test_ratio_is_the_peer_over_ours() -> None:
+    row = harness.timing_row("a call", {"resilin": [1e-3, 2e-3, 3e-3], "torch": [8e-3]})
+    text = harness.render(Report(name="x", question="q", method="m", rows=[row]), {}, Options())
+    assert "| a call | ms | 2.00 | 1.00 to 3.00 of 3 | 8.00 | 4.00 |" in text
+
+
+def test_rows_without_a_peer_leave_its_columns_empty() -> None:
+    rows = [Row(what="both", unit="ms", ours=1, peer=2), Row(what="ours", unit="ms", ours=1)]
+    text = harness.render(Report(name="x", question="q", method="m", rows=rows), {}, Options())
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|") and "machine" not in line}
+    assert widths == {7, 3}  # the table of figures, and the machine's
+
+
+def test_smoke_run_writes_json_but_no_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    report = Report(name="x", question="q", method="m", rows=[Row(what="a", unit="s", ours=1)], data={"key": 5})
+    harness.finish(report, Options(quick=True, json_path=tmp_path / "x.json"))
+    assert json.loads((tmp_path / "x.json").read_text())["key"] == 5
+    assert not (tmp_path / "results").exists()
+    harness.finish(report, Options())
+    assert (tmp_path / "results" / "x.md").read_text().startswith("# x\n")
+
+
+def test_failing_program_is_named_with_the_end_of_its_errors() -> None:
+    options = Options()
+    with pytest.raises(harness.BenchmarkError, match="no_such_case"):
+        harness.run_ranks("resilin", options, "no_such_case", [], ranks=2, timeout_s=30)
+
+
+def test_recovery_figures_have_the_promised_keys() -> None:
+    found = [
+        recovery.Recovery(total_ms=ms, resumed_ms=ms / 2, redone_ms=ms / 2, replaced_ms=ms * 3) for ms in range(1, 101)
+    ]
+    figures = recovery._figures({"resilin": found}, {"resilin": []})
+    assert {key: figures[key] for key in ("p50_ms", "p95_ms", "max_ms", "kills")} == {
+        "p50_ms": 50,
+        "p95_ms": 95,
+        "max_ms": 100,
+        "kills": 100,
+    }
+    assert set(figures["split"]) == {"total_ms", "resumed_ms", "redone_ms", "replaced_ms"}

@@ -1,0 +1,105 @@
+"""The demo: what it says from given lines, and one real run with a real kill -9."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from examples import demo
+
+START = ("generation 1: rank 0 of 2, pid 100", "generation 1: rank 1 of 2, pid 101")
+
+
+class Told:
+    """A demo that is told lines instead of running anything; `kills` collects whom it killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, live: bool = False) -> None:
+        self.kills: list[tuple[int, int]] = []
+        monkeypatch.setattr(os, "kill", lambda pid, number: self.kills.append((pid, number)))
+        self.stream = io.StringIO()
+        self.run = demo.Run(epochs=4, steps_per_epoch=10)
+        self.screen = demo.Screen(self.stream, live)
+        self.murder = demo.Murder(self.run, self.screen, victim=1)
+
+    def tell(self, *lines: str) -> str:
+        before = len(self.stream.getvalue())
+
+        class Lines(demo.Training):
+            def __init__(self) -> None:
+                pass
+
+            def lines(self):  # type: ignore[no-untyped-def]
+                yield from ((float(number), line) for number, line in enumerate(lines))
+
+        demo.follow(Lines(), self.run, self.screen, self.murder)
+        return self.stream.getvalue()[before:]
+
+
+def test_kills_the_chosen_rank_once_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    told.tell(*START, "[default0]: epoch 2 step 24 loss 0.5 workers 2")
+    assert told.kills == []
+    text = told.tell("epoch 2 step 25 loss 0.5 workers 2", "epoch 2 step 26 loss 0.5 workers 2")
+    assert told.kills == [(101, signal.SIGKILL)]
+    assert "SIGKILL to rank 1, process 101, in epoch 3, after step 6 of 10" in text
+
+
+def test_recovery_counts_only_when_a_later_generation_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    told.tell(*START, "epoch 2 step 25 loss 0.5 workers 2")
+    assert "RECOVERED" not in told.tell("epoch 2 step 26 loss 0.5 workers 2")
+    assert told.murder.problems() == [
+        "no step was committed after the kill",
+        "no replacement joined before the end of training",
+    ]
+    text = told.tell("generation 2: rank 0 of 1, pid 100", "epoch 2 step 26 loss 0.5 workers 1")
+    assert "RECOVERED: step 27 is committed by 1 worker" in text
+    told.tell("generation 3: rank 0 of 2, pid 100", "generation 3: rank 1 of 2, pid 102")
+    assert told.murder.problems() == []
+
+
+def test_shows_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    line = "elastic-run: worker died: rank 1 (pid 101) killed by SIGKILL at step 25"
+    assert line in told.tell(*START, line)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_is_one_rewritten_line_on_a_terminal_and_nothing_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    text = Told(monkeypatch, live).tell("epoch 0 step 3 loss 0.5 workers 2")
+    assert ("epoch 1/4 step 4/40 loss 0.5 2 workers" in text) is live
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "accuracy", "code"),
+    [("aa", "aa", "98.00%", 0), ("aa", "bb", "98.00%", 1), ("aa", "aa", "96.99%", 1)],
+)
+def test_fails_unless_the_hashes_are_equal_and_the_accuracy_is_reached(
+    first: str, second: str, accuracy: str, code: int
+) -> None:
+    runs = []
+    for weights in (first, second):
+        run = demo.Run(epochs=1, steps_per_epoch=1)
+        run.results = {"weights sha256": weights, "test accuracy": accuracy}
+        runs.append(run)
+    screen = demo.Screen(io.StringIO(), live=False)
+    assert demo.verdict(screen, runs[0], runs[1], []) == code
+
+
+@pytest.mark.multiproc
+def test_demo_survives_its_own_kill_with_equal_weights(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python("-m", "examples.demo", "--epochs", "8", timeout_s=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("KILL: SIGKILL to rank 1", "killed by SIGKILL", "RECOVERED", "every sample once", "equal"):
+        assert words in done.stdout
+    assert done.stderr == ""

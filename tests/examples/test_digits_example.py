@@ -1,0 +1,60 @@
+"""The first example, small: it runs with any number of workers, and the weights do not tell how many there were."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+TRAIN = "examples/01-digits/train.py"
+SMALL = ("--epochs", "2", "--log-every", "10")
+
+
+@pytest.fixture
+def digits(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("digits", root / "examples" / "01-digits" / "digits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def weights(output: str) -> str:
+    match = re.search(r"weights sha256 ([0-9a-f]{64})", output)
+    assert match, output
+    return match[1]
+
+
+def test_loader_splits_the_1797_images_into_disjoint_parts(digits: ModuleType) -> None:
+    (images, labels), (held_out, held_out_labels) = digits.load(train=True), digits.load(train=False)
+    assert images.shape == (1437, 1, 8, 8)
+    assert held_out.shape == (360, 1, 8, 8)
+    assert images.dtype == np.float32
+    assert float(images.min()) == 0.0
+    assert float(images.max()) == 1.0
+    assert np.bincount(labels).shape == (10,)
+    assert set(held_out_labels) == set(range(10))
+
+
+@pytest.mark.multiproc
+def test_two_workers_end_with_the_weights_of_one_process_without_a_launcher(
+    run_python: Callable[..., subprocess.CompletedProcess[str]], elastic_run: Callable[..., str]
+) -> None:
+    alone = run_python(TRAIN, *SMALL)
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stderr == ""
+    assert weights(elastic_run(TRAIN, *SMALL)) == weights(alone.stdout)
+
+
+def test_another_number_of_epochs_gives_other_weights(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    one, two = (run_python(TRAIN, "--epochs", epochs).stdout for epochs in ("1", "2"))
+    assert weights(one) != weights(two)
