@@ -13,7 +13,7 @@ from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
 _native_masked_softmax_ = kernel("masked_softmax_")
-_native_softmax_backward_scaled_ = kernel("softmax_backward_scaled_")
+_native_masked_softmax_backward_ = kernel("masked_softmax_backward_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Saved:
     k: Array
     v: Array
     p: Array
+    causal: bool
     scale: float
     dropout_mask: Array | None
 
@@ -45,7 +46,7 @@ def forward(
         s = reference_masked_softmax(s, added, causal, scale)
     p = s.astype(q.dtype, copy=False)
     kept = p if dropout_mask is None else p * dropout_mask
-    return np.matmul(kept, v), Saved(q, k, v, p, scale, dropout_mask)
+    return np.matmul(kept, v), Saved(q, k, v, p, causal, scale, dropout_mask)
 
 
 def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
@@ -56,7 +57,7 @@ def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
     dp = np.matmul(g, v.swapaxes(-1, -2))
     if saved.dropout_mask is not None:
         dp *= saved.dropout_mask
-    if not _native_softmax_backward_scaled_(dp, p, saved.scale):
+    if not _native_masked_softmax_backward_(dp, p, saved.causal, saved.scale):
         dp = reference_softmax_backward(dp, p, saved.scale)
     return np.matmul(dp, k), np.matmul(dp.swapaxes(-1, -2), q), dv
 

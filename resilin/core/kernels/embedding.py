@@ -8,13 +8,14 @@ from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
+_native_embedding_forward = kernel("embedding_forward")
 _native_embedding_backward = kernel("embedding_backward")
 
 
 def forward(weight: Array, index: Array) -> Array:
     """The rows of weight (num, D) at `index`: shape index.shape + (D,). UsageError for an index outside [0, num)."""
-    _check(index, weight.shape[0])
-    return weight.take(index, axis=0)
+    y: Array | None = _native_embedding_forward(weight, index)
+    return reference_forward(weight, index) if y is None else y
 
 
 def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array:
@@ -33,6 +34,12 @@ def _check(index: Array, num: int) -> None:
     if index.size and (int(index.min()) < 0 or int(index.max()) >= num):
         wrong = index[(index < 0) | (index >= num)].flat[0]
         raise UsageError(f"embedding: index {int(wrong)} is outside [0, {num}); the table has {num} rows")
+
+
+def reference_forward(weight: Array, index: Array) -> Array:
+    """numpy form of `forward`."""
+    _check(index, weight.shape[0])
+    return weight.take(index, axis=0)
 
 
 def reference_backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array:

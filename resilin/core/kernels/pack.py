@@ -35,7 +35,7 @@ def to_float32(x: Array) -> Array:
     """x (float16 or bfloat16) as float32; exact."""
     y: Array | None = None
     if x.dtype == np.float16:
-        y = _native_unpack_float16(x)
+        y = _native_unpack_float16(x.view(np.uint16))
     elif x.dtype == BFLOAT16:
-        y = _native_unpack_bfloat16(x)
+        y = _native_unpack_bfloat16(x.view(np.uint16))
     return x.astype(np.float32) if y is None else y

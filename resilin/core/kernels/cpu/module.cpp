@@ -1,8 +1,44 @@
-// The native module of resilin.core: one bind_* function per kernel file.
-#include <nanobind/nanobind.h>
+// The native module of resilin.core: one bind function per kernel file.
+#define RESILIN_IMPORTS_NUMPY
+#include "array.hpp"
 
-namespace nb = nanobind;
+#include "kernels.hpp"
+#include "parallel.hpp"
+
+namespace {
+
+const char *isa() {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    // the order in which RESILIN_SIMD's versions are tried
+    if (__builtin_cpu_supports("x86-64-v4")) return "AVX-512 (x86-64-v4)";
+    if (__builtin_cpu_supports("x86-64-v3")) return "AVX2 (x86-64-v3)";
+    return "SSE2 (x86-64)";
+#else
+    return "the compiler's default instruction set";
+#endif
+}
+
+} // namespace
 
 NB_MODULE(_native, m) {
     m.doc() = "Native CPU kernels and the caching allocator of resilin.core.";
+    if (_import_array() < 0) throw nb::python_error();
+    m.def("isa", &isa);
+    m.def("set_num_threads", &resilin::set_num_threads);
+    m.def("num_threads", &resilin::num_threads);
+    resilin::bind_attention(m);
+    resilin::bind_batch_norm(m);
+    resilin::bind_conv2d(m);
+    resilin::bind_cross_entropy(m);
+    resilin::bind_embedding(m);
+    resilin::bind_gelu(m);
+    resilin::bind_layer_norm(m);
+    resilin::bind_memory(m);
+    resilin::bind_optimizers(m);
+    resilin::bind_pack(m);
+    resilin::bind_philox(m);
+    resilin::bind_pool(m);
+    resilin::bind_reduce_rows(m);
+    resilin::bind_relu(m);
+    resilin::bind_softmax(m);
 }

@@ -1,0 +1,95 @@
+// numpy arrays as arguments and results. A kernel returns None for input that it does not handle.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL resilin_core_numpy
+#ifndef RESILIN_IMPORTS_NUMPY
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace nb = nanobind;
+
+namespace resilin {
+
+template <class T> constexpr int type_number = NPY_NOTYPE;
+template <> inline constexpr int type_number<float> = NPY_FLOAT32;
+template <> inline constexpr int type_number<double> = NPY_FLOAT64;
+template <> inline constexpr int type_number<int64_t> = NPY_INT64;
+template <> inline constexpr int type_number<uint32_t> = NPY_UINT32;
+template <> inline constexpr int type_number<uint16_t> = NPY_UINT16;
+
+// A borrowed array; `array` is null for None.
+struct Array {
+    PyArrayObject *array = nullptr;
+
+    explicit operator bool() const { return array != nullptr; }
+    int ndim() const { return PyArray_NDIM(array); }
+    int64_t dim(int i) const { return PyArray_DIM(array, i); }
+    int64_t size() const { return PyArray_SIZE(array); }
+    // elements before the last axis, and along it
+    int64_t last() const { return ndim() ? dim(ndim() - 1) : 1; }
+    int64_t rows() const { return last() ? size() / last() : 0; }
+    // C-contiguous, aligned, native byte order and of type T
+    template <class T> bool is() const {
+        return PyArray_TYPE(array) == type_number<T> && PyArray_ISCARRAY_RO(array) && PyArray_ISNOTSWAPPED(array);
+    }
+    template <class T> bool is_or_none() const { return !array || is<T>(); }
+    template <class T> bool is_writable() const { return is<T>() && PyArray_ISWRITEABLE(array); }
+    template <class T> T *data() const { return array ? static_cast<T *>(PyArray_DATA(array)) : nullptr; }
+    bool same_shape(const Array &other) const {
+        return ndim() == other.ndim() &&
+               PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(other.array), ndim());
+    }
+};
+
+// A new array and a pointer to its elements.
+template <class T> struct NewArray {
+    nb::object object;
+    T *data;
+    NewArray(int ndim, const npy_intp *dims, bool zeroed = false)
+        : object(nb::steal(zeroed ? PyArray_ZEROS(ndim, const_cast<npy_intp *>(dims), type_number<T>, 0)
+                                  : PyArray_SimpleNew(ndim, const_cast<npy_intp *>(dims), type_number<T>))) {
+        if (!object.ptr()) throw nb::python_error();
+        data = static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(object.ptr())));
+    }
+    explicit NewArray(const Array &like) : NewArray(like.ndim(), PyArray_DIMS(like.array)) {}
+    NewArray(std::initializer_list<npy_intp> dims, bool zeroed = false)
+        : NewArray(static_cast<int>(dims.size()), dims.begin(), zeroed) {}
+};
+
+// Releases the GIL for the rest of the scope when there is enough work to pay for it.
+class WithoutGil {
+  public:
+    explicit WithoutGil(int64_t elements) : state_(elements > 4096 ? PyEval_SaveThread() : nullptr) {}
+    ~WithoutGil() {
+        if (state_) PyEval_RestoreThread(state_);
+    }
+    WithoutGil(const WithoutGil &) = delete;
+
+  private:
+    PyThreadState *state_;
+};
+
+} // namespace resilin
+
+namespace nanobind::detail {
+template <> struct type_caster<resilin::Array> {
+    NB_TYPE_CASTER(resilin::Array, const_name("numpy.ndarray | None"))
+    bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
+        if (source.is_none()) {
+            value.array = nullptr;
+            return true;
+        }
+        if (!PyArray_Check(source.ptr())) return false;
+        value.array = reinterpret_cast<PyArrayObject *>(source.ptr());
+        return true;
+    }
+    static handle from_cpp(const resilin::Array &, rv_policy, cleanup_list *) noexcept { return handle(); }
+};
+} // namespace nanobind::detail

@@ -1,0 +1,30 @@
+// A caching allocator whose large blocks lie in arenas that other processes can map.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace resilin::memory {
+
+constexpr size_t ALIGNMENT = 64;
+constexpr size_t ARENA_MIN_BLOCK = 4096; // smaller blocks come from malloc: a page each would waste memory
+
+struct Stats {
+    size_t allocated = 0, peak = 0, reserved = 0, hits = 0, misses = 0, arenas = 0;
+};
+struct Place {
+    int64_t arena = -1; // -1: not in an arena
+    int64_t offset = 0;
+};
+
+void *allocate(size_t size);
+void *allocate_zeroed(size_t size);
+void *reallocate(void *block, size_t size);
+void release(void *block);
+
+Place locate(const void *begin, size_t size);
+int arena_fd(int64_t arena);       // -1: no such arena
+int64_t arena_size(int64_t arena); // -1: no such arena
+Stats stats();
+void empty_cache();
+
+} // namespace resilin::memory

@@ -1,0 +1,114 @@
+#include "parallel.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace resilin {
+namespace {
+
+class Pool {
+  public:
+    explicit Pool(int helpers) {
+        for (int i = 0; i < helpers; i++) threads_.emplace_back([this] { work(); });
+    }
+    ~Pool() {
+        {
+            std::lock_guard<std::mutex> hold(mutex_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (auto &thread : threads_) thread.join();
+    }
+
+    void run(int64_t blocks, const std::function<void(int64_t)> &block) {
+        {
+            std::lock_guard<std::mutex> hold(mutex_);
+            block_ = &block;
+            blocks_ = blocks;
+            next_.store(0, std::memory_order_relaxed);
+            round_++;
+            busy_ = static_cast<int>(threads_.size());
+        }
+        wake_.notify_all();
+        drain(block, blocks);
+        std::unique_lock<std::mutex> hold(mutex_);
+        done_.wait(hold, [this] { return busy_ == 0; });
+    }
+
+  private:
+    void drain(const std::function<void(int64_t)> &block, int64_t blocks) {
+        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < blocks;) block(i);
+    }
+    void work() {
+        uint64_t seen = 0;
+        std::unique_lock<std::mutex> hold(mutex_);
+        for (;;) {
+            wake_.wait(hold, [&] { return stop_ || round_ != seen; });
+            if (stop_) return;
+            seen = round_;
+            const auto *block = block_;
+            const int64_t blocks = blocks_;
+            hold.unlock();
+            drain(*block, blocks);
+            hold.lock();
+            if (--busy_ == 0) done_.notify_one();
+        }
+    }
+
+    std::vector<std::thread> threads_;
+    std::mutex mutex_;
+    std::condition_variable wake_, done_;
+    const std::function<void(int64_t)> *block_ = nullptr; // guarded by mutex_, as all below but next_
+    int64_t blocks_ = 0;
+    uint64_t round_ = 0;
+    int busy_ = 0;
+    bool stop_ = false;
+    std::atomic<int64_t> next_{0};
+};
+
+// One kernel at a time uses the pool; a kernel that finds it taken (another Python thread) runs its blocks itself.
+struct Shared {
+    std::mutex taken;
+    std::unique_ptr<Pool> pool;
+};
+Shared *shared = new Shared; // never destroyed: kernels may run while the process exits
+std::atomic<int> wanted{1};
+
+void prepare_fork() { shared->taken.lock(); }
+void after_fork_in_parent() { shared->taken.unlock(); }
+void after_fork_in_child() {
+    // the helpers exist in the parent only: forget them without joining
+    shared->pool.release();
+    shared = new Shared;
+}
+
+} // namespace
+
+void set_num_threads(int n) {
+    static const int registered = pthread_atfork(prepare_fork, after_fork_in_parent, after_fork_in_child);
+    (void)registered;
+    std::lock_guard<std::mutex> hold(shared->taken);
+    wanted.store(n);
+    shared->pool.reset(); // started again by the next kernel that wants it
+}
+
+int num_threads() { return wanted.load(std::memory_order_relaxed); }
+
+void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block) {
+    std::unique_lock<std::mutex> hold(shared->taken, std::try_to_lock);
+    const int threads = num_threads();
+    if (!hold.owns_lock() || threads == 1) {
+        for (int64_t i = 0; i < blocks; i++) block(i);
+        return;
+    }
+    if (!shared->pool) shared->pool = std::make_unique<Pool>(threads - 1);
+    shared->pool->run(blocks, block);
+}
+
+} // namespace resilin

@@ -1,0 +1,40 @@
+// A small pool of threads for row-parallel kernels.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+namespace resilin {
+
+void set_num_threads(int n);
+int num_threads();
+void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block);
+
+// Below this many elements a kernel runs in the calling thread: waking another costs more (about 5 us).
+constexpr int64_t PARALLEL_MIN = 32 << 10;
+
+// fn(begin, end) over [0, rows) in pieces of at least `grain` rows. Only for work whose rows do not depend on one
+// another: the pieces depend on the number of threads, the result must not.
+template <class Fn> void parallel_rows(int64_t rows, int64_t row_size, Fn fn) {
+    const int threads = num_threads();
+    if (threads == 1 || rows <= 1 || rows * row_size < PARALLEL_MIN) {
+        if (rows > 0) fn(int64_t{0}, rows);
+        return;
+    }
+    const int64_t pieces = std::min<int64_t>(rows, 4 * threads);
+    run_blocks(pieces, [&](int64_t i) { fn(rows * i / pieces, rows * (i + 1) / pieces); });
+}
+
+// fn(block, begin, end) over [0, rows) in blocks of exactly `size` rows (the last may be shorter): partial sums of
+// blocks, combined in block order by the caller, are the same bits for any number of threads.
+template <class Fn> void parallel_fixed(int64_t rows, int64_t size, int64_t row_size, Fn fn) {
+    const int64_t blocks = (rows + size - 1) / size;
+    auto block = [&](int64_t i) { fn(i, i * size, std::min(rows, (i + 1) * size)); };
+    if (num_threads() == 1 || blocks <= 1 || rows * row_size < PARALLEL_MIN) {
+        for (int64_t i = 0; i < blocks; i++) block(i);
+        return;
+    }
+    run_blocks(blocks, block);
+}
+
+} // namespace resilin

@@ -1,0 +1,95 @@
+// Max pooling; planes (one channel of one sample) are independent.
+#include "array.hpp"
+#include "kernels.hpp"
+#include "parallel.hpp"
+
+#include <cstring>
+
+namespace resilin {
+namespace {
+
+struct Window {
+    int64_t H, W, P, Q, KH, KW, sh, sw, ph, pw, dh, dw;
+};
+
+template <class T> void forward_plane(const T *x, const Window &s, T *y, int64_t *index) {
+    for (int64_t p = 0; p < s.P; p++)
+        for (int64_t q = 0; q < s.Q; q++) {
+            int64_t best = -1;
+            T top{};
+            for (int64_t i = 0; i < s.KH; i++) {
+                const int64_t h = p * s.sh + i * s.dh - s.ph;
+                if (h < 0 || h >= s.H) continue;
+                for (int64_t j = 0; j < s.KW; j++) {
+                    const int64_t w = q * s.sw + j * s.dw - s.pw;
+                    if (w < 0 || w >= s.W) continue;
+                    const T v = x[h * s.W + w];
+                    if (best < 0 || v > top || (v != v && top == top)) {
+                        best = h * s.W + w;
+                        top = v;
+                    }
+                }
+            }
+            *y++ = top;
+            *index++ = best;
+        }
+}
+
+template <class T> nb::object forward_as(Array x, const Window &s) {
+    const npy_intp dims[] = {static_cast<npy_intp>(x.dim(0)), static_cast<npy_intp>(x.dim(1)),
+                             static_cast<npy_intp>(s.P), static_cast<npy_intp>(s.Q)};
+    NewArray<T> y(4, dims);
+    NewArray<int64_t> index(4, dims);
+    {
+        WithoutGil free(x.size());
+        const int64_t L = s.P * s.Q;
+        parallel_rows(x.dim(0) * x.dim(1), s.H * s.W, [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; n++)
+                forward_plane(x.data<T>() + n * s.H * s.W, s, y.data + n * L, index.data + n * L);
+        });
+    }
+    return nb::make_tuple(y.object, index.object);
+}
+
+template <class T> nb::object backward_as(Array g, Array index, int64_t N, int64_t C, int64_t H, int64_t W) {
+    NewArray<T> dx({static_cast<npy_intp>(N), static_cast<npy_intp>(C), static_cast<npy_intp>(H),
+                    static_cast<npy_intp>(W)});
+    {
+        WithoutGil free(N * C * H * W);
+        const int64_t planes = N * C, L = planes ? g.size() / planes : 0;
+        parallel_rows(planes, H * W, [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; n++) {
+                T *out = dx.data + n * H * W;
+                std::memset(out, 0, static_cast<size_t>(H * W) * sizeof(T));
+                const T *gn = g.data<T>() + n * L;
+                const int64_t *at = index.data<int64_t>() + n * L;
+                for (int64_t i = 0; i < L; i++)
+                    if (at[i] >= 0 && at[i] < H * W) out[at[i]] += gn[i];
+            }
+        });
+    }
+    return dx.object;
+}
+
+nb::object forward(Array x, int64_t P, int64_t Q, int64_t KH, int64_t KW, int64_t sh, int64_t sw, int64_t ph,
+                   int64_t pw, int64_t dh, int64_t dw) {
+    if (x.ndim() != 4) return nb::none();
+    const Window s{x.dim(2), x.dim(3), P, Q, KH, KW, sh, sw, ph, pw, dh, dw};
+    return x.is<float>() ? forward_as<float>(x, s) : x.is<double>() ? forward_as<double>(x, s) : nb::none();
+}
+
+nb::object backward(Array g, Array index, int64_t N, int64_t C, int64_t H, int64_t W) {
+    if (!index.is<int64_t>() || !index.same_shape(g)) return nb::none();
+    return g.is<float>()    ? backward_as<float>(g, index, N, C, H, W)
+           : g.is<double>() ? backward_as<double>(g, index, N, C, H, W)
+                            : nb::none();
+}
+
+} // namespace
+
+void bind_pool(nb::module_ &m) {
+    m.def("max_pool2d_forward", &forward);
+    m.def("max_pool2d_backward", &backward);
+}
+
+} // namespace resilin
