@@ -1,0 +1,99 @@
+"""The contract between a process group and what moves its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from resilin._base.clock import SYSTEM, Deadline
+from resilin.dist.message import Descriptor, Frame, Kind
+from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
+from resilin.dist.tree import Plan, Subtree
+from resilin.errors import CollectiveMismatch
+
+
+class Aborted(Exception):
+    """The group was aborted while a backend waited; the group knows why. Never leaves the package."""
+
+
+class Call:
+    """One collective on its way: its number in the group and its limits."""
+
+    __slots__ = ("kind", "sequence", "started", "timeout_s")
+
+    def __init__(self, kind: Kind, sequence: int, timeout_s: float) -> None:
+        self.kind = kind
+        self.sequence = sequence
+        self.timeout_s = timeout_s
+        self.started = SYSTEM.monotonic()
+
+    def deadline(self) -> Deadline:
+        """When this call gives up."""
+        return Deadline(max(0.0, self.started + self.timeout_s - SYSTEM.monotonic()))
+
+    def describe(self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1) -> Descriptor:
+        """What this rank tells the others of the call."""
+        if array is None:
+            return Descriptor(self.sequence, self.kind, root=root)
+        code = DTYPE_CODES[array.dtype]
+        return Descriptor(self.sequence, self.kind, code, 255 if op is None else int(op), root, array.shape)
+
+
+def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> CollectiveMismatch:
+    """The error that shows both sides."""
+    return CollectiveMismatch(
+        f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; nothing was sent, tensors are unchanged"
+    )
+
+
+class Backend(Protocol):
+    """Blocking collectives on C-contiguous arrays. One thread at a time, in the same order on every rank.
+
+    Every method first makes sure that all ranks called the same (CollectiveMismatch on all ranks otherwise; the group
+    stays usable). Other errors end the group: `Aborted` when `abort` was called or a peer is gone, CollectiveTimeout at
+    the call's deadline, PeerLost when this rank saw the loss first. Arrays may then hold partial results.
+    """
+
+    name: str
+
+    def barrier(self, call: Call) -> None:
+        """Return when every rank has called it."""
+
+    def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
+        """`array = op over ranks`, in place; equal bits on all ranks."""
+
+    def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
+        """As all_reduce, but only on `root`; unchanged elsewhere."""
+
+    def broadcast(self, call: Call, array: Array, root: int) -> None:
+        """`array` of `root` to all."""
+
+    def all_gather(self, call: Call, array: Array, outputs: Sequence[Array]) -> None:
+        """`outputs[r] = array of rank r`."""
+
+    def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
+        """`output = op over ranks of inputs[this rank]`."""
+
+    def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
+        """`outputs[r] = array of rank r`, on `root` only."""
+
+    def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
+        """`output = inputs[this rank] of root`."""
+
+    def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """`outputs[r] = inputs[this rank] of rank r`; sizes may differ from pair to pair."""
+
+    def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
+        """`output = sum of all ranks' parts along the plan's tree`."""
+
+    def abort(self, rank: int, lost: bool) -> None:
+        """Return every blocked call with `Aborted` within milliseconds. Any thread, never blocks. `rank`: to blame."""
+
+    def peer_left(self, rank: int) -> None:
+        """`rank` said goodbye: calls that still wait for it fail, calls it has finished do not. Any thread."""
+
+    def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
+        """`rank` shares the memory behind `fd`, which is ours now. Control thread."""
+
+    def close(self) -> None:
+        """Free everything. No call is running."""

@@ -1,0 +1,116 @@
+"""A value that arrives later: the names of torch.futures.Future, without an executor behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from resilin.errors import CollectiveTimeout, UsageError
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Future(Generic[T]):
+    """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition(threading.Lock())
+        self._done = False  # guarded by _ready
+        self._value: Any = None  # guarded by _ready
+        self._error: BaseException | None = None  # guarded by _ready
+        self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _ready
+
+    def done(self) -> bool:
+        """Whether a result or an error is there."""
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` seconds."""
+        if not self._done:
+            with self._ready:
+                if not self._ready.wait_for(lambda: self._done, timeout):
+                    raise CollectiveTimeout(f"the result of this future did not arrive within {timeout} s")
+        return self.value()
+
+    def value(self) -> T:
+        """The result of a future that is done; raises its error. UsageError when it is not done."""
+        if not self._done:
+            raise UsageError("Future.value() before the future is done; use wait()")
+        if self._error is not None:
+            raise self._error
+        result: T = self._value
+        return result
+
+    def exception(self) -> BaseException | None:
+        """The error the future ended with, if any."""
+        return self._error
+
+    def set_result(self, result: T) -> None:
+        """Complete the future."""
+        self._settle(result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Fail the future: `wait` and `value` raise `error`."""
+        self._settle(None, error)
+
+    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
+        """Call `callback(self)` when done; at once when it is done already."""
+        with self._ready:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
+        """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
+        following: Future[S] = Future()
+
+        def run(done: Future[T]) -> None:
+            try:
+                following.set_result(callback(done))
+            except Exception as error:  # noqa: BLE001 - handed on to the waiter of `following`
+                following.set_exception(error)
+
+        self.add_done_callback(run)
+        return following
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        with self._ready:
+            if self._done:
+                raise UsageError("this Future is already done")
+            self._value, self._error, self._done = value, error, True
+            callbacks, self._callbacks = self._callbacks, []
+            self._ready.notify_all()
+        for callback in callbacks:
+            callback(self)
+
+    def __bool__(self) -> bool:
+        raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
+
+
+def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
+    """A future that is done when all of `futures` are; its result is the list of them."""
+    every: Future[list[Future[Any]]] = Future()
+    left = len(futures)
+    lock = threading.Lock()
+
+    def one(_: Future[Any]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            every.set_result(list(futures))
+
+    if not futures:
+        every.set_result([])
+    for future in futures:
+        future.add_done_callback(one)
+    return every
+
+
+def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
+    """Wait for all of `futures` and return their results; raises the first error in their order."""
+    return [future.wait() for future in futures]

@@ -1,0 +1,390 @@
+"""A process group: ranks that call the same collectives in the same order.
+
+    caller ──> ProcessGroup ──> Backend (shm | stream)      bytes of collectives
+                    │    └────> worker thread               async collectives, in call order
+                    └─────────> Control ──> Mailbox         deaths, aborts, point-to-point messages
+
+`connect` makes one from agreed endpoints. The first failure ends a group: every blocked and later call raises it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from resilin._base import env
+from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.threads import OwnedThread
+from resilin.dist.backends.base import Aborted, Backend, Call
+from resilin.dist.backends.stream import StreamBackend
+from resilin.dist.control import Control
+from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
+from resilin.dist.mailbox import ANY, Mailbox, Receive
+from resilin.dist.mesh import Topology, assemble
+from resilin.dist.message import Descriptor, Frame, Kind
+from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
+from resilin.dist.work import Work
+from resilin.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistError,
+    GroupAborted,
+    PeerLost,
+    UsageError,
+)
+
+DEFAULT_TIMEOUT_S = 1800.0  # PyTorch's for CPU groups
+_HINT = "The group is aborted; inside elastic.run the step is redone, elsewhere restart this worker."
+_ABORT_NEWS_S = 0.25  # an abort seen in shared memory waits this long for its reason on the control channel
+
+Run = Callable[[Call], None]
+
+
+class ProcessGroup:
+    """One rank's end of a group. Made by `connect`, `init_process_group` or `new_group`; freed by `close`."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        topology: Topology,
+        rank: int,
+        *,
+        name: str = "",
+        generation: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        ranks: Sequence[int] | None = None,
+        listener: Listener | None = None,
+        secret: str = "",
+    ) -> None:
+        self.name = name
+        self.listener = listener  # not owned: subgroups connect through it
+        self.secret = secret
+        self.subgroups = 0  # made of this group so far; part of their names
+        self.generation = generation
+        self.timeout_s = timeout_s
+        self.topology = topology
+        self.ranks: tuple[int, ...] = tuple(range(len(topology.endpoints)) if ranks is None else ranks)
+        self._rank = rank
+        self._size = len(topology.endpoints)
+        self._busy = threading.Lock()  # held while a collective runs
+        self._sequence = 0  # guarded by _busy
+        self._submitting = threading.Lock()
+        self._queued = 0  # guarded by _submitting: async collectives not finished
+        self._worker: OwnedThread | None = None  # guarded by _submitting
+        self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
+        self._fate = threading.Lock()
+        self._failure: BaseException | None = None  # guarded by _fate
+        self._failed = threading.Event()
+        self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
+        self._closed = False
+        self._left: set[int] = set()
+        self._mailbox = Mailbox()
+        control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
+        data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
+        self.backend: Backend = StreamBackend(rank, self._size, data)
+        self._control = Control(control, self, self._mailbox, name or "group")
+        _LIVE.add(self)
+        self._control.start()
+
+    # --- facts ---
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    def stats(self) -> dict[str, Any]:
+        """Counters for people: collectives started, async ones in flight, transport, failure."""
+        return {
+            "collectives": self._sequence,
+            "in_flight": self._queued,
+            "transport": self.backend.name,
+            "failure": None if self._failure is None else repr(self._failure),
+        }
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "failed" if self._failure is not None else f"{self._queued} in flight"
+        at = f"gen={self.generation} rank={self._rank}/{self._size}"
+        return f"<ProcessGroup {self.name!r} {at} {self.backend.name}, {state}>"
+
+    def title(self) -> str:
+        """How error messages name this end."""
+        return f"group {self.name!r} generation {self.generation}, rank {self._rank} of {self._size}"
+
+    # --- collectives ---
+
+    def run(
+        self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
+    ) -> Work | None:
+        """Run `task(call)` as the group's next collective: here when it is free to, else on its worker thread.
+
+        Returns a Work when `async_op`, else None once done. Errors of a sync call are raised here.
+        """
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        if not async_op and not self._queued:
+            with self._busy:
+                self._execute(kind, task, limit)
+            return None
+        work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
+        with self._submitting:
+            if self._closed:
+                raise self._error(None)
+            if self._worker is None:
+                self._worker = OwnedThread(f"dist-worker-{self.name or 'group'}", self._work)
+            self._queued += 1
+            self._tasks.put((kind, task, work, outputs, limit))
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def _work(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            kind, task, work, outputs, limit = item
+            error: BaseException | None = None
+            try:
+                with self._busy:
+                    self._execute(kind, task, limit)
+            except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
+                error = raised
+            with self._submitting:
+                self._queued -= 1
+            if error is None:
+                work._future.set_result(outputs)
+            else:
+                work._future.set_exception(error)
+
+    def _execute(self, kind: Kind, task: Run, limit: float) -> None:
+        if self._failure is not None or self._closed:
+            raise self._error(None)
+        call = Call(kind, self._sequence, limit)
+        self._sequence += 1
+        try:
+            task(call)
+        except CollectiveMismatch as error:
+            raise CollectiveMismatch(f"{self._call(call)}: {error}") from None
+        except UsageError:
+            raise
+        except Aborted:
+            self._failed.wait(_ABORT_NEWS_S)
+            self._fail(GroupAborted("the group was aborted by a peer"), explain=True)
+            raise self._error(call) from None
+        except (PeerLost, CollectiveTimeout) as error:
+            self._fail(error, explain=True)
+            raise self._error(call) from None
+        except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
+            self._fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
+            raise
+
+    # --- failure ---
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """End the group: every blocked and later call of it, on this rank, raises `error` (a copy) within milliseconds.
+
+        Peers are told and raise GroupAborted. Any thread; never blocks. Without `error`: GroupAborted.
+        """
+        self._fail(error or GroupAborted(f"{self.title()}: abort() was called"), explain=False)
+
+    def _fail(self, error: BaseException, *, explain: bool) -> None:
+        with self._fate:
+            if self._failure is not None:
+                return
+            self._failure = error
+            self._explain = explain
+        lost = isinstance(error, PeerLost)
+        self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
+        self._failed.set()
+        self._control.abort(_encode_reason(error, self._rank))
+        self._mailbox.fail(self._error(None))
+
+    def _error(self, call: Call | None) -> BaseException:
+        """The error that a call raises now: a copy, so that tracebacks do not pile up."""
+        error = self._failure
+        if error is None:
+            return DistError(f"{self.title()} is closed: destroy_process_group() was called")
+        if not self._explain:
+            return copy_error(error)
+        where = self.title() if call is None else self._call(call)
+        after = "" if call is None else f" after {SYSTEM.monotonic() - call.started:.3g} s of {call.timeout_s:g} s"
+        message = f"{where}: {error}{after}. {_HINT}"
+        if isinstance(error, PeerLost | CollectiveTimeout):
+            return type(error)(message, error.ranks)
+        return GroupAborted(message)
+
+    def _call(self, call: Call) -> str:
+        return f"{call.kind.name.lower()} #{call.sequence}, {self.title()}"
+
+    # --- events of the control channel ---
+
+    def on_gone(self, rank: int, goodbye: bool) -> None:
+        """A peer's connection closed (control thread)."""
+        where = self.topology.endpoints[rank]
+        self._left.add(rank)
+        if goodbye:
+            self.backend.peer_left(rank)
+        elif not self._closed:
+            self._fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
+
+    def on_abort(self, rank: int, text: str) -> None:
+        """A peer aborted the group (control thread)."""
+        self._fail(_decode_reason(text, rank), explain=True)
+
+    def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
+        """A peer shares memory (control thread)."""
+        self.backend.on_fd(rank, kind, tag, payload, fd)
+
+    # --- point to point ---
+
+    def send(self, array: Array, to: int, tag: int, timeout_s: float | None = None) -> None:
+        """Send `array` to rank `to` of the group; returns when it may be reused."""
+        deadline = Deadline(self.timeout_s if timeout_s is None else timeout_s)
+        if self._failure is not None or self._closed:
+            raise self._error(None)
+        descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
+        data = array_bytes(array)
+        try:
+            self._control.send(to, Frame.P2P, tag, (descriptor.pack(), data), deadline)
+        except TimeoutError as error:
+            self._fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
+            raise self._error(None) from None
+        except OSError as error:
+            if self._failure is None:
+                gone = "left the group" if to in self._left else "closed the connection"
+                raise PeerLost(f"send to rank {to} with tag {tag}, {self.title()}: the peer {gone}", [to]) from error
+            raise self._error(None) from None
+
+    def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
+        """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
+        if self._failure is not None or self._closed:
+            raise self._error(None)
+        wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
+        what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self.title()}"
+        work = Work(what, source=source)
+
+        def finish(error: BaseException | None, sender: int) -> None:
+            if error is not None:
+                work._future.set_exception(_prefixed(error, what) if self._failure is None else self._error(None))
+                return
+            if done is not None:
+                done()
+            work._source = sender
+            work._future.set_result([array])
+
+        buffer = array_bytes(array)
+        posted = Receive(source, tag, wanted, buffer, finish)
+        work._on_timeout = lambda _: self._mailbox.cancel(posted)
+        self._mailbox.post(posted)
+        return work
+
+    # --- end ---
+
+    def close(self) -> None:
+        """Say goodbye to the peers and free sockets, memory and threads. Async work that still runs is aborted."""
+        with self._submitting:
+            if self._closed:
+                return
+            self._closed = True
+            busy = self._queued > 0
+            worker = self._worker
+            self._tasks.put(None)
+        if busy:
+            self.abort(GroupAborted(f"{self.title()}: closed with {self._queued} collectives in flight"))
+        if worker is not None:
+            worker.join()
+        _LIVE.discard(self)
+        self._control.close()
+        with self._busy:
+            self.backend.close()
+        self._mailbox.fail(self._error(None))
+
+
+def connect(
+    listener: Listener,
+    endpoints: Sequence[str],
+    rank: int,
+    *,
+    group_name: str,
+    generation: int = 0,
+    secret: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    connect_timeout_s: float | None = None,
+    ranks: Sequence[int] | None = None,
+) -> ProcessGroup:
+    """Make a group from the endpoints of its members: every member calls this with the same list.
+
+    `timeout_s` limits this call (unless `connect_timeout_s` is given) and is the default of the group's collectives.
+    `secret` defaults to RESILIN_SECRET. `ranks` are the members' ranks in the world, for subgroups.
+    Raises: CollectiveTimeout naming the ranks that did not come; PeerLost when one is gone already; HandshakeError when
+    one refuses (old generation, wrong secret); what `listener.interrupt(error)` is given from another thread.
+    """
+    topology = Topology(tuple(Endpoint.parse(text) for text in endpoints))
+    key = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
+    deadline = Deadline(timeout_s if connect_timeout_s is None else connect_timeout_s)
+    connections = assemble(
+        listener, topology, rank, group=group_name, generation=generation, secret=key, deadline=deadline
+    )
+    return ProcessGroup(
+        connections,
+        topology,
+        rank,
+        name=group_name,
+        generation=generation,
+        timeout_s=timeout_s,
+        ranks=ranks,
+        listener=listener,
+        secret=key,
+    )
+
+
+def copy_error(error: BaseException) -> BaseException:
+    """A fresh exception of the same type and data, without traceback; works for any constructor's signature."""
+    clone = type(error).__new__(type(error), *error.args)
+    clone.args = error.args
+    clone.__dict__.update(error.__dict__)
+    return clone
+
+
+def _prefixed(error: BaseException, what: str) -> BaseException:
+    clone = copy_error(error)
+    clone.args = (f"{what}: {error}", *error.args[1:])
+    return clone
+
+
+def _encode_reason(error: BaseException, rank: int) -> str:
+    ranks = sorted(error.ranks) if isinstance(error, PeerLost | CollectiveTimeout) else [rank]
+    return json.dumps({"kind": type(error).__name__, "ranks": ranks, "text": str(error)[:4000]})
+
+
+def _decode_reason(text: str, rank: int) -> BaseException:
+    try:
+        reason = json.loads(text)
+        kind, ranks, said = str(reason["kind"]), [int(r) for r in reason["ranks"]], str(reason["text"])
+    except (ValueError, KeyError, TypeError):
+        kind, ranks, said = "", [], text
+    if kind == "PeerLost":
+        return PeerLost(f"{said} (seen by rank {rank})", ranks)
+    if kind == "CollectiveTimeout":
+        return CollectiveTimeout(f"{said} (on rank {rank})", ranks)
+    return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")
+
+
+_LIVE: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+WORLD: ProcessGroup | None = None
+"""As in torch.distributed: `group=group.WORLD` means the default group, whichever it is at the call."""
+
+
+def close_all() -> None:
+    """Close every group of this process; at interpreter exit, so that peers hear a goodbye and not a death."""
+    for group in list(_LIVE):
+        group.close()
+
+
+atexit.register(close_all)

@@ -1,0 +1,158 @@
+"""The key-value store's interface, and the store that puts a prefix before every key."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from datetime import timedelta
+
+from resilin._base.clock import Deadline
+from resilin.dist.work import seconds
+
+DEFAULT_TIMEOUT_S = 300.0
+Value = bytes | str
+
+
+def encode(value: Value) -> bytes:
+    """A value as bytes; text as UTF-8."""
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class Store(abc.ABC):
+    """Keys are text, values bytes. Thread-safe. `get` and `wait` block until the key is there or the timeout passes.
+
+    Raises DistStoreError, naming the key, when a wait is late or the server is gone.
+    """
+
+    def __init__(self, timeout: timedelta | float = DEFAULT_TIMEOUT_S) -> None:
+        self._timeout_s = seconds(timeout)
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long `get` and `wait` block."""
+        return timedelta(seconds=self._timeout_s or 0.0)
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """Change how long `get` and `wait` block."""
+        self._timeout_s = seconds(timeout)
+
+    @abc.abstractmethod
+    def set(self, key: str, value: Value) -> None:
+        """Put `value` under `key`."""
+
+    @abc.abstractmethod
+    def get(self, key: str) -> bytes:
+        """The value of `key`, waiting for it."""
+
+    @abc.abstractmethod
+    def add(self, key: str, amount: int) -> int:
+        """Add to the counter `key` (0 when missing) and return its new value; kept as decimal text."""
+
+    @abc.abstractmethod
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
+        """Put `desired` if the value is `expected` (empty: if the key is missing); returns the value afterwards."""
+
+    @abc.abstractmethod
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all `keys` are there now."""
+
+    @abc.abstractmethod
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
+        """Block until all `keys` are there."""
+
+    @abc.abstractmethod
+    def append(self, key: str, value: Value) -> None:
+        """Put `value` behind the present value of `key`."""
+
+    @abc.abstractmethod
+    def delete_key(self, key: str) -> bool:
+        """Remove `key`; whether it was there."""
+
+    @abc.abstractmethod
+    def num_keys(self) -> int:
+        """Number of keys."""
+
+    @abc.abstractmethod
+    def list_keys(self) -> list[str]:
+        """All keys, sorted."""
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of `keys`, waiting for each."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        """Put each value under its key."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def close(self) -> None:  # noqa: B027 - most stores hold nothing
+        """Free what the store holds. Idempotent."""
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _deadline(self, timeout: timedelta | float | None = None) -> Deadline:
+        return Deadline(self._timeout_s if timeout is None else seconds(timeout))
+
+
+class PrefixStore(Store):
+    """A view of `store` in which every key has `prefix/` before it."""
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        super().__init__(store.timeout)
+        self._prefix = prefix
+        self._store = store
+
+    @property
+    def underlying_store(self) -> Store:
+        """The store that is viewed."""
+        return self._store
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def set(self, key: str, value: Value) -> None:
+        """See Store."""
+        self._store.set(self._key(key), value)
+
+    def get(self, key: str) -> bytes:
+        """See Store."""
+        self.wait([key])
+        return self._store.get(self._key(key))
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store."""
+        return self._store.add(self._key(key), amount)
+
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
+        """See Store."""
+        return self._store.compare_set(self._key(key), expected, desired)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """See Store."""
+        return self._store.check([self._key(key) for key in keys])
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
+        """See Store."""
+        limit = self._timeout_s if timeout is None else timeout
+        self._store.wait([self._key(key) for key in keys], limit)
+
+    def append(self, key: str, value: Value) -> None:
+        """See Store."""
+        self._store.append(self._key(key), value)
+
+    def delete_key(self, key: str) -> bool:
+        """See Store."""
+        return self._store.delete_key(self._key(key))
+
+    def num_keys(self) -> int:
+        """See Store: keys under the prefix."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """See Store: keys under the prefix, without it."""
+        start = self._key("")
+        return [key[len(start) :] for key in self._store.list_keys() if key.startswith(start)]

@@ -1,0 +1,380 @@
+"""The store on a TCP port: one rank serves, all ranks are clients. Authenticated before a byte is interpreted.
+
+A request is one frame with an operation's number and its fields, an answer one frame with a status and its fields; a
+field is 4 bytes of length and the bytes. The server is a `HashStore` with one thread per client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+
+from resilin._base import auth, env, host, log
+from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.framing import recv_frame, send_frame
+from resilin._base.threads import OwnedThread
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
+from resilin.dist.kv.hash import HashStore
+from resilin.errors import DistError, DistNetworkError, DistStoreError, SecretRequired
+
+_LOG = log.logger("dist.store")
+_PURPOSE = b"resilin dist key-value store"
+_LENGTH = struct.Struct(">I")
+_OK, _ERROR = 0, 1
+_HANDSHAKE_S = 10.0
+_RETRY_S = 0.02  # a client may start before the server: it knocks again after this
+_WORKERS_KEY = "resilin/store/workers"
+
+
+def pack(code: int, fields: Sequence[bytes]) -> bytes:
+    """One request or answer."""
+    return bytes([code]) + b"".join(_LENGTH.pack(len(field)) + field for field in fields)
+
+
+def unpack(message: bytes) -> tuple[int, list[bytes]]:
+    """What `pack` made. DistNetworkError unless the lengths cover the message exactly."""
+    fields, at = [], 1
+    while at + _LENGTH.size <= len(message):
+        (length,) = _LENGTH.unpack_from(message, at)
+        at += _LENGTH.size
+        fields.append(message[at : at + length])
+        at += length
+    if not message or at != len(message):
+        raise DistNetworkError(f"malformed store message of {len(message)} bytes")
+    return message[0], fields
+
+
+def _text(fields: Sequence[bytes]) -> list[str]:
+    return [field.decode() for field in fields]
+
+
+def _wait(state: HashStore, timeout: bytes, *keys: bytes) -> list[bytes]:
+    state.wait(_text(keys), float(timeout))
+    return []
+
+
+def _get(state: HashStore, timeout: bytes, *keys: bytes) -> list[bytes]:
+    state.wait(_text(keys), float(timeout))
+    return [state.get(key) for key in _text(keys)]
+
+
+def _set(state: HashStore, *pairs: bytes) -> list[bytes]:
+    for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+        state.set(key.decode(), value)
+    return []
+
+
+def _add(state: HashStore, key: bytes, amount: bytes) -> list[bytes]:
+    return [str(state.add(key.decode(), int(amount))).encode()]
+
+
+def _compare_set(state: HashStore, key: bytes, expected: bytes, desired: bytes) -> list[bytes]:
+    return [state.compare_set(key.decode(), expected, desired)]
+
+
+def _check(state: HashStore, *keys: bytes) -> list[bytes]:
+    return [b"1" if state.check(_text(keys)) else b""]
+
+
+def _append(state: HashStore, key: bytes, value: bytes) -> list[bytes]:
+    state.append(key.decode(), value)
+    return []
+
+
+def _delete(state: HashStore, key: bytes) -> list[bytes]:
+    return [b"1" if state.delete_key(key.decode()) else b""]
+
+
+def _keys(state: HashStore) -> list[bytes]:
+    return [key.encode() for key in state.list_keys()]
+
+
+_OPERATIONS: tuple[Callable[..., list[bytes]], ...] = (
+    _wait,
+    _get,
+    _set,
+    _add,
+    _compare_set,
+    _check,
+    _append,
+    _delete,
+    _keys,
+)
+_NUMBER = {operation: number for number, operation in enumerate(_OPERATIONS)}
+
+
+def require_secret(address: str, secret: str) -> None:
+    """SecretRequired when `address` is beyond loopback and there is no secret."""
+    if secret:
+        return
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(address, None)}
+    except OSError as error:
+        raise DistNetworkError(f"cannot resolve {address!r}: {error}") from error
+    if not all(host.is_loopback(numeric) for numeric in found):
+        raise SecretRequired(
+            f"the key-value store at {address} is beyond loopback, but the job has no secret: set RESILIN_SECRET to "
+            "the same value on every host (`elastic-run` does), or use 127.0.0.1 on a single host"
+        )
+
+
+class TCPStore(Store):
+    """A store served at `host_name:port` by the rank with `is_master=True`; port 0 there picks a free one (`.port`).
+
+    With `wait_for_workers` the constructor returns when `world_size` stores have connected. `secret` defaults to
+    RESILIN_SECRET; beyond loopback one is required. `timeout` limits connecting, `get` and `wait`.
+    """
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta | float = DEFAULT_TIMEOUT_S,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+        *,
+        secret: str | None = None,
+    ) -> None:
+        super().__init__(timeout)
+        self.host = host_name
+        self._secret = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
+        require_secret(host_name, self._secret)
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []  # guarded by _lock: idle connections
+        self._all: list[socket.socket] = []  # guarded by _lock
+        self._closed = False
+        self._server = _Server(host_name, port, self._secret, master_listen_fd) if is_master else None
+        self.port = self._server.port if self._server else port
+        try:
+            self._release(self._connect())
+            if world_size is not None:
+                self.add(_WORKERS_KEY, 1)
+                if wait_for_workers:
+                    self._await_workers(world_size)
+        except BaseException:
+            self.close()
+            raise
+
+    def set(self, key: str, value: Value) -> None:
+        """See Store."""
+        self._call(_set, [key.encode(), encode(value)])
+
+    def get(self, key: str) -> bytes:
+        """See Store."""
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """See Store: one round trip."""
+        deadline = self._deadline()
+        return self._call(_get, [_limit(deadline), *(key.encode() for key in keys)], deadline)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        """See Store: one round trip."""
+        pairs = zip(keys, values, strict=True)
+        self._call(_set, [field for key, value in pairs for field in (key.encode(), encode(value))])
+
+    def add(self, key: str, amount: int) -> int:
+        """See Store."""
+        return int(self._call(_add, [key.encode(), str(amount).encode()])[0])
+
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
+        """See Store."""
+        return self._call(_compare_set, [key.encode(), encode(expected), encode(desired)])[0]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """See Store."""
+        return bool(self._call(_check, [key.encode() for key in keys])[0])
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
+        """See Store."""
+        deadline = self._deadline(timeout)
+        self._call(_wait, [_limit(deadline), *(key.encode() for key in keys)], deadline)
+
+    def append(self, key: str, value: Value) -> None:
+        """See Store."""
+        self._call(_append, [key.encode(), encode(value)])
+
+    def delete_key(self, key: str) -> bool:
+        """See Store."""
+        return bool(self._call(_delete, [key.encode()])[0])
+
+    def num_keys(self) -> int:
+        """See Store."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """See Store."""
+        return [key for key in _text(self._call(_keys, [])) if key != _WORKERS_KEY]
+
+    def close(self) -> None:
+        """Close the connections, and the server on the rank that has it."""
+        with self._lock:
+            self._closed = True
+            sockets, self._all, self._sockets = self._all, [], []
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        if self._server is not None:
+            self._server.close()
+
+    def __repr__(self) -> str:
+        return f"<TCPStore {self.host}:{self.port}{' serving' if self._server else ''}>"
+
+    def _await_workers(self, world_size: int) -> None:
+        deadline = self._deadline()
+        while (here := self.add(_WORKERS_KEY, 0)) < world_size:
+            if deadline.passed():
+                raise DistStoreError(
+                    f"{self!r}: {here} of {world_size} workers connected within {deadline.seconds:g} s"
+                )
+            SYSTEM.sleep(_RETRY_S)
+
+    def _connect(self) -> socket.socket:
+        deadline = self._deadline()
+        while True:
+            try:
+                sock = socket.create_connection((self.host, self.port), timeout=deadline.left())
+                break
+            except OSError as error:
+                if deadline.passed() or self._closed:
+                    raise DistStoreError(
+                        f"no key-value store answers at {self.host}:{self.port} within {deadline.seconds:g} s "
+                        f"({error}); is rank 0 running, with the same MASTER_ADDR and MASTER_PORT?"
+                    ) from error
+                SYSTEM.sleep(_RETRY_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            auth.prove_as_client(sock, self._secret, _PURPOSE, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        with self._lock:
+            self._all.append(sock)
+        return sock
+
+    def _take(self) -> socket.socket:
+        with self._lock:
+            if self._closed:
+                raise DistStoreError(f"{self!r} is closed")
+            if self._sockets:
+                return self._sockets.pop()
+        return self._connect()
+
+    def _release(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._sockets.append(sock)
+
+    def _call(
+        self, operation: Callable[..., list[bytes]], fields: Sequence[bytes], deadline: Deadline | None = None
+    ) -> list[bytes]:
+        limit = deadline or self._deadline()
+        sock = self._take()
+        grace = Deadline(None if limit.seconds is None else limit.seconds + _HANDSHAKE_S)
+        try:
+            sock.settimeout(grace.left())
+            send_frame(sock, pack(_NUMBER[operation], fields))
+            status, values = unpack(recv_frame(sock, grace))
+        except (OSError, DistNetworkError) as error:
+            sock.close()
+            raise DistStoreError(f"{self!r}: lost the server during {operation.__name__[1:]}: {error}") from error
+        self._release(sock)
+        if status != _OK:
+            raise DistStoreError(f"{self!r}: {values[0].decode()}")
+        return values
+
+
+def _limit(deadline: Deadline) -> bytes:
+    left = deadline.left()
+    return repr(1e9 if left is None else left).encode()
+
+
+class _Server:
+    """Accepts clients and applies their requests to a HashStore."""
+
+    def __init__(self, host_name: str, port: int, secret: str, listen_fd: int | None) -> None:
+        self._secret = secret
+        self._state = HashStore()
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, OwnedThread] = {}  # guarded by _lock
+        self._closed = False
+        try:
+            self._socket = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
+            self._socket.listen(socket.SOMAXCONN)
+        except OSError as error:
+            raise DistNetworkError(
+                f"the key-value store cannot listen on {host_name}:{port}: {error.strerror}; choose another MASTER_PORT"
+            ) from error
+        self.port = int(self._socket.getsockname()[1])
+        self._thread = OwnedThread("dist-store", self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                raise
+            with self._lock:
+                if self._closed:
+                    sock.close()
+                    return
+                self._clients[sock] = OwnedThread("dist-store-client", partial(self._serve, sock))
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            auth.prove_as_server(sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S))
+            while True:
+                number, fields = unpack(recv_frame(sock, Deadline(None)))
+                send_frame(sock, self._answer(number, fields))
+        except (OSError, DistNetworkError) as error:
+            log.event(_LOG, logging.DEBUG, "store client left", error=str(error))
+        finally:
+            with self._lock:
+                self._clients.pop(sock, None)
+            sock.close()
+
+    def _answer(self, number: int, fields: Sequence[bytes]) -> bytes:
+        try:
+            return pack(_OK, _OPERATIONS[number](self._state, *fields))
+        except (DistError, ValueError, TypeError, IndexError) as error:
+            return pack(_ERROR, [str(error).encode()])
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            clients = list(self._clients.items())
+        self._state.close()
+        for sock in [self._socket, *(sock for sock, _ in clients)]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for _, thread in clients:
+            thread.join()
+        self._socket.close()
+
+
+def _bind(host_name: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(host_name, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock

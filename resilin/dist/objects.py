@@ -1,0 +1,174 @@
+"""Collectives of Python objects, pickled: peers have proved the job's secret before a byte is read.
+
+Sizes travel first, then the padded bytes, by the tensor collectives; so errors and order are theirs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.dist import api
+from resilin.dist.reduce_op import Array
+from resilin.dist.world import resolve
+from resilin.errors import UsageError
+
+
+def _dump(thing: Any) -> Array:
+    return np.frombuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+
+
+def _load(data: Array, size: int) -> Any:
+    return pickle.loads(data[:size].tobytes())
+
+
+def _sizes(mine: int, world_size: int, group: Any) -> Array:
+    sizes = np.empty(world_size, np.int64)
+    api.all_gather_into_tensor(sizes, np.array([mine], np.int64), group)
+    return sizes
+
+
+def _padded(data: Array, size: int) -> Array:
+    out = np.zeros(size, np.uint8)
+    out[: data.size] = data
+    return out
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, weights_only: bool = False) -> None:
+    """`object_list[r] = obj of rank r` on every rank."""
+    pg = resolve(group)
+    if pg is None:
+        return
+    if len(object_list) != pg.size():
+        raise UsageError(f"all_gather_object: object_list needs {pg.size()} places, has {len(object_list)}")
+    data = _dump(obj)
+    sizes = _sizes(data.size, pg.size(), pg)
+    largest = int(sizes.max())
+    rows = np.empty((pg.size(), largest), np.uint8)
+    api.all_gather_into_tensor(rows, _padded(data, largest), pg)
+    object_list[:] = [_load(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    group_dst: int | None = None,
+    *,
+    weights_only: bool = False,
+) -> None:
+    """`object_gather_list[r] = obj of rank r` on rank `dst` (default 0)."""
+    pg = resolve(group)
+    if pg is None:
+        return
+    data = _dump(obj)
+    sizes = _sizes(data.size, pg.size(), pg)
+    largest = int(sizes.max())
+    rows = None if object_gather_list is None else np.empty((pg.size(), largest), np.uint8)
+    api.gather(_padded(data, largest), None if rows is None else list(rows), dst, pg, group_dst=group_dst)
+    if rows is not None and object_gather_list is not None:
+        object_gather_list[:] = [_load(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+    *,
+    weights_only: bool = False,
+) -> None:
+    """Replace the objects in `object_list` by those of rank `src` (default 0); equal length on every rank."""
+    pg = resolve(group)
+    if pg is None:
+        return
+    root = 0 if src is None and group_src is None else api._root(pg, src, group_src, "src")
+    data = _dump(object_list) if pg.rank() == root else np.empty(0, np.uint8)
+    size = np.array([data.size, len(object_list)], np.int64)
+    api.broadcast(size, group=pg, group_src=root)
+    if pg.rank() != root:
+        data = np.empty(int(size[0]), np.uint8)
+    else:
+        data = data.copy()
+    api.broadcast(data, group=pg, group_src=root)
+    if int(size[1]) != len(object_list):
+        raise UsageError(f"broadcast_object_list: rank {root} sent {size[1]} objects, this list has {len(object_list)}")
+    if pg.rank() != root:
+        object_list[:] = _load(data, data.size)
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: Sequence[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    group_src: int | None = None,
+    *,
+    weights_only: bool = False,
+) -> None:
+    """`scatter_object_output_list[0] = scatter_object_input_list[this rank]` of rank `src` (default 0)."""
+    pg = resolve(group)
+    if pg is None:
+        return
+    if not scatter_object_output_list:
+        raise UsageError("scatter_object_list: the output list needs at least one place")
+    root = 0 if src is None and group_src is None else api._root(pg, src, group_src, "src")
+    sizes = np.zeros(pg.size(), np.int64)
+    blobs: list[Array] = []
+    if pg.rank() == root:
+        if scatter_object_input_list is None or len(scatter_object_input_list) != pg.size():
+            raise UsageError(f"scatter_object_list: the input list of rank {root} needs {pg.size()} objects")
+        blobs = [_dump(thing) for thing in scatter_object_input_list]
+        sizes[:] = [blob.size for blob in blobs]
+    api.broadcast(sizes, group=pg, group_src=root)
+    largest = int(sizes.max())
+    mine = np.empty(largest, np.uint8)
+    api.scatter(mine, [_padded(blob, largest) for blob in blobs] or None, group=pg, group_src=root)
+    scatter_object_output_list[0] = _load(mine, int(sizes[pg.rank()]))
+
+
+def send_object_list(
+    object_list: Sequence[Any],
+    dst: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    *,
+    weights_only: bool = False,
+) -> None:
+    """Send the objects to rank `dst`, which calls `recv_object_list` with a list of the same length."""
+    pg = resolve(group)
+    if pg is None:
+        return
+    data = _dump(list(object_list))
+    api.send(np.array([data.size], np.int64), dst, pg, _TAG, group_dst)
+    api.send(data, dst, pg, _TAG, group_dst)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+    *,
+    weights_only: bool = False,
+) -> int:
+    """Receive what `send_object_list` sent, from rank `src` or whoever sends first. Returns the sender's rank."""
+    pg = resolve(group)
+    if pg is None:
+        return -1
+    size = np.empty(1, np.int64)
+    sender = api.recv(size, src, pg, _TAG, group_src)
+    data = np.empty(int(size[0]), np.uint8)
+    api.recv(data, sender, pg, _TAG)
+    object_list[:] = _load(data, data.size)
+    return sender
+
+
+_TAG = -2  # apart from users' tags, which are not negative

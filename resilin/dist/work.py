@@ -1,0 +1,80 @@
+"""The handle of an asynchronous collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from resilin.dist.future import Future
+from resilin.errors import CollectiveTimeout, UsageError
+
+
+def seconds(timeout: timedelta | float | None) -> float | None:
+    """A timeout given as timedelta or seconds, in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+class Work:
+    """Returned by collectives with `async_op=True` and by `isend`/`irecv`. Wait before touching the tensors.
+
+    `on_timeout(error)` is what the owner does when a wait passes its own limit (a group aborts itself, because ranks
+    are no longer in step).
+    """
+
+    def __init__(self, what: str, on_timeout: Callable[[BaseException], None] | None = None, source: int = -1) -> None:
+        self.what = what
+        self._future: Future[Any] = Future()
+        self._on_timeout = on_timeout
+        self._source = source
+
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
+        """Block until the collective has finished: True, or its error is raised. `timeout`: seconds or a timedelta."""
+        limit = seconds(timeout)
+        future = self._future
+        if not future._done:
+            with future._ready:
+                done = future._ready.wait_for(future.done, limit)
+            if not done:
+                error = CollectiveTimeout(f"{self.what} did not finish within {limit} s of Work.wait")
+                if self._on_timeout is not None:
+                    self._on_timeout(error)
+                raise error
+        if future._error is not None:
+            raise future._error
+        return True
+
+    def synchronize(self) -> None:
+        """Same as `wait()`: CPU collectives have no stream."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has finished, well or not."""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Whether it has finished well."""
+        return self._future.done() and self._future.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """The error it finished with, if any."""
+        return self._future.exception()
+
+    def get_future(self) -> Future[Any]:
+        """A future with the list of output tensors."""
+        return self._future
+
+    def result(self) -> Any:
+        """The list of output tensors, once finished."""
+        return self._future.value()
+
+    def source_rank(self) -> int:
+        """For a receive: the rank it came from, in the group."""
+        return self._source
+
+    def __bool__(self) -> bool:
+        raise UsageError("Work has no truth value: call .wait(), or .is_completed() to ask")
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.is_completed() else "done" if self.exception() is None else "failed"
+        return f"<Work {self.what} {state}>"

@@ -1,0 +1,331 @@
+"""Which groups this process has: the default group, its subgroups, and how `init_process_group` makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from resilin._base import env, host
+from resilin._base.clock import Deadline
+from resilin.dist.endpoint import Listener
+from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
+from resilin.dist.kv.adapter import CoordinationStore
+from resilin.dist.kv.base import PrefixStore, Store
+from resilin.dist.kv.file import FileStore
+from resilin.dist.kv.tcp import TCPStore
+from resilin.dist.work import seconds
+from resilin.errors import CollectiveTimeout, DistError, DistStoreError, UsageError
+
+if TYPE_CHECKING:
+    from resilin.store.base import Store as Coordination
+
+_BACKENDS = ("cpu", "gloo", "cpu:gloo")  # gloo: so that programs written for PyTorch run unchanged
+
+
+class GroupMember:
+    """torch.distributed.GroupMember: what `new_group` returns to a process outside the new group."""
+
+    WORLD: ProcessGroup | None = None
+    NON_GROUP_MEMBER: Any = object()
+
+
+class _World:
+    """The process's registry. Threads that act as ranks have a default group of their own (`use_group`)."""
+
+    def __init__(self) -> None:
+        self.default: ProcessGroup | None = None
+        self.thread = threading.local()
+        self.owned: dict[ProcessGroup, list[Any]] = {}  # by default group: what destroy closes after it
+        self.subgroups: dict[ProcessGroup, list[ProcessGroup]] = {}
+
+
+_WORLD = _World()
+
+
+def default_group() -> ProcessGroup:
+    """The default group. DistError when there is none."""
+    group = getattr(_WORLD.thread, "group", None) or _WORLD.default
+    if group is None:
+        raise DistError("no default process group: call init_process_group() first")
+    return group
+
+
+def set_default_group(group: ProcessGroup | None) -> None:
+    """Make `group` the default group (WORLD); None takes it away. The caller keeps owning it."""
+    _WORLD.default = group
+
+
+@contextlib.contextmanager
+def use_group(group: ProcessGroup) -> Iterator[None]:
+    """Inside the block, and in this thread only, `group` is the default group: for ranks that are threads."""
+    before = getattr(_WORLD.thread, "group", None)
+    _WORLD.thread.group = group
+    try:
+        yield
+    finally:
+        _WORLD.thread.group = before
+
+
+def resolve(group: Any) -> ProcessGroup | None:
+    """The group that an API argument means: None is the default group; None is returned outside the group."""
+    if group is None:
+        return default_group()
+    return None if group is GroupMember.NON_GROUP_MEMBER else group
+
+
+def is_available() -> bool:
+    """True: resilin always has the `cpu` backend."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether there is a default group."""
+    return getattr(_WORLD.thread, "group", None) is not None or _WORLD.default is not None
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether `elastic-run` (or torchrun) started this process."""
+    return env.get("TORCHELASTIC_RUN_ID") is not None
+
+
+def get_rank(group: Any = None) -> int:
+    """This process's rank in `group`; -1 outside it."""
+    found = resolve(group)
+    return -1 if found is None else found.rank()
+
+
+def get_world_size(group: Any = None) -> int:
+    """Number of ranks in `group`; -1 outside it."""
+    found = resolve(group)
+    return -1 if found is None else found.size()
+
+
+def get_backend(group: Any = None) -> str:
+    """The backend's name, `"cpu"`."""
+    if resolve(group) is None:
+        raise UsageError("get_backend: this process is not in the group")
+    return "cpu"
+
+
+def get_process_group_ranks(group: Any = None) -> list[int]:
+    """Global ranks of the members, in group order."""
+    found = resolve(group)
+    return [] if found is None else list(found.ranks)
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """Rank in `group` of a global rank. UsageError when it is not a member."""
+    try:
+        return group.ranks.index(global_rank)
+    except ValueError:
+        raise UsageError(f"global rank {global_rank} is not in {group!r} with ranks {list(group.ranks)}") from None
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """Global rank of a rank in `group`."""
+    if not 0 <= group_rank < group.size():
+        raise UsageError(f"rank {group_rank} is not in {group!r}")
+    return group.ranks[group_rank]
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """LOCAL_RANK as the launcher set it, else `fallback_rank`."""
+    rank = env.get_int("LOCAL_RANK", fallback_rank)
+    if rank is None:
+        raise UsageError("LOCAL_RANK is not set: start with elastic-run, or pass fallback_rank")
+    return rank
+
+
+def set_timeout(timeout: timedelta | float, group: Any = None) -> None:
+    """Change the default timeout of a group's collectives on this rank."""
+    found = resolve(group)
+    if found is not None:
+        found.timeout_s = seconds(timeout) or 0.0
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | float | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Store | Coordination | None = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+) -> None:
+    """Make the default group; every rank calls it. Blocks until all have, at most `timeout` (30 min).
+
+    `init_method`: `env://` (default: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), `tcp://host:port`, `file:///path`; or
+    pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`.
+    Raises: UsageError for a bad combination; SecretRequired beyond loopback without RESILIN_SECRET; DistStoreError or
+    CollectiveTimeout naming the ranks that never joined.
+    """
+    if is_initialized():
+        raise UsageError("init_process_group: there is a default group already; destroy_process_group() first")
+    if backend is not None and backend.lower() not in _BACKENDS:
+        raise UsageError(f"init_process_group: backend {backend!r} is not available; use 'cpu'")
+    limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout) or 0.0
+    deadline = Deadline(limit)
+    owned: list[Any] = []
+    try:
+        if store is None:
+            store, rank, world_size = _store_of(init_method or "env://", rank, world_size, limit)
+            owned.append(store)
+        elif init_method is not None:
+            raise UsageError("init_process_group: give init_method or store, not both")
+        if rank < 0 or world_size < 1 or rank >= world_size:
+            raise UsageError(f"init_process_group: rank {rank} of world_size {world_size} is not possible")
+        keys = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
+        generation = env.get_int("RESILIN_GENERATION", 0) or 0
+        name = group_name or "default"
+        listener = Listener(_own_address(keys))
+        owned.insert(0, listener)
+        endpoints = _exchange(
+            PrefixStore(f"{name}/{generation}", keys), listener.describe(), rank, world_size, deadline
+        )
+        group = connect(
+            listener,
+            endpoints,
+            rank,
+            group_name=name,
+            generation=generation,
+            timeout_s=limit,
+            connect_timeout_s=deadline.left(),
+        )
+    except BaseException:
+        for thing in owned:
+            thing.close()
+        raise
+    _WORLD.owned[group] = owned
+    set_default_group(group)
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Free `group`; for the default group also its subgroups, and the listener and store that `init` made for it."""
+    found = resolve(group)
+    if found is None:
+        return
+    for subgroup in _WORLD.subgroups.pop(found, []):
+        subgroup.close()
+    found.close()
+    if found is _WORLD.default:
+        _WORLD.default = None
+    for thing in _WORLD.owned.pop(found, []):
+        thing.close()
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
+) -> Any:
+    """A group of some ranks of the default group; every rank of it calls this, in the same order.
+
+    With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
+    """
+    world = default_group()
+    members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
+    if len(set(members)) != len(members) or not all(0 <= r < world.size() for r in members):
+        raise UsageError(f"new_group: ranks {members} must be distinct ranks of the default group of {world.size()}")
+    if world.listener is None:
+        raise UsageError(f"new_group: {world!r} was made without a Listener")
+    if use_local_synchronization:
+        name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
+    else:
+        name = f"{world.name}/{group_desc or 'group'}/{world.subgroups}"
+        world.subgroups += 1
+    if world.rank() not in members:
+        return GroupMember.NON_GROUP_MEMBER
+    endpoints = [world.topology.endpoints[r].describe() for r in members]
+    group = connect(
+        world.listener,
+        endpoints,
+        members.index(world.rank()),
+        group_name=name,
+        generation=world.generation,
+        secret=world.secret,
+        timeout_s=world.timeout_s if timeout is None else seconds(timeout) or 0.0,
+        ranks=[world.ranks[r] for r in members],
+    )
+    _WORLD.subgroups.setdefault(world, []).append(group)
+    return group
+
+
+def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tuple[Store, int, int]:
+    """The store that an init method means, with the rank and world size it may carry."""
+    url = urlsplit(init_method)
+    query = parse_qs(url.query)
+    if url.scheme == "env":
+        if rank < 0:
+            rank = _integer("RANK")
+        if world_size < 0:
+            world_size = _integer("WORLD_SIZE")
+        address = env.require("MASTER_ADDR", "init_method env:// needs the address of rank 0")
+        return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
+    rank = int(query["rank"][0]) if rank < 0 and "rank" in query else rank
+    world_size = int(query["world_size"][0]) if world_size < 0 and "world_size" in query else world_size
+    if rank < 0 or world_size < 1:
+        raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
+    if url.scheme == "tcp":
+        if not url.hostname or url.port is None:
+            raise UsageError(f"init_process_group: expected tcp://host:port, got {init_method!r}")
+        return TCPStore(url.hostname, url.port, None, rank == 0, limit), rank, world_size
+    if url.scheme == "file":
+        if not url.path:
+            raise UsageError(f"init_process_group: expected file:///path, got {init_method!r}")
+        return FileStore(url.path, world_size, limit), rank, world_size
+    raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
+
+
+def _integer(name: str) -> int:
+    value = env.get_int(name)
+    if value is None:
+        raise UsageError(
+            f"environment variable {name} is not set, but init_method env:// needs it (or use elastic-run)"
+        )
+    return value
+
+
+def _own_address(store: Store) -> str:
+    """The address peers can reach this host at: the one the way to the store's server starts from."""
+    base = store
+    while isinstance(base, PrefixStore):
+        base = base.underlying_store
+    if not isinstance(base, TCPStore):
+        return env.get("RESILIN_HOST", "127.0.0.1") or "127.0.0.1"
+    family, kind, _, _, target = socket.getaddrinfo(base.host, base.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # sends nothing: asks the routing table
+        address = str(probe.getsockname()[0])
+    return "127.0.0.1" if host.is_loopback(base.host) else address
+
+
+def _exchange(store: Store, mine: str, rank: int, world_size: int, deadline: Deadline) -> list[str]:
+    """Everybody's endpoint, in rank order. CollectiveTimeout names the ranks that never came."""
+    store.set(f"endpoint/{rank}", mine)
+    keys = [f"endpoint/{peer}" for peer in range(world_size)]
+    try:
+        store.wait(keys, deadline.left())
+    except DistStoreError as error:
+        if not deadline.passed():
+            raise
+        missing = [peer for peer, key in enumerate(keys) if not store.check([key])]
+        names = ", ".join(f"rank {peer}" for peer in missing)
+        raise CollectiveTimeout(
+            f"init_process_group, rank {rank} of {world_size}: {names or 'nobody'} missing "
+            f"after {deadline.seconds:g} s; "
+            "was every rank started, with the same world size and address?",
+            missing,
+        ) from error
+    return [value.decode() for value in store.multi_get(keys)]

@@ -1,0 +1,154 @@
+"""Ranks for tests: as threads of this process with one group, or as real processes.
+
+outcome = run_ranks(3, step, 5)          # step(rank, 5) on three threads; dist.get_rank() works in each
+outcome.values, outcome.errors           # by rank
+outcome.results()                        # the values, or the first error raised here
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from resilin._base import env
+from resilin._base.threads import OwnedThread
+from resilin.core import memory
+from resilin.dist.endpoint import Listener
+from resilin.dist.group import ProcessGroup, connect
+from resilin.dist.world import use_group
+from resilin.errors import UsageError
+
+TRANSPORTS = ("shm", "unix", "tcp")
+
+
+@dataclass
+class Outcome:
+    """What each rank returned or raised."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+    errors: dict[int, BaseException] = field(default_factory=dict)
+
+    def results(self) -> list[Any]:
+        """The values in rank order; raises the error that came first in time."""
+        for error in self.errors.values():
+            raise error
+        return [self.values[rank] for rank in sorted(self.values)]
+
+
+def listener(transport: str = "shm") -> Listener:
+    """A listener that keeps its groups to one transport: shared memory, Unix streams, or TCP on loopback."""
+    if transport not in TRANSPORTS:
+        raise UsageError(f"transport {transport!r}: expected one of {TRANSPORTS}")
+    return Listener(unix=transport != "tcp", shm=transport == "shm")
+
+
+def run_ranks(
+    count: int,
+    fn: Callable[..., Any],
+    *args: Any,
+    transport: str = "shm",
+    timeout_s: float = 20.0,
+    group_name: str = "test",
+    abort: bool = True,
+    **kwargs: Any,
+) -> Outcome:
+    """Call `fn(rank, *args, **kwargs)` on `count` threads that form one group, each thread's default group.
+
+    `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
+    for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
+    """
+    listeners = [listener(transport) for _ in range(count)]
+    endpoints = [each.describe() for each in listeners]
+    outcome = Outcome()
+    groups: dict[int, ProcessGroup] = {}
+    finished = threading.Barrier(count)
+
+    def rank_main(rank: int) -> None:
+        memory.install()
+        try:
+            group = connect(
+                listeners[rank],
+                endpoints,
+                rank,
+                group_name=group_name,
+                generation=1,
+                secret="test",
+                timeout_s=timeout_s,
+            )
+            groups[rank] = group
+            with use_group(group):
+                outcome.values[rank] = fn(rank, *args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - a thread's top: reported in the outcome
+            outcome.errors[rank] = error
+            if abort and rank in groups:
+                groups[rank].abort(error)
+        finished.wait(timeout_s * 3)
+
+    threads = [OwnedThread(f"rank-{rank}", lambda rank=rank: rank_main(rank)) for rank in range(count)]  # type: ignore[misc]
+    for thread in threads:
+        thread.join(timeout_s * 4)
+    for group in groups.values():
+        group.close()
+    for each in listeners:
+        each.close()
+    return outcome
+
+
+class RankProcess:
+    """One rank as a real process running `source` with `python -c`; its output is captured."""
+
+    def __init__(self, source: str, overrides: Mapping[str, str], args: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source, *args],
+            env=env.snapshot(overrides),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def read_line(self) -> str:
+        """The next line it prints; blocks."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def finish(self, timeout_s: float = 30.0) -> tuple[int, str, str]:
+        """Wait for its end: exit code (negative for a signal), rest of its output, errors."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, err
+
+    def __enter__(self) -> RankProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def start_ranks(count: int, source: str, directory: str, **overrides: str) -> list[RankProcess]:
+    """Start `count` processes that can call `init_process_group(INIT, rank, world)`; see the variables set here.
+
+    The source finds RANK, WORLD_SIZE and TEST_INIT_METHOD (a file:// in `directory`) in its environment.
+    """
+    return [
+        RankProcess(
+            source,
+            {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(count),
+                "TEST_INIT_METHOD": f"file://{directory}/rendezvous",
+                "RESILIN_SECRET": "test",
+                **overrides,
+            },
+        )
+        for rank in range(count)
+    ]
