@@ -4,11 +4,14 @@ Importing this package loads no grpc; `connect` with `embedded://` or `etcd://` 
 """
 
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, OpResult, Store, TxnResult, Watch
+from resilin.store.connect import connect
+from resilin.store.file import FileStore
 from resilin.store.memory import MemoryStore
 
 __all__ = [
     "Compare",
     "Event",
+    "FileStore",
     "KeyValue",
     "Lease",
     "MemoryStore",
@@ -17,4 +20,5 @@ __all__ = [
     "Store",
     "TxnResult",
     "Watch",
+    "connect",
 ]

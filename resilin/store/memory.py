@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from resilin._base.clock import SYSTEM, Clock
 from resilin.errors import StoreError
@@ -33,13 +34,16 @@ class MemoryStore(Store):
     """
 
     def __init__(
-        self, clock: Clock = SYSTEM, history_events: int = HISTORY_EVENTS, history_bytes: int = HISTORY_BYTES
+        self,
+        clock: Clock = SYSTEM,
+        history_events: int = HISTORY_EVENTS,
+        history_bytes: int = HISTORY_BYTES,
+        *,
+        hub: Hub | None = None,
     ) -> None:
-        self._open(Hub(clock, StoreState(history_events, history_bytes)), owns_hub=True)
-
-    def _open(self, hub: Hub, owns_hub: bool) -> None:
-        self.hub = hub
-        self._owns_hub = owns_hub
+        """A new, empty store; or, with `hub`, another view of data that somebody else owns and closes."""
+        self.hub = hub or Hub(clock, StoreState(history_events, history_bytes))
+        self._owns_hub = hub is None
         self._lock = threading.Lock()
         self._dispatcher = Dispatcher("store-memory")
         self._watches: set[_MemoryWatch] = set()  # guarded by _lock
@@ -48,9 +52,7 @@ class MemoryStore(Store):
 
     def session(self) -> MemoryStore:
         """Another user of this store's data. Close it before the store it came from."""
-        session = MemoryStore.__new__(MemoryStore)
-        session._open(self.hub, owns_hub=False)
-        return session
+        return MemoryStore(hub=self.hub)
 
     def txn(self, compare: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = ()) -> TxnResult:
         """As `Store.txn`; never ambiguous."""
@@ -87,6 +89,19 @@ class MemoryStore(Store):
             watch.subscription = self.hub.subscribe(*prefix_range(prefix), start_revision, watch.enqueue)
             self._watches.add(watch)
         return watch
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Run `call` on this session's thread, after the callbacks that wait already."""
+        with self._lock:
+            self._dispatcher.start()
+        self._dispatcher.post(call)
+
+    def fail_watches(self, error: Exception) -> None:
+        """End every watch of this session with `error`, as when its history is gone."""
+        with self._lock:
+            watches = list(self._watches)
+        for watch in watches:
+            self._dispatcher.post(partial(watch.fail, error))
 
     def close(self) -> None:
         """As `Store.close`; on the store itself (not a session) it also drops the data."""
@@ -136,11 +151,17 @@ class _MemoryWatch(Watch):
             return
         try:
             self._on_events(events)
-        except Exception as error:
-            self.close()
-            if self._on_error is None:
-                raise
-            self._on_error(error)
+        except Exception as error:  # noqa: BLE001 - user code on our thread: goes to its on_error
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End the watch; runs on the store's thread, which reports what is raised here."""
+        if self._closed:
+            return
+        self.close()
+        if self._on_error is None:
+            raise error
+        self._on_error(error)
 
     def close(self) -> None:
         self._closed = True

@@ -81,13 +81,21 @@ class StoreState:
 
     def txn(self, compare: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = ()) -> TxnResult:
         """Run a transaction; everything is checked before anything is changed."""
-        succeeded = all(self._holds(condition) for condition in compare)
-        ops = then if succeeded else orelse
-        self._check(ops)
+        succeeded, ops = self.plan(compare, then, orelse)
         events: list[Event] = []
         results = tuple(self._run(op, events) for op in ops)
         self._commit(events)
         return TxnResult(succeeded, self.revision, results)
+
+    def plan(
+        self, compare: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = ()
+    ) -> tuple[bool, Sequence[Op]]:
+        """What `txn` would do now: whether the comparisons hold, and the operations to run, checked. Changes
+        nothing."""
+        succeeded = all(self._holds(condition) for condition in compare)
+        ops = then if succeeded else orelse
+        self._check(ops)
+        return succeeded, ops
 
     def range(self, key: str, end: str, revision: int = 0, limit: int = 0) -> OpResult:
         """The entries in [key, end), as of `revision` (0: now)."""

@@ -1,0 +1,143 @@
+"""The file behind a `FileStore`: an append-only journal of commands, one checksummed record each, replaced when it
+grew.
+
+Record: 4 bytes length, 4 bytes CRC-32 of the payload (both big-endian), the payload: one JSON object. The first record
+of a file is a snapshot of everything; a new file replaces the old one by rename. A record cut short by a dying writer
+is the last one: readers ignore it, the next writer cuts it off. All access happens under `lock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from resilin._base.clock import SYSTEM, Deadline
+from resilin.errors import StoreError, StoreTimeout
+
+_HEADER = struct.Struct(">II")
+MAX_RECORD_BYTES = 64 << 20
+LOCK_POLL_S = 0.002  # flock has no deadline of its own, and over NFS nothing tells when a lock becomes free
+
+
+class Journal:
+    """Reads and appends records in `folder`. Not thread-safe: its owner serializes the calls."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.size_bytes = 0
+        """Bytes read so far of the present file."""
+        self._path = os.path.join(folder, "journal")
+        self._inode = 0
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self._lock_fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreError(f"file store: cannot use folder {folder}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the lock file."""
+        os.close(self._lock_fd)
+
+    @contextmanager
+    def lock(self, deadline: Deadline, exclusive: bool) -> Iterator[None]:
+        """Hold the folder's lock; StoreTimeout when another process keeps it past the deadline."""
+        mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        while True:
+            try:
+                fcntl.flock(self._lock_fd, mode | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if deadline.passed():
+                    raise StoreTimeout(
+                        f"file store {self.folder}: another process held the lock for {deadline.seconds} s"
+                    ) from None
+                SYSTEM.sleep(LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def changed(self) -> bool:
+        """Whether there is something new to read. Opens the file: NFS looks at the server then, not at its cache."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            status = os.fstat(fd)
+            return (status.st_ino, status.st_size) != (self._inode, self.size_bytes)
+        finally:
+            os.close(fd)
+
+    def read(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """The records not read yet, each with whether it is the first one of its file."""
+        try:
+            file = open(self._path, "rb")  # noqa: SIM115 - closed below, only the opening may find nothing
+        except FileNotFoundError:
+            return
+        with file:
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._inode:
+                self._inode, self.size_bytes = inode, 0
+            file.seek(self.size_bytes)
+            data = file.read()
+        start = 0
+        while (end := self._record_end(data, start)) is not None:
+            is_first = self.size_bytes == 0
+            self.size_bytes += end - start
+            yield is_first, json.loads(data[start + _HEADER.size : end])
+            start = end
+
+    def _record_end(self, data: bytes, start: int) -> int | None:
+        if len(data) - start < _HEADER.size:
+            return None
+        length, checksum = _HEADER.unpack_from(data, start)
+        end = start + _HEADER.size + length
+        if end > len(data):
+            return None
+        if length <= MAX_RECORD_BYTES and zlib.crc32(data[start + _HEADER.size : end]) == checksum:
+            return int(end)
+        if end == len(data):
+            return None
+        raise StoreError(
+            f"file store {self.folder}: the journal is damaged at byte {self.size_bytes}; remove the folder when no "
+            "process of the job runs any more"
+        )
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one record after everything was read, under the exclusive lock. Not synced to disk: a machine that
+        crashes takes its processes with it, and one that only loses a process keeps its page cache."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, self.size_bytes)  # a record cut short by a writer that died
+            data = _encode(record)
+            written = os.pwrite(fd, data, self.size_bytes)
+            if written != len(data):
+                os.ftruncate(fd, self.size_bytes)
+                raise OSError(f"wrote {written} of {len(data)} bytes")
+            self.size_bytes += len(data)
+        finally:
+            os.close(fd)
+
+    def replace(self, snapshot: dict[str, Any]) -> None:
+        """Start a new file with `snapshot`, under the exclusive lock."""
+        fresh = f"{self._path}.new"
+        data = _encode(snapshot)
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            self._inode = os.fstat(file.fileno()).st_ino
+        os.replace(fresh, self._path)
+        self.size_bytes = len(data)
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    payload = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode()
+    return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
