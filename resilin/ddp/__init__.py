@@ -1,1 +1,7 @@
+"""Data-parallel training: gradients averaged over ranks while backward runs, or summed per shard for the same bits."""
 
+from resilin.ddp import comm_hooks
+from resilin.ddp.grad_bucket import GradBucket
+from resilin.ddp.wrapper import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel", "GradBucket", "comm_hooks"]

@@ -1,0 +1,77 @@
+"""What a communication hook is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.tensor import Tensor
+from resilin.ddp.flat import Flat
+from resilin.dist.future import Future
+from resilin.errors import UsageError
+
+Hook = Callable[[Any, "GradBucket"], Future[Tensor]]
+
+
+class GradBucket:
+    """One bucket of gradients that are ready on this rank, as torch.distributed.GradBucket.
+
+    A hook reduces `buffer()` over the ranks and returns a future of the flat result, already averaged.
+    """
+
+    def __init__(self, flat: Flat, params: Sequence[Tensor], last: bool) -> None:
+        self._flat = flat
+        self._params = params
+        self._last = last
+        self._buffer = flat.tensor
+
+    def index(self) -> int:
+        """Number of the bucket: the order in which buckets are reduced."""
+        return self._flat.spec.index
+
+    def buffer(self) -> Tensor:
+        """The flat, contiguous 1-d tensor of all gradients; gaps between them (alignment) hold zeros."""
+        return self._buffer
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients, as views of `buffer()` in the parameters' shapes."""
+        array = self._buffer._array
+        return [
+            Tensor._wrap(array[slot.start : slot.stop].reshape(self._params[slot.param]._array.shape))
+            for slot in self._flat.spec.slots
+        ]
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters, in the order of `gradients()`."""
+        return [self._params[slot.param] for slot in self._flat.spec.slots]
+
+    def is_last(self) -> bool:
+        """Whether this is the last bucket of the backward."""
+        return self._last
+
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Replace what `buffer()` returns; the hook's result need not lie in it."""
+        if buffer.numel() != self._flat.spec.numel:
+            raise UsageError(f"GradBucket.set_buffer: expected {self._flat.spec.numel} elements, got {buffer.numel()}")
+        self._buffer = buffer
+
+    def __repr__(self) -> str:
+        return f"<GradBucket {self.index()} {self._flat.spec.nbytes} bytes, {len(self._flat.spec.slots)} gradients>"
+
+
+def take_result(result: Any, flat: Flat, name: str) -> None:
+    """Bring a hook's result into the bucket. UsageError names the hook when it has another size or type."""
+    if isinstance(result, list | tuple) and len(result) == 1:
+        result = result[0]
+    if not isinstance(result, Tensor):
+        raise UsageError(f"hook {name}: its future must give a Tensor, got {type(result).__name__}")
+    array = result._array
+    if array is flat.array:
+        return
+    if array.size != flat.array.size:
+        raise UsageError(
+            f"hook {name}: bucket {flat.spec.index} has {flat.array.size} elements, the result {array.size}"
+        )
+    np.copyto(flat.array, array.reshape(-1), casting="unsafe")

@@ -1,0 +1,73 @@
+"""Makes the ranks' modules equal when they are wrapped: shapes compared, values from rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from resilin import dist
+from resilin.core.tensor import Tensor
+from resilin.errors import CollectiveMismatch
+
+FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a broadcast's latency is paid rarely
+
+Entry = tuple[str, tuple[int, ...], str]
+
+
+def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.ProcessGroup) -> None:
+    """Compare names, shapes and dtypes of all tensors (and `setting`) over the ranks.
+
+    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides.
+    """
+    mine: list[Entry] = [(name, tensor._array.shape, tensor._array.dtype.name) for name, tensor in named]
+    everybody: list[Any] = [None] * group.size()
+    dist.all_gather_object(everybody, (mine, setting), group=group)
+    first, first_setting = everybody[0]
+    for rank, (theirs, their_setting) in enumerate(everybody):
+        if their_setting != first_setting:
+            raise CollectiveMismatch(
+                f"DistributedDataParallel: rank 0 was made with {first_setting}, rank {rank} with {their_setting}"
+            )
+        for zero, other in zip_longest(first, theirs):
+            if zero != other:
+                name = (zero or other)[0]
+                raise CollectiveMismatch(
+                    f"DistributedDataParallel: {name} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; "
+                    "all ranks must wrap the same model, with parameters registered in the same order"
+                )
+
+
+def _text(entry: Entry | None) -> str:
+    return "absent" if entry is None else f"{entry[0]} of shape {entry[1]} and dtype {entry[2]}"
+
+
+def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Overwrite `tensors` with those of rank 0, small ones packed together. Versions are raised on the receivers."""
+    packs: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor._array.size == 0:
+            continue
+        if tensor._array.nbytes >= FLAT_BYTES:
+            packs[f"{len(packs)} alone"] = [tensor]
+            continue
+        packs.setdefault(tensor._array.dtype.name, []).append(tensor)
+    for pack in packs.values():
+        _broadcast_packed(pack, group)
+
+
+def _broadcast_packed(pack: list[Tensor], group: dist.ProcessGroup) -> None:
+    if len(pack) == 1 and pack[0].is_contiguous():
+        dist.broadcast(Tensor._wrap(pack[0]._array), group_src=0, group=group)
+    else:
+        flat = np.concatenate([tensor._array.reshape(-1) for tensor in pack])
+        dist.broadcast(Tensor._wrap(flat), group_src=0, group=group)
+        at = 0
+        for tensor in pack:
+            tensor._array[...] = flat[at : at + tensor._array.size].reshape(tensor._array.shape)
+            at += tensor._array.size
+    if group.rank() != 0:
+        for tensor in pack:
+            tensor._bump()

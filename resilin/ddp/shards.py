@@ -1,0 +1,278 @@
+"""Fixed-shard mode: gradients and float buffers summed along one binary tree over shard numbers, for the same bits in
+any world.
+
+    shard 0   backward ──> bucket full ──> x weight ──┐
+    shard 1   backward ──> bucket full ──> x weight ──┴─ [0,2) ──┐
+    shard 2   ...                                                ├──> dist.tree_all_reduce ──> gradients
+    (peers' shards)                                  [3,4) ──────┘
+
+A rank sums the subtrees it owns as they become complete, so at most log2 V partial sums per bucket are held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from resilin import dist
+from resilin._base.clock import SYSTEM
+from resilin.core import rng
+from resilin.core.autograd import engine
+from resilin.core.tensor import Tensor
+from resilin.ddp.buckets import BucketSpec
+from resilin.ddp.flat import Array, Flat, place_gradient
+from resilin.ddp.partials import Partials
+from resilin.ddp.shard_buffers import ShardBuffers
+from resilin.dist import tree
+from resilin.dist.tree import Plan
+from resilin.errors import UsageError
+
+_NAMES_SHOWN = 8
+
+
+class Shard(Protocol):
+    """What `DistributedDataParallel.shard` needs of a shard; `resilin.data.Shard` is one."""
+
+    number: int
+    total: int
+    step: int
+    weight: float
+
+    def __len__(self) -> int: ...
+
+
+class _Bucket:
+    """One bucket: where the running shard's gradients go, the partial sums, and the result."""
+
+    def __init__(self, spec: BucketSpec, params: Sequence[Tensor], plan: Plan, rank: int) -> None:
+        self.spec = spec
+        self.partials = Partials(plan, rank, lambda: Flat(spec, params))
+        self.work: Flat | None = None
+        self.out: Flat | None = None  # the last step's result: the parameters' gradients lie in it
+        self.left = 0
+        self.pending: Any = None
+
+    def settle(self) -> Flat:
+        """The finished sum."""
+        if self.pending is not None:
+            self.pending.wait()
+            self.pending = None
+        assert self.out is not None, "a bucket is settled after it was completed"
+        self.partials.clear()
+        return self.out
+
+
+class ShardReducer:
+    """The state of one wrapper's steps in fixed-shard mode. Main thread only."""
+
+    def __init__(
+        self,
+        module: Any,
+        named: Sequence[tuple[str, Tensor]],
+        specs: Sequence[BucketSpec],
+        group: dist.ProcessGroup,
+        shards: int,
+        find_unused: bool,
+    ) -> None:
+        rank, world_size = group.rank(), group.size()
+        if not isinstance(shards, int) or shards < world_size:
+            raise UsageError(
+                f"DistributedDataParallel(shards={shards!r}): expected an integer of at least the world size "
+                f"({world_size}), so that every rank has a shard; raise shards or use fewer workers"
+            )
+        self._plan = tree.plan(shards, world_size)
+        self._run = self._plan.run(rank)
+        self._group = group
+        self._find_unused = find_unused
+        self._names = [name for name, _ in named]
+        self._params = [param for _, param in named]
+        self._buckets = [_Bucket(spec, self._params, self._plan, rank) for spec in specs]
+        self._where = {
+            slot.param: (bucket, place) for bucket in self._buckets for place, slot in enumerate(bucket.spec.slots)
+        }
+        self._buffers = ShardBuffers(module, self._plan, group)
+        self._expected = self._run.start  # the shard that comes next
+        self._carry: dict[int, Array] = {}  # gradients from before the step, when they were not zeroed
+        self._shard: Shard | None = None  # the one whose block is open
+        self._ready: set[int] = set()
+        self._done = False  # whether the open shard's backward has run
+        self._running = False
+        self._next = 0  # the bucket to start next
+        self._steps = 0
+        self._wait_s = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether a shard's block is open."""
+        return self._shard is not None
+
+    @contextlib.contextmanager
+    def shard(self, shard: Shard) -> Iterator[None]:
+        """Compute one shard inside the block: draws keyed by (step, shard), the gradient weighted by its share."""
+        self._enter(shard)
+        try:
+            with rng.keyed(shard.step, shard.number):
+                yield
+            self._exit(shard)
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self._shard = None
+
+    def _enter(self, shard: Shard) -> None:
+        if self._shard is not None:
+            raise UsageError(f"shard {shard.number} opened inside the block of shard {self._shard.number}")
+        if shard.total != self._plan.shards or shard.number != self._expected:
+            raise UsageError(
+                f"DistributedDataParallel.shard: expected shard {self._expected} of {self._plan.shards} (this rank has "
+                f"{list(self._run)}), got shard {shard.number} of {shard.total}; enter all of `plan.shards` in order, "
+                "and give the sampler and DistributedDataParallel the same number of shards"
+            )
+        if shard.number == self._run.start:
+            self._begin_step()
+        self._buffers.enter()
+        self._shard = shard
+        self._ready = set()
+        self._done = self._running = False
+        for bucket in self._buckets:
+            bucket.left = len(bucket.spec.slots)
+            if bucket.work is None:
+                bucket.work = bucket.partials.take()
+            for slot, view in zip(bucket.spec.slots, bucket.work.views, strict=True):
+                param = self._params[slot.param]
+                param._grad, param._grad_slot = None, view
+
+    def _begin_step(self) -> None:
+        self._carry = {
+            number: param._grad._array.copy() for number, param in enumerate(self._params) if param._grad is not None
+        }
+        self._next = 0
+        for bucket in self._buckets:
+            if bucket.out is not None:
+                bucket.partials.give(bucket.out)
+                bucket.out = None
+        self._buffers.begin()
+
+    # ------------------------------------------------------------------ backward
+
+    def on_ready(self, number: int) -> None:
+        """The gradient of parameter `number` is final for the open shard's backward."""
+        if self._shard is None:
+            raise UsageError(
+                "DistributedDataParallel(shards=...): backward outside of `with model.shard(shard):`; the gradient "
+                "would belong to no shard"
+            )
+        if self._done:
+            raise UsageError(f"shard {self._shard.number}: a second backward; sum the losses and call backward once")
+        if not self._running:
+            self._running = True
+            engine.queue_callback(self._finish_backward)
+        bucket, place = self._where[number]
+        assert bucket.work is not None, "the open shard has a place for its gradients"
+        place_gradient(self._params[number], bucket.work.views[place])
+        self._ready.add(number)
+        bucket.left -= 1
+        if bucket.left == 0:
+            self._complete(bucket, self._shard)
+
+    def _complete(self, bucket: _Bucket, shard: Shard) -> None:
+        """The shard's gradients of `bucket` are all there: weight them, add them to the tree, start what is full."""
+        work, bucket.work = bucket.work, None
+        assert work is not None, "a bucket is completed once per shard"
+        np.multiply(work.array, work.array.dtype.type(shard.weight), out=work.array)
+        bucket.partials.push(shard.number, work)
+        if shard.number == self._run.stop - 1:
+            while self._next < len(self._buckets) and self._buckets[self._next].work is None:
+                self._launch(self._buckets[self._next])
+                self._next += 1
+
+    def _launch(self, bucket: _Bucket) -> None:
+        if self._plan.world_size == 1:
+            bucket.out = bucket.partials.steal()
+            return
+        tensors = {node: flat.tensor for node, flat in bucket.partials.parts().items()}
+        bucket.out = bucket.partials.take()
+        bucket.pending = dist.tree_all_reduce(tensors, bucket.out.tensor, self._plan, group=self._group, async_op=True)
+
+    def _finish_backward(self) -> None:
+        shard = self._shard
+        assert shard is not None, "the backward began inside the block"
+        self._running, self._done = False, True
+        missing = [number for number in range(len(self._params)) if number not in self._ready]
+        if missing and not self._find_unused:
+            names = [self._names[number] for number in missing]
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+            error = UsageError(
+                f"DistributedDataParallel, rank {self._group.rank()}, shard {shard.number}: {len(names)} of "
+                f"{len(self._names)} parameters got no gradient: {shown}. Use them in the loss, set "
+                "requires_grad=False before wrapping, or construct with find_unused_parameters=True"
+            )
+            self._group.abort(error)
+            raise error
+        self._contribute_zeros(shard, missing)
+        if shard.number == self._run.stop - 1:
+            self._finish_step()
+
+    def _contribute_zeros(self, shard: Shard, numbers: Sequence[int]) -> None:
+        """Count `numbers` as ready with a gradient of zero."""
+        for number in numbers:
+            bucket, place = self._where[number]
+            assert bucket.work is not None, "a bucket with missing gradients is not complete"
+            bucket.work.views[place][...] = 0
+            bucket.left -= 1
+            if bucket.left == 0:
+                self._complete(bucket, shard)
+
+    def _finish_step(self) -> None:
+        start = SYSTEM.monotonic()
+        for bucket in self._buckets:
+            out = bucket.settle()
+            for slot, view in zip(bucket.spec.slots, out.views, strict=True):
+                before = self._carry.pop(slot.param, None)
+                if before is not None:
+                    np.add(view, before, out=view)
+                param = self._params[slot.param]
+                param._grad, param._grad_slot = Tensor._wrap(view), None
+        self._steps += 1
+        self._wait_s += SYSTEM.monotonic() - start
+
+    # ------------------------------------------------------------------ end of a block
+
+    def _exit(self, shard: Shard) -> None:
+        if not self._done:
+            if len(shard):
+                raise UsageError(
+                    f"shard {shard.number} has {len(shard)} samples, but no backward ran inside its block; its "
+                    "gradient would be missing on every rank"
+                )
+            self._contribute_zeros(shard, range(len(self._params)))
+            if shard.number == self._run.stop - 1:
+                self._finish_step()
+        self._buffers.leave(shard.number, shard.weight, ran=len(shard) > 0)
+        self._expected += 1
+        if self._expected == self._run.stop:
+            self._expected = self._run.start
+            self._buffers.finish()
+
+    def _abandon(self) -> None:
+        """A block ended by an error: the step's partial sums mean nothing any more."""
+        self._expected = self._run.start
+        self._carry = {}
+        for bucket in self._buckets:
+            bucket.partials.clear(reuse=False)
+            bucket.pending = bucket.out = bucket.work = None
+        self._buffers.abandon()
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since construction; seconds are those that a step waited for the tree at its end."""
+        return {
+            "shards": self._plan.shards,
+            "own_shards": list(self._run),
+            "steps": self._steps,
+            "bucket_bytes": [bucket.spec.nbytes for bucket in self._buckets],
+            "wait_s": self._wait_s,
+        }

@@ -1,0 +1,166 @@
+"""`@elastic.run`: joins a generation, makes state equal, calls the function; again when the world changes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from resilin import dist
+from resilin._base import env, log
+from resilin._base.clock import SYSTEM
+from resilin.dist import group as groups
+from resilin.elastic import control, session, sync
+from resilin.elastic.ledger import Ledger
+from resilin.elastic.session import Leaving, Tie
+from resilin.elastic.state import State
+from resilin.errors import (
+    DistNetworkError,
+    GroupAborted,
+    PeerLost,
+    ResilinError,
+    WorldChanged,
+)
+
+_LOG = log.logger("elastic.loop")
+CONNECT_TIMEOUT_S = 60.0  # peers that died are heard of at once; this is for one that lives but does not come
+# what a lost member looks like from here: another world follows
+RECOVERABLE = (WorldChanged, PeerLost, GroupAborted, DistNetworkError)
+_MAX_TRACEBACK_CHARS = 20_000
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run(function: Callable[P, R]) -> Callable[P, R]:
+    """Make `function` elastic: it survives the loss, arrival and replacement of other workers in place.
+
+        @elastic.run
+        def train(state):
+            model = DistributedDataParallel(net, shards=8)
+            while state.sampler.epoch < 10:
+                for plan in state.sampler.steps():
+                    ...
+                    optimizer.step()
+                    state.commit(plan)
+
+        train(elastic.State(net=net, optimizer=optimizer, sampler=sampler))
+
+    For every generation: a process group is formed and made the default one, the `State` among the arguments is made
+    equal on all ranks, and `function` is called; it goes on from `state`'s last commit. When the world changes, it ends
+    by WorldChanged or PeerLost (do not catch them), state goes back to its last commit, and it is called again.
+    Its result is returned when every rank has returned. Any other exception ends this worker; a replacement may follow.
+    Without a launcher: a world of one.
+    """
+
+    @functools.wraps(function)
+    def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
+        state = next((value for value in (*args, *kwargs.values()) if isinstance(value, State)), None)
+        with session.opened() as tie:
+            path = env.get("RESILIN_LEDGER")
+            book = Ledger(path) if path else None
+            if state is not None:
+                state._use_ledger(book)
+            try:
+                return cast(R, _Loop(tie, state).run(functools.partial(function, *args, **kwargs)))
+            finally:
+                if state is not None:
+                    state._use_ledger(None)
+                if book is not None:
+                    book.close()
+
+    return elastic
+
+
+class _Loop:
+    def __init__(self, tie: Tie, state: State | None) -> None:
+        self._tie = tie
+        self._state = state
+        self._generation = 0
+        self._group: dist.ProcessGroup | None = None
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        while True:
+            offer = self._tie.next_world(after=self._generation)
+            self._generation = offer.number
+            try:
+                return self._generation_of(offer, call)
+            except RECOVERABLE as error:
+                log.event(_LOG, logging.WARNING, "generation ended", generation=offer.number, cause=str(error))
+                self._leave_group(error)
+            except Leaving:
+                self._leave_group(None)
+                raise
+            except Exception as error:
+                self._tie.failed(self._report(error))
+                self._leave_group(error)
+                raise
+            if self._state is not None:
+                self._state._roll_back()
+
+    def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
+        start = SYSTEM.monotonic()
+        group = groups.connect(
+            self._tie.listener,
+            offer.endpoints,
+            offer.rank,
+            group_name="world",
+            generation=offer.number,
+            secret=env.get("RESILIN_SECRET"),
+            timeout_s=groups.DEFAULT_TIMEOUT_S,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
+        self._group = group
+        dist.set_default_group(group)
+        self._tie.joined(offer.number, group)
+        session.announce(offer)
+        wired = SYSTEM.monotonic()
+        if self._state is not None:
+            sync.make_equal(self._state, group, offer.rank, offer.world_size)
+        equal = SYSTEM.monotonic()
+        log.event(
+            _LOG,
+            logging.INFO,
+            "generation starts",
+            world_size=offer.world_size,
+            reason=offer.reason,
+            wire_ms=round((wired - start) * 1e3, 1),
+            state_ms=round((equal - wired) * 1e3, 1),
+        )
+        result = call()
+        self._tie.finished(self._state.step if self._state is not None else 0)
+        self._leave_group(None)
+        return result
+
+    def _leave_group(self, error: BaseException | None) -> None:
+        """Close the default group; with an error, abort it first, so that no helper thread waits for a peer."""
+        self._tie.left()
+        group, self._group = self._group, None
+        if group is None:
+            return
+        dist.set_default_group(None)
+        if error is not None:
+            group.abort(error)
+        group.close()
+
+    def _report(self, error: Exception) -> dict[str, Any]:
+        text = "".join(traceback.format_exception(_without_own_frames(error)))
+        step = self._state.step if self._state is not None else None
+        return {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": text[-_MAX_TRACEBACK_CHARS:],
+            "generation": self._generation,
+            "step": step,
+            "ours": isinstance(error, ResilinError),
+        }
+
+
+def _without_own_frames(error: Exception) -> Exception:
+    """The error with the frames of this file taken off the top: the user's own function comes first."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace)

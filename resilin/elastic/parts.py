@@ -1,0 +1,264 @@
+"""How one registered object takes part in commit, rollback and transfer. No collective, no thread.
+
+Every object is seen as *guarded* tensors (large, changed by `optimizer.step()` alone, never copied at a commit) and
+one *small* tree (everything else, copied at every commit):
+
+    nn.Module        guarded: parameters             small: buffers
+    optim.Optimizer  guarded: state tensors          small: param_groups, step numbers, the layout of the state
+    anything else    guarded: nothing                small: its state_dict(), tensors in it included
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from resilin.core.tensor import Tensor
+from resilin.errors import StateError, UsageError
+
+_SCALARS = (int, float, str, bytes, bool, type(None), complex)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Stands in a small tree where guarded tensor number `index` belongs."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Part(Protocol):
+    """One object of a `State`."""
+
+    name: str
+
+    def guarded(self) -> list[Tensor]:
+        """The guarded tensors, live, in an order that is equal on all ranks."""
+
+    def capture(self) -> Any:
+        """The small tree: a copy that later changes of the object do not touch."""
+
+    def restore(self, small: Any) -> None:
+        """Take `small` back. The guarded tensors are the ones of the commit that `small` was captured at."""
+
+    def accept(self, small: Any) -> list[Tensor]:
+        """Tensors to be filled with another rank's guarded ones, laid out as `small` says. StateError: no fit."""
+
+    def settle(self, small: Any, tensors: list[Tensor]) -> None:
+        """Become equal to the rank that captured `small`; `tensors`, from `accept`, are filled."""
+
+
+def part_of(name: str, thing: Any) -> Part:
+    """The part for `thing`. UsageError when it has no state_dict and load_state_dict."""
+    if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        raise UsageError(
+            f"State: {name!r} is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
+        )
+    if hasattr(thing, "named_parameters") and hasattr(thing, "named_buffers"):
+        return ModulePart(name, thing)
+    if hasattr(thing, "param_groups") and hasattr(thing, "state"):
+        return OptimizerPart(name, thing)
+    return ObjectPart(name, thing)
+
+
+class ModulePart:
+    """An nn.Module: parameters in place, buffers copied when they changed."""
+
+    def __init__(self, name: str, module: Any) -> None:
+        self.name = name
+        self._module = module
+        self._parameters: dict[str, Tensor] = dict(module.named_parameters())
+        self._saved: dict[str, tuple[Tensor, int, Any]] = {}  # buffer, its version and the copy made then
+
+    def guarded(self) -> list[Tensor]:
+        """The parameters, in the order of registration."""
+        return list(self._parameters.values())
+
+    def capture(self) -> Any:
+        """Copies of the buffers, and what the parameters look like."""
+        saved: dict[str, tuple[Tensor, int, Any]] = {}
+        for name, buffer in self._module.named_buffers():
+            known = self._saved.get(name)
+            if known is not None and known[0] is buffer and known[1] == buffer._version:
+                saved[name] = known
+            else:
+                saved[name] = (buffer, buffer._version, buffer._array.copy())
+        self._saved = saved
+        return {
+            "buffers": {name: array for name, (_, _, array) in saved.items()},
+            "parameters": {name: _shape(tensor) for name, tensor in self._parameters.items()},
+        }
+
+    def restore(self, small: Any) -> None:
+        """Write the buffers back, in place."""
+        buffers = dict(self._module.named_buffers())
+        for name, array in small["buffers"].items():
+            if name not in buffers or buffers[name]._array.shape != array.shape:
+                raise StateError(f"{self.name}: buffer {name!r} has changed its shape or is gone, cannot restore it")
+            _write(buffers[name], array)
+
+    def accept(self, small: Any) -> list[Tensor]:
+        """The own parameters, which must have the names, shapes and dtypes of the source's."""
+        mine = {name: _shape(tensor) for name, tensor in self._parameters.items()}
+        if mine != small["parameters"]:
+            names = sorted(set(mine) ^ set(small["parameters"])) or [
+                n for n in mine if mine[n] != small["parameters"][n]
+            ]
+            here, there = mine.get(names[0], "absent"), small["parameters"].get(names[0], "absent")
+            raise StateError(
+                f"{self.name}: parameter {names[0]!r} is {here} here and {there} at the source; "
+                "all ranks must build the same model"
+            )
+        return self.guarded()
+
+    def settle(self, small: Any, tensors: list[Tensor]) -> None:
+        """The parameters are filled; the buffers follow."""
+        for tensor in tensors:
+            tensor._bump()
+        self.restore(small)
+
+
+class OptimizerPart:
+    """An optimizer: state tensors in place (a newcomer has none yet and makes them), options copied."""
+
+    def __init__(self, name: str, optimizer: Any) -> None:
+        self.name = name
+        self._optimizer = optimizer
+
+    def guarded(self) -> list[Tensor]:
+        """The tensors of the state, in the order of state_dict()."""
+        return split(self._optimizer.state_dict())[1]
+
+    def capture(self) -> Any:
+        """state_dict() with holes for the tensors."""
+        return split(self._optimizer.state_dict())[0]
+
+    def restore(self, small: Any) -> None:
+        """Options only: what else is small changes together with the tensors."""
+        for group, saved in zip(self._optimizer.param_groups, small["param_groups"], strict=True):
+            group.update({name: copy.copy(value) for name, value in saved.items() if name != "params"})
+
+    def accept(self, small: Any) -> list[Tensor]:
+        """New tensors in the layout of the source's state."""
+        return [Tensor._wrap(np.empty(hole.shape, _dtype(hole.dtype))) for hole in _holes(small)]
+
+    def settle(self, small: Any, tensors: list[Tensor]) -> None:
+        """Load the filled tensors with everything else."""
+        self._optimizer.load_state_dict(join(small, tensors))
+
+
+class ObjectPart:
+    """Anything with state_dict and load_state_dict: a scheduler, a sampler, a loss scaler, an average of weights."""
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name = name
+        self._thing = thing
+
+    def guarded(self) -> list[Tensor]:
+        """None: everything is copied."""
+        return []
+
+    def capture(self) -> Any:
+        """A deep copy of state_dict()."""
+        tree, tensors = split(self._thing.state_dict())
+        return {"tree": tree, "arrays": [tensor._array.copy() for tensor in tensors]}
+
+    def restore(self, small: Any) -> None:
+        """load_state_dict of a copy, so that the commit stays as it was."""
+        tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
+        self._thing.load_state_dict(join(copy.deepcopy(small["tree"]), tensors))
+
+    def accept(self, small: Any) -> list[Tensor]:
+        """Nothing to fill."""
+        return []
+
+    def settle(self, small: Any, tensors: list[Tensor]) -> None:
+        """Same as restore."""
+        self.restore(small)
+
+
+def split(tree: Any) -> tuple[Any, list[Tensor]]:
+    """A copy of `tree` (dicts, lists, tuples, leaves) with a `Hole` for every tensor, and the tensors in order."""
+    tensors: list[Tensor] = []
+
+    def copied(node: Any) -> Any:
+        if type(node) in _SCALARS:
+            return node
+        if isinstance(node, Tensor):
+            tensors.append(node)
+            return Hole(len(tensors) - 1, *_shape(node))
+        if isinstance(node, Mapping):
+            return {key: copied(value) for key, value in node.items()}
+        if type(node) in (list, tuple):
+            return type(node)(copied(value) for value in node)
+        return copy.deepcopy(node)
+
+    return copied(tree), tensors
+
+
+def join(tree: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of `split`: `tree` with `tensors` in its holes."""
+    return _map(tree, lambda hole: tensors[hole.index])
+
+
+def _holes(tree: Any) -> list[Hole]:
+    found: list[Hole] = []
+    _map(tree, found.append)
+    return sorted(found, key=lambda hole: hole.index)
+
+
+def _map(node: Any, fill: Callable[[Hole], Any]) -> Any:
+    if isinstance(node, Hole):
+        return fill(node)
+    if isinstance(node, dict):
+        return {key: _map(value, fill) for key, value in node.items()}
+    if type(node) in (list, tuple):
+        return type(node)(_map(value, fill) for value in node)
+    return node
+
+
+def digest(tree: Any) -> bytes:
+    """blake2b of a small tree, independent of the order of dict keys and of how equal objects are shared in it."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _feed(hasher, tree)
+    return hasher.digest()
+
+
+def _feed(hasher: Any, node: Any) -> None:
+    if isinstance(node, Mapping):
+        hasher.update(b"{%d" % len(node))
+        for key in sorted(node, key=repr):
+            _feed(hasher, key)
+            _feed(hasher, node[key])
+    elif isinstance(node, list | tuple):
+        hasher.update(b"[%d" % len(node))
+        for value in node:
+            _feed(hasher, value)
+    elif isinstance(node, np.ndarray):
+        hasher.update(f"a{node.dtype}{node.shape}".encode())
+        hasher.update(np.ascontiguousarray(node).reshape(-1).view(np.uint8))
+    elif type(node) in _SCALARS or isinstance(node, Hole):
+        hasher.update(f"{type(node).__name__}:{node!r};".encode())
+    else:
+        hasher.update(pickle.dumps(node))
+
+
+def _shape(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    return tensor._array.shape, tensor._array.dtype.name
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name)  # bfloat16 and its like are known to numpy by name once ml_dtypes is imported, as core does
+
+
+def _write(tensor: Tensor, array: Any) -> None:
+    if not np.array_equal(tensor._array, array):
+        tensor._array[...] = array
+        tensor._bump()

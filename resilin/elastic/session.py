@@ -1,0 +1,386 @@
+"""A worker's tie to its agent: one thread that listens to the control descriptor, and what it has heard so far.
+
+    agent ══ socketpair ══> thread "control" ──> world, abort, pending, leave, finish
+                                                     │ abort: the running group (or the forming one) raises at once
+    main thread: next_world() ──> joined() ... committed() ... ──> finished()
+
+`Solo` stands in where there is no agent: a world of one that never changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from resilin._base import env, log
+from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.threads import OwnedThread
+from resilin.dist.endpoint import Listener
+from resilin.elastic import control
+from resilin.errors import ElasticError, RendezvousTimeout, UsageError, WorldChanged
+
+_LOG = log.logger("elastic.session")
+WORLD_TIMEOUT_S = 900.0  # longer than agents look for a world (600 s) before they end their workers
+_SEND_TIMEOUT_S = 30  # an agent that reads nothing for so long is as good as dead
+_RECV_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Who this process is in the current generation."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    node_count: int
+    generation: int
+    """Number of the generation: grows with every change of the world."""
+    reason: str
+    """Why this generation was made."""
+
+
+class Leaving(SystemExit):
+    """Ends this worker after a commit because it was asked to leave. Exit code 0."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
+        self.reason = reason
+
+
+class Abortable(Protocol):
+    """What can be made to raise: a process group."""
+
+    def abort(self, error: BaseException) -> None:
+        """Make every blocked and later call raise `error`; never blocks."""
+
+
+class Tie(Protocol):
+    """What the recovery loop and `State` ask of a session."""
+
+    listener: Listener
+
+    def next_world(self, after: int) -> control.World:
+        """Wait for a world with a number greater than `after` that is not over yet."""
+
+    def joined(self, generation: int, group: Abortable) -> None:
+        """From now on an abort of `generation` aborts `group`. Raises WorldChanged when it is over already."""
+
+    def left(self) -> None:
+        """The group of `joined` is gone."""
+
+    def committed(self, step: int) -> None:
+        """Tell the agent of a commit; then raise WorldChanged or Leaving when somebody waits for this boundary."""
+
+    def finished(self, step: int) -> None:
+        """Say that the program is done and wait until all are; WorldChanged when a new world came first."""
+
+    def failed(self, report: dict[str, Any]) -> None:
+        """Tell the agent why this worker is about to end."""
+
+
+class Session:
+    """The tie to a real agent. `close()` ends the thread; the descriptor is closed with it."""
+
+    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+        self.listener = listener
+        self._sock = sock
+        # a timeout for sending alone: settimeout would also end the reader's patience
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._world: control.World | None = None  # guarded by _changed: the newest one offered
+        self._over = 0  # guarded by _changed: generations up to this one have ended
+        self._why = ""  # guarded by _changed: what ended it
+        self._pending = 0  # guarded by _changed: waits for us at the next commit
+        self._leave: str | None = None  # guarded by _changed
+        self._finish = False  # guarded by _changed
+        self._lost: ElasticError | None = None  # guarded by _changed: the agent is gone
+        self._closing = False  # guarded by _changed
+        self._generation = 0  # guarded by _changed: the one being joined or worked in
+        self._group: Abortable | None = None  # guarded by _changed
+        self._thread = OwnedThread("control", self._listen)
+        self._send(control.Hello(pid=os.getpid(), endpoint=listener.describe()))
+
+    # ------------------------------------------------------------------ main thread
+
+    def next_world(self, after: int) -> control.World:
+        """See `Tie`. RendezvousTimeout after WORLD_TIMEOUT_S, ElasticError when the agent is gone, Leaving if asked."""
+        deadline = Deadline(WORLD_TIMEOUT_S)
+        with self._changed:
+            while True:
+                self._raise_if_ending()
+                world = self._world
+                if world is not None and world.number > max(after, self._over):
+                    self._generation = world.number
+                    log.stamp(rank=world.rank, generation=world.number)
+                    return world
+                if deadline.passed():
+                    raise RendezvousTimeout(
+                        f"no world after generation {after} within {WORLD_TIMEOUT_S:.0f} s "
+                        f"({self._why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
+                    )
+                self._changed.wait(deadline.left())
+
+    def joined(self, generation: int, group: Abortable) -> None:
+        """See `Tie`."""
+        with self._changed:
+            self._group = group
+            if self._over >= generation:
+                raise self._world_changed(generation)
+
+    def left(self) -> None:
+        """See `Tie`."""
+        with self._changed:
+            self._group = None
+
+    def committed(self, step: int) -> None:
+        """See `Tie`."""
+        self._send(control.Committed(generation=self._generation, step=step, wall=SYSTEM.wall()))
+        if not (self._pending > self._generation or self._leave or self._over >= self._generation or self._lost):
+            return  # read without the lock: a boundary missed by a moment is the next one
+        with self._changed:
+            self._raise_if_ending()
+            if self._over >= self._generation:
+                raise self._world_changed(self._generation)
+            raise WorldChanged(
+                f"generation {self._pending} waits at step {step}; nothing is rolled back", self._generation
+            )
+
+    def finished(self, step: int) -> None:
+        """See `Tie`."""
+        self._send(control.Done(generation=self._generation))
+        with self._changed:
+            while not self._finish:
+                self._raise_if_ending()
+                newest = self._world.number if self._world is not None else 0
+                if self._over >= self._generation or max(self._pending, newest) > self._generation:
+                    raise self._world_changed(self._generation)
+                self._changed.wait()
+
+    def failed(self, report: dict[str, Any]) -> None:
+        """See `Tie`. An agent that is gone cannot be told: ignored, because the error itself is about to be raised."""
+        with contextlib.suppress(ElasticError):
+            self._send(control.Failed(report=report))
+
+    def ask_to_leave(self, reason: str) -> None:
+        """Leave at the next commit. Safe in a signal handler: the lock is re-entrant and never held for long."""
+        with self._changed:
+            self._leave = reason
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread and close the descriptor."""
+        with self._changed:
+            self._closing = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._sock.close()
+
+    def _raise_if_ending(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if self._leave is not None:
+            raise Leaving(self._leave)
+
+    def _world_changed(self, generation: int) -> WorldChanged:
+        why = self._why or "a newer world is ready"
+        return WorldChanged(f"generation {generation} ended: {why}", generation)
+
+    def _send(self, message: control.Message) -> None:
+        try:
+            with self._sending:
+                self._sock.sendall(control.encode(message))
+        except OSError as error:
+            raise ElasticError(f"cannot send {message.kind!r} to this worker's agent: {error}") from error
+
+    # ------------------------------------------------------------------ control thread
+
+    def _listen(self) -> None:
+        decoder = control.Decoder()
+        try:
+            while data := self._sock.recv(_RECV_BYTES):
+                for message in decoder.feed(data):
+                    self._heed(message)
+            error = ElasticError("the agent closed the control descriptor: it has died, and this worker ends with it")
+        except (OSError, control.ControlError) as cause:
+            error = ElasticError(f"the control descriptor failed: {cause}")
+        with self._changed:
+            if self._closing or self._finish:
+                return
+            self._lost = error
+            self._stop_group(error)
+
+    def _heed(self, message: control.Message) -> None:
+        with self._changed:
+            if isinstance(message, control.World):
+                self._world = message
+            elif isinstance(message, control.Pending):
+                self._pending = max(self._pending, message.number)
+            elif isinstance(message, control.Leave):
+                self._leave = message.reason
+            elif isinstance(message, control.Finish):
+                self._finish = True
+            elif isinstance(message, control.Abort):
+                self._over = max(self._over, message.generation)
+                self._why = f"ranks {list(message.ranks)}: {message.reason}" if message.ranks else message.reason
+                if self._generation and self._over >= self._generation:
+                    self._stop_group(self._world_changed(self._generation))
+            else:
+                raise control.ControlError(f"the agent sent {message.kind!r}, which only a worker may send")
+            self._changed.notify_all()
+        log.event(_LOG, logging.DEBUG, "heard from the agent", kind=message.kind)
+
+    def _stop_group(self, error: BaseException) -> None:
+        if self._group is not None:
+            self._group.abort(error)
+        self.listener.interrupt(error)
+        self._changed.notify_all()
+
+
+class Solo:
+    """A world of one, without an agent."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def next_world(self, after: int) -> control.World:
+        """See `Tie`. There is only generation 1: its own collectives cannot lose a peer."""
+        if after:
+            raise ElasticError("a world of one has ended, and without a launcher there is no other; use elastic-run")
+        return control.World(
+            number=1,
+            rank=0,
+            local_rank=0,
+            world_size=1,
+            local_world_size=1,
+            node_rank=0,
+            node_count=1,
+            endpoints=(self.listener.describe(),),
+            members=(control.Member(rank=0, node="", slot=0, incarnation=0),),
+            reason="no launcher",
+        )
+
+    def joined(self, generation: int, group: Abortable) -> None:
+        """See `Tie`."""
+
+    def left(self) -> None:
+        """See `Tie`."""
+
+    def committed(self, step: int) -> None:
+        """See `Tie`."""
+
+    def finished(self, step: int) -> None:
+        """See `Tie`."""
+
+    def failed(self, report: dict[str, Any]) -> None:
+        """See `Tie`."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+_active: Session | Solo | None = None  # one per process, while elastic.run runs
+_world: World | None = None
+_spent = False  # a launched process runs one elastic program
+
+
+def is_elastic() -> bool:
+    """Whether `elastic-run` started this process."""
+    return env.get(control.ENV_FD) is not None
+
+
+def world() -> World:
+    """Who this process is: in the running generation, else as the launcher's variables say, else a world of one."""
+    return _world or _world_of_environment()
+
+
+def active() -> Session | Solo | None:
+    """The session of the running `elastic.run`, if any."""
+    return _active
+
+
+def announce(offer: control.World) -> None:
+    """Make `offer` what `world()` returns."""
+    global _world
+    _world = World(
+        rank=offer.rank,
+        world_size=offer.world_size,
+        local_rank=offer.local_rank,
+        local_world_size=offer.local_world_size,
+        node_rank=offer.node_rank,
+        node_count=offer.node_count,
+        generation=offer.number,
+        reason=offer.reason,
+    )
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Session | Solo]:
+    """The session of this process: a real one under `elastic-run`, else a world of one. Ends with the block."""
+    global _active, _spent
+    if _active is not None:
+        raise UsageError("elastic.run is already running in this process; it cannot be nested")
+    if _spent:
+        raise UsageError("elastic.run has ended in this process; put everything that must be elastic in one function")
+    descriptor = env.get_int(control.ENV_FD)
+    with Listener(_address()) as listener:
+        if descriptor is None:
+            _active = Solo(listener)
+        else:
+            os.set_inheritable(descriptor, False)
+            _active, _spent = Session(socket.socket(fileno=descriptor), listener), True
+        try:
+            with _leave_on_sigterm(_active):
+                yield _active
+        finally:
+            ending, _active = _active, None
+            ending.close()
+
+
+def _address() -> str:
+    """The address that peers of other hosts reach this process at; the agent knows it."""
+    return env.get("RESILIN_HOST", "127.0.0.1") or "127.0.0.1"
+
+
+@contextlib.contextmanager
+def _leave_on_sigterm(session: Session | Solo) -> Iterator[None]:
+    """SIGTERM finishes the step, commits it and leaves; a second one kills."""
+    if isinstance(session, Solo) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        session.ask_to_leave("SIGTERM")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _world_of_environment() -> World:
+    return World(
+        rank=env.get_int("RANK", 0) or 0,
+        world_size=env.get_int("WORLD_SIZE", 1) or 1,
+        local_rank=env.get_int("LOCAL_RANK", 0) or 0,
+        local_world_size=env.get_int("LOCAL_WORLD_SIZE", 1) or 1,
+        node_rank=env.get_int("GROUP_RANK", 0) or 0,
+        node_count=env.get_int("GROUP_WORLD_SIZE", 1) or 1,
+        generation=env.get_int("RESILIN_GENERATION", 1) or 1,
+        reason="the launcher's environment" if env.get("RANK") else "no launcher",
+    )

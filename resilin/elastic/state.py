@@ -1,0 +1,243 @@
+"""`State`: what must be equal on all ranks after a step, and back at the last commit after a failure."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from resilin.core import rng
+from resilin.core.tensor import Tensor
+from resilin.data.elastic_sampler import ElasticSampler, StepPlan
+from resilin.elastic import parts, session
+from resilin.elastic.ledger import Entry, Ledger
+from resilin.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """Everything of a commit that is copied."""
+
+    step: int
+    parts: dict[str, Any]
+    plain: dict[str, Any]
+    rng: Any
+
+    def digests(self) -> dict[str, bytes]:
+        """A hash per object. The random state is left out: ranks may draw differently outside shards."""
+        hashes = {name: parts.digest(small) for name, small in self.parts.items()}
+        return {**hashes, "plain values and step": parts.digest([self.step, self.plain])}
+
+
+@dataclass(slots=True)
+class Commit:
+    """The last commit of this rank."""
+
+    small: Small
+    guards: list[tuple[Tensor, int]]
+    """Guarded tensors and their versions: any other version means that a later step has begun to be applied."""
+    counts: dict[str, int]
+    """Guarded tensors per object, in the order of `guards`."""
+    copies: list[Any] = field(default_factory=list)
+    """With snapshot=True: copies of the guarded tensors."""
+
+
+class State:
+    """Registers what `@elastic.run` keeps equal on all ranks and restores after a failure.
+
+    Objects that have `state_dict()` and `load_state_dict()` (modules, optimizers, schedulers, samplers, your own) are
+    registered by keyword; any other value is a plain attribute, equal on all ranks by contract:
+
+        state = elastic.State(model=model, optimizer=optimizer, sampler=sampler, best=0.0)
+        ...
+        optimizer.step()
+        state.best = max(state.best, accuracy)
+        state.commit(plan)          # the last statement of every step, right after optimizer.step()
+
+    A commit copies what is small (buffers, options, sampler, scalars, the random state). Parameters and optimizer state
+    are not copied: a rank that is interrupted between `optimizer.step()` and `commit` takes them from another rank.
+    snapshot=True copies them, too: needed only when collectives run between `optimizer.step()` and `commit`.
+    """
+
+    _parts: dict[str, parts.Part]
+    _plain: dict[str, Any]
+
+    def __init__(self, *, snapshot: bool = False, **objects: Any) -> None:
+        fields = self.__dict__
+        fields["_parts"], fields["_plain"] = {}, {}
+        fields["_snapshot"] = snapshot
+        fields["_samplers"] = [thing for thing in objects.values() if isinstance(thing, ElasticSampler)]
+        fields["_objects"] = {}
+        fields["_step"] = 0
+        fields["_settled"] = False  # whether this rank was ever made equal to the others
+        fields["_last"] = None
+        fields["_ledger"] = None
+        for name, value in objects.items():
+            if hasattr(type(self), name):
+                raise UsageError(f"State: {name!r} is a name of State itself; register the object under another one")
+            if hasattr(value, "state_dict"):
+                self._parts[name] = parts.part_of(name, value)
+                self._objects[name] = value
+            else:
+                self._plain[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__
+        for table in ("_objects", "_plain"):
+            if name in fields.get(table, ()):
+                return fields[table][name]
+        raise AttributeError(
+            f"State has no {name!r}; registered: {', '.join([*self._objects, *self._plain]) or 'nothing'}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._parts:
+            raise UsageError(f"State: {name!r} is a registered object and cannot be replaced; change it in place")
+        if hasattr(type(self), name):
+            raise UsageError(f"State: {name!r} is a name of State itself")
+        self._plain[name] = value
+
+    @property
+    def step(self) -> int:
+        """Number of committed steps since the start of training."""
+        step: int = self.__dict__["_step"]
+        return step
+
+    def commit(self, plan: StepPlan | None = None) -> None:
+        """Declare the step applied: move the sampler over `plan`, copy what is small, write the ledger.
+
+        Call it as the last statement of a step, right after `optimizer.step()`. Raises WorldChanged, with the step
+        committed, when a new world waits for this boundary; `@elastic.run` handles it.
+        """
+        if plan is not None:
+            if len(self._samplers) != 1:
+                raise UsageError(
+                    f"State.commit(plan): expected one registered ElasticSampler to move, found {len(self._samplers)}; "
+                    "register it as State(sampler=sampler) or move samplers yourself and call commit()"
+                )
+            self._samplers[0].advance(plan)
+        self.__dict__["_step"] += 1
+        self._capture()
+        tie = session.active()
+        if plan is not None and self._ledger is not None:
+            world = session.world()
+            self._ledger.append(Entry(plan.epoch, plan.step, plan.position, plan.size, world.generation, world.rank))
+        if tie is not None:
+            tie.committed(self.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: step, plain values, random state and every object's own state_dict()."""
+        return {
+            "step": self.step,
+            "plain": copy.deepcopy(self._plain),
+            "rng": rng.get_rng_state(),
+            "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. UsageError when it holds other objects than this State."""
+        if set(state["objects"]) != set(self._objects):
+            raise UsageError(
+                f"State.load_state_dict: expected the objects {sorted(self._objects)}, got {sorted(state['objects'])}"
+            )
+        for name, thing in self._objects.items():
+            thing.load_state_dict(state["objects"][name])
+        rng.set_rng_state(state["rng"])
+        self._plain.update(copy.deepcopy(state["plain"]))
+        self.__dict__["_step"] = int(state["step"])
+
+    def __repr__(self) -> str:
+        return f"<State step={self.step} {', '.join([*self._objects, *self._plain])}>"
+
+    # ------------------------------------------------------------------ for the recovery loop
+
+    def _capture(self) -> None:
+        """Make the present the last commit."""
+        small = Small(
+            step=self.step,
+            parts={name: part.capture() for name, part in self._parts.items()},
+            plain=copy.deepcopy(self._plain),
+            rng=rng.get_rng_state(),
+        )
+        by_name = {name: part.guarded() for name, part in self._parts.items()}
+        guarded = [tensor for tensors in by_name.values() for tensor in tensors]
+        counts = {name: len(tensors) for name, tensors in by_name.items()}
+        copies: list[Any] = []
+        if self._snapshot:
+            reusable = self._last.copies if self._last is not None else []
+            copies = [_copied(tensor, reusable, index) for index, tensor in enumerate(guarded)]
+        self.__dict__["_last"] = Commit(small, [(tensor, tensor._version) for tensor in guarded], counts, copies)
+
+    def _guarded(self) -> list[Tensor]:
+        return [tensor for part in self._parts.values() for tensor in part.guarded()]
+
+    def _intact(self) -> bool:
+        """Whether the guarded tensors are those of the last commit."""
+        last: Commit = self._last
+        now = self._guarded()
+        return len(now) == len(last.guards) and all(
+            tensor is guard and tensor._version == version
+            for tensor, (guard, version) in zip(now, last.guards, strict=True)
+        )
+
+    def _roll_back(self) -> bool:
+        """Back to the last commit; False when that needs another rank's tensors. Before the first: nothing."""
+        last: Commit | None = self._last
+        if last is None:
+            return True
+        intact = self._intact()
+        if not intact and self._snapshot:
+            for (tensor, _), saved in zip(last.guards, last.copies, strict=True):
+                tensor._array[...] = saved
+                tensor._bump()
+            tensors = iter([tensor for tensor, _ in last.guards])
+            filled = {name: [next(tensors) for _ in range(count)] for name, count in last.counts.items()}
+            self._settle(last.small, filled)
+            self._capture()
+            return True
+        for name, part in self._parts.items():
+            part.restore(last.small.parts[name])
+        self._restore_rest(last.small)
+        rng.set_rng_state(last.small.rng)
+        return intact
+
+    def _accept(self, small: Small) -> dict[str, list[Tensor]]:
+        """Per object, tensors to be filled from ranks that hold the commit `small`."""
+        return {name: part.accept(small.parts[name]) for name, part in self._parts.items()}
+
+    def _settle(self, small: Small, filled: dict[str, list[Tensor]]) -> None:
+        """Become equal to the commit `small`; `filled` is what `_accept` returned, with its contents received."""
+        for name, part in self._parts.items():
+            part.settle(small.parts[name], filled[name])
+        self._restore_rest(small)
+        rng.set_rng_state(small.rng)
+
+    def _adopt_small(self, small: Small) -> None:
+        """Take another rank's small part; the guarded tensors are equal already, the random state stays."""
+        for name, part in self._parts.items():
+            part.restore(small.parts[name])
+        self._restore_rest(small)
+
+    def _restore_rest(self, small: Small) -> None:
+        self._plain.clear()
+        self._plain.update(copy.deepcopy(small.plain))
+        self.__dict__["_step"] = small.step
+
+    def _joined(self, rank: int, world_size: int) -> None:
+        """This rank is equal to all others: the commit that failures go back to."""
+        self.__dict__["_settled"] = True
+        for sampler in self._samplers:
+            sampler.bind(rank, world_size)
+        self._capture()
+
+    def _use_ledger(self, book: Ledger | None) -> None:
+        self.__dict__["_ledger"] = book
+
+
+def _copied(tensor: Tensor, reusable: list[Any], index: int) -> Any:
+    if index < len(reusable) and reusable[index].shape == tensor._array.shape:
+        np.copyto(reusable[index], tensor._array)
+        return reusable[index]
+    return tensor._array.copy()

@@ -1,0 +1,136 @@
+"""Makes the state of all members of a new generation equal: who is right is decided by a pure function.
+
+report          every member: was it ever equal to the others, its step, is it intact
+choose          sources: intact members at the highest committed step; receivers: all others
+small part      broadcast from the first source, unless every digest agrees and nobody receives
+tensors         receivers only, from all sources (`transfer`); each chunk and each small part is checked by hash
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resilin import dist
+from resilin._base import log
+from resilin.core.tensor import Tensor
+from resilin.elastic import transfer
+from resilin.elastic.state import Small, State
+from resilin.errors import StateError
+
+_LOG = log.logger("elastic.sync")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a member says of itself."""
+
+    settled: bool
+    """Whether it was ever made equal to others; False for a newcomer."""
+    step: int
+    """Its last committed step."""
+    intact: bool
+    """Whether its parameters and optimizer state are those of that step."""
+    digests: Mapping[str, bytes]
+    """Hash of each small part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Who gives and who takes. Every rank is in one of the two."""
+
+    sources: tuple[int, ...]
+    receivers: tuple[int, ...]
+    agreed: bool
+    """Whether the small parts of all sources are equal."""
+
+
+def choose(reports: Sequence[Report]) -> Choice:
+    """Sources are the intact members at the highest step that any settled member committed.
+
+    When nobody is settled (the start of a job, or a start from checkpoints) the lowest rank at the highest step is the
+    only source: initial weights may differ, as they may under DDP. StateError when no member at that step is intact.
+    """
+    settled = [rank for rank, report in enumerate(reports) if report.settled]
+    among = settled or range(len(reports))
+    step = max(reports[rank].step for rank in among)
+    sources = [rank for rank in among if reports[rank].step == step and reports[rank].intact]
+    if not sources:
+        raise StateError(
+            f"nobody holds the state of step {step} any more: every rank was interrupted between optimizer.step() and "
+            "state.commit(). Call commit() right after optimizer.step(), with no collective between the two, or use "
+            "State(..., snapshot=True), which copies everything at each commit"
+        )
+    if not settled:
+        sources = sources[:1]
+    agreed = all(reports[rank].digests == reports[sources[0]].digests for rank in sources)
+    receivers = tuple(rank for rank in range(len(reports)) if rank not in sources)
+    return Choice(sources=tuple(sources), receivers=receivers, agreed=agreed)
+
+
+def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: int) -> int:
+    """Bring `state` to the same step and bits on all ranks of `group`. Returns the bytes of tensors moved here.
+
+    Errors: StateError (no source, other model, wrong hash); PeerLost and WorldChanged as any collective.
+    """
+    if state._last is None:
+        state._capture()
+    own: Small = state._last.small
+    report = Report(settled=state._settled, step=own.step, intact=state._intact(), digests=own.digests())
+    reports: list[Any] = [report]
+    if world_size > 1:
+        reports = [None] * world_size
+        dist.all_gather_object(reports, report, group=group)
+    choice = choose(reports)
+    moved = 0
+    if choice.receivers or not choice.agreed:
+        moved = _exchange(state, choice, group, rank)
+    state._joined(rank, world_size)
+    log.event(
+        _LOG,
+        logging.INFO,
+        "state is equal",
+        step=state.step,
+        sources=list(choice.sources),
+        receivers=list(choice.receivers),
+        moved_bytes=moved,
+    )
+    return moved
+
+
+def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+    lead = choice.sources[0]
+    box: list[Any] = [state._last.small if rank == lead else None]
+    dist.broadcast_object_list(box, group_src=lead, group=group)
+    small: Small = box[0]
+    if rank in choice.sources:
+        if rank != lead and not choice.agreed:
+            state._adopt_small(small)
+        stream = transfer.Stream([tensor._array for tensor in state._guarded()])
+        return _move(stream, choice, group, rank)
+    filled = state._accept(small)
+    tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
+    stream = transfer.Stream([tensor._array for tensor in tensors])
+    moved = _move(stream, choice, group, rank)
+    stream.finish()
+    state._settle(small, filled)
+    state._capture()
+    _check(small.digests(), state._last.small.digests(), lead)
+    return moved
+
+
+def _move(stream: transfer.Stream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+    if not choice.receivers:
+        return 0
+    return transfer.run(stream, transfer.plan(stream.nbytes, choice.sources, choice.receivers), rank, group)
+
+
+def _check(expected: Mapping[str, bytes], got: Mapping[str, bytes], source: int) -> None:
+    wrong = [name for name, value in expected.items() if got.get(name) != value]
+    if wrong:
+        raise StateError(
+            f"{', '.join(wrong)}: after load_state_dict() the state is not the one that rank {source} sent; "
+            "load_state_dict() must take over everything that state_dict() returns"
+        )
