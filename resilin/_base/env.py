@@ -1,4 +1,4 @@
-"""Reads the environment: the one place that may touch `os.environ`. Never writes it."""
+"""Reads the environment: the one place that may touch `os.environ`. Only `adopt` writes it."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def require(name: str, why: str) -> str:
 def snapshot(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of the whole environment with `overrides` applied, for a child process."""
     return {**os.environ, **(overrides or {})}
+
+
+def adopt(variables: Mapping[str, str]) -> None:
+    """Add `variables` to this process's environment: a warm spare becoming the worker they describe. Nobody else may."""
+    os.environ.update(variables)
