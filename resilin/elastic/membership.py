@@ -133,12 +133,15 @@ def invited(view: View, config: Config) -> tuple[str, ...]:
     return tuple(others[: max(0, config.max_nodes - len(members))])
 
 
-def may_replace(view: View, config: Config) -> bool:
-    """Whether a failure seen in `view`, not yet counted by a generation, is still within the job's restarts."""
+def may_replace(view: View, config: Config, uncounted: int = 0) -> bool:
+    """Whether a failure seen in `view`, not yet counted by a generation, is still within the job's restarts.
+
+    uncounted: failures of workers that never became members.
+    """
     if view.generation is None:
         return False
     failed = sum(fate(view, member) == "failed" for member in view.generation.members)
-    return view.generation.restarts_used + failed <= config.max_restarts
+    return view.generation.restarts_used + failed + uncounted <= config.max_restarts
 
 
 # ------------------------------------------------------------------------------------------- in place

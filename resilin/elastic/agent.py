@@ -1,0 +1,497 @@
+"""The agent of one node: owns its workers, takes part in the rendezvous, and carries out what membership decides.
+
+Everything happens in one asyncio loop. Whatever occurs (a death, a message, a change in the store, a timer) ends in
+`_step`, which compares what is with what should be and acts on the difference; it may run any number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from resilin._base import log
+from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic import control, environment, failure, membership, worlds
+from resilin.elastic.failure import Failure
+from resilin.elastic.membership import Situation, View
+from resilin.elastic.records import Closed, Generation, Node
+from resilin.elastic.rendezvous import Options, Rendezvous
+from resilin.elastic.reports import Reporter
+from resilin.elastic.slots import LocalSlot, Owner, Program, Spare
+from resilin.elastic.streams import Plan
+from resilin.elastic.supervise import SpawnerProcess, Supervisor
+from resilin.errors import RendezvousTimeout, ResilinError
+from resilin.store.base import Store
+
+_log = log.logger("elastic.agent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """One node's part of a job."""
+
+    job: environment.Job
+    membership: membership.Config
+    program: Program
+    plan: Plan
+    node_id: str
+    host: str
+    address: str
+    master_port: int
+    workers: int
+    """Processes on this node."""
+    inherited: Mapping[str, str]
+    """The environment that workers start from."""
+    rank_hint: int = -1
+    shutdown_timeout_s: float = 30.0
+    """Between asking a worker to end and killing it."""
+    join_timeout_s: float = 600.0
+    """How long to wait for enough nodes."""
+    lease_ttl_s: float = 5.0
+    """A node that is silent for this long is gone."""
+    signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    store_in_process: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the job ended on this node. `code` is the exit code of `elastic-run`."""
+
+    code: int
+    reason: str
+    failure: Failure | None = None
+    error: ResilinError | None = None
+
+
+@dataclass
+class _Told:
+    """What was already said or started, so that `_step` can run again."""
+
+    applied: int = 0  # number of the last generation carried out
+    lost: set[tuple[int, str]] = field(default_factory=set)  # (generation, node) reported as gone
+    closing: bool = False
+    waiting_since: float | None = None
+    reason: str = ""
+
+
+class Agent:
+    """Runs one node's workers until the job ends. Use `run()` once."""
+
+    def __init__(
+        self, config: AgentConfig, store: Store, process: SpawnerProcess, reporter: Reporter, clock: Clock = SYSTEM
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._reporter = reporter
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        self._supervisor = Supervisor(process, self._spawner_lost)
+        options = Options(
+            job=config.job.name,
+            node_id=config.node_id,
+            lease_ttl_s=config.lease_ttl_s,
+            direct=config.store_in_process,
+        )
+        self._rendezvous = Rendezvous(store, options, self._step, clock)
+        owner = Owner(
+            node_id=config.node_id,
+            host=config.host,
+            role=config.job.role,
+            program=config.program,
+            plan=config.plan,
+            supervisor=self._supervisor,
+            inherited=config.inherited,
+            on_message=self._on_message,
+            on_end=self._on_end,
+            clock=clock,
+        )
+        self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
+        self._spare: Spare | None = None
+        self._told = _Told()
+        self._first_failure: Failure | None = None  # of the current generation, on this node
+        self._late_failure: Failure | None = None  # of a worker that failed after all were done
+        self._unjoined = 0  # replacements that died before they were members
+        self._leaving: int | None = None  # the signal that asked this node to go
+        self._joined = False
+        self._stepping = self._again = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Outcome:
+        """Take part until the job ends, or this node is asked to leave. StoreError when the store never answers."""
+        for number in self._config.signals:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            await self._rendezvous.join(self._record())
+            self._joined = True
+            self._step()
+            return await self._outcome
+        finally:
+            await self._shutdown()
+
+    async def _shutdown(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._supervisor.close()
+        if self._joined:
+            if self._config.store_in_process:
+                self._rendezvous.leave()
+            else:
+                await self._loop.run_in_executor(None, self._rendezvous.leave)
+        for number in self._config.signals:
+            self._loop.remove_signal_handler(number)
+
+    # ------------------------------------------------------------------------------------ the one step
+
+    def _step(self) -> None:
+        """Compare what is with what should be and act on the difference. Never nests."""
+        self._again = True
+        if self._stepping or not self._joined:
+            return
+        self._stepping = True
+        try:
+            while self._again and not self._outcome.done():
+                self._again = False
+                self._evaluate()
+        except Exception as error:  # noqa: BLE001 - the agent's top: it becomes the outcome
+            _log.debug("agent failed", exc_info=error)
+            known = error if isinstance(error, ResilinError) else None
+            self._end(Outcome(code=6, reason=f"internal error: {type(error).__name__}: {error}", error=known))
+        finally:
+            self._stepping = False
+
+    def _evaluate(self) -> None:
+        self._rendezvous.publish(self._record())
+        view = self._rendezvous.view
+        self._apply(view)
+        situation = membership.assess(view, self._config.membership, self._clock.monotonic())
+        if situation.reason != self._told.reason:
+            log.event(_log, logging.INFO, "situation", action=situation.action, reason=situation.reason)
+            self._told.reason = situation.reason
+        if view.closed is not None:
+            self._close_down(view.closed)
+            return
+        if situation.action == "stop":
+            self._stop_workers()
+        self._abort_survivors(view)
+        if view.leader() == self._config.node_id:
+            self._lead(view, situation)
+        self._send_worlds(view)
+        self._fill(view)
+        self._arm(situation)
+
+    def _lead(self, view: View, situation: Situation) -> None:
+        if situation.action in ("form", "reshape"):
+            new, _ = membership.decide(view, self._config.membership, self._clock.monotonic())
+            if new is not None:
+                self._rendezvous.propose(new)
+        elif situation.action == "fail":
+            first = worlds.first_failure(view)
+            self._rendezvous.close_job(Closed(outcome="failed", reason=situation.reason, failure=first))
+        elif situation.action == "succeed":
+            self._rendezvous.close_job(Closed(outcome="succeeded", reason=situation.reason))
+
+    def _arm(self, situation: Situation) -> None:
+        """Come back when time alone changes the situation; give up when too few nodes come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._clock.monotonic()
+        until = situation.until
+        if situation.action != "wait":
+            self._told.waiting_since = None
+        else:
+            self._told.waiting_since = since = self._told.waiting_since or now
+            limit = since + self._config.join_timeout_s
+            if now >= limit:
+                text = f"gave up after {self._config.join_timeout_s:g} s: {situation.reason}"
+                self._end(Outcome(code=4, reason=text, error=RendezvousTimeout(text)))
+                return
+            until = limit if until is None else min(until, limit)
+        if until is not None:
+            self._timer = self._loop.call_later(max(0.0, until - now) + 1e-3, self._step)
+
+    # ------------------------------------------------------------------------------------- generations
+
+    def _apply(self, view: View) -> None:
+        new = view.generation
+        if new is None or new.number <= self._told.applied:
+            return
+        self._told.applied = new.number
+        self._first_failure = None
+        self._again = True
+        log.stamp(generation=new.number)
+        mine = [member for member in new.members if member.node == self._config.node_id]
+        self._reporter.generation(new)
+        if new.kind == "restart":
+            self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
+        for member in mine:
+            slot = self._slots[member.slot]
+            if new.kind == "inplace" and slot.incarnation == member.incarnation:
+                slot.rank, slot.generation = member.rank, new.number
+
+    def _busy(self) -> bool:
+        return any(slot.running for slot in self._slots)
+
+    async def _begin(self, new: Generation) -> None:
+        """Start a generation after ending what still runs."""
+        self._stop_workers(everything=True)
+        await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
+        if self._told.applied == new.number and not self._told.closing:
+            self._begin_now(new)
+            self._step()
+
+    def _begin_now(self, new: Generation) -> None:
+        if new.number > 1:
+            self._supervisor.purge()
+        for member in new.members:
+            if member.node == self._config.node_id:
+                place = worlds.place(new, member)
+                slot = self._slots[member.slot]
+                slot.start(member.incarnation, member.rank, new.number, self._variables(place))
+        self._again = True
+
+    def _variables(self, place: environment.Place) -> Any:
+        return lambda error_file: environment.variables(place, self._config.job, self._config.inherited, error_file)
+
+    def _send_worlds(self, view: View) -> None:
+        """Give each local member that said hello its world, once every member's endpoint is known."""
+        current = view.generation
+        if current is None:
+            return
+        endpoints: tuple[str, ...] | None = None
+        for member in current.members:
+            if member.node != self._config.node_id:
+                continue
+            slot = self._slots[member.slot]
+            if slot.incarnation != member.incarnation or not slot.endpoint or slot.sent >= current.number:
+                continue
+            endpoints = endpoints if endpoints is not None else worlds.endpoints(view, current)
+            if endpoints is None or not slot.running:
+                return
+            if slot.sent > slot.aborted:  # it is in the middle of an earlier generation
+                if current.boundary == "commit":
+                    slot.send(control.Pending(number=current.number))
+                else:
+                    self._abort(slot, current.number - 1, current.reason, ())
+            slot.send(worlds.world(view, current, member, endpoints))
+            slot.sent = current.number
+            if slot.state == "done":
+                slot.state = "ready"
+                self._again = True
+
+    def _abort_survivors(self, view: View) -> None:
+        """Tell local survivors at once that members of their generation are gone."""
+        current = view.generation
+        if current is None:
+            return
+        gone = [m for m in current.members if membership.fate(view, m) in ("failed", "lost", "left", "stopped")]
+        if not gone:
+            return
+        ranks = tuple(sorted(member.rank for member in gone))
+        for slot in self._slots:
+            if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
+                self._abort(slot, current.number, self._told.reason, ranks)
+        for node in {m.node for m in gone if membership.fate(view, m) == "lost"}:
+            if (current.number, node) not in self._told.lost:
+                self._told.lost.add((current.number, node))
+                self._reporter.lost([m.rank for m in gone if m.node == node], node)
+
+    def _abort(self, slot: LocalSlot, generation: int, reason: str, ranks: tuple[int, ...]) -> None:
+        slot.aborted = generation
+        slot.send(control.Abort(generation=generation, reason=reason, ranks=ranks))
+
+    def _fill(self, view: View) -> None:
+        """Replace failed workers of a program that recovers in place, and start those of an invited node."""
+        current = view.generation
+        if current is None or self._leaving is not None or not membership.recovers_in_place(view):
+            return
+        is_invited = self._config.node_id in membership.invited(view, self._config.membership)
+        for slot in self._slots:
+            wanted = slot.replace or (is_invited and slot.state == "idle")
+            if not wanted or slot.running:
+                continue
+            slot.replace = False
+            place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
+            variables = self._variables(place)
+            if self._spare is not None and self._spare.worker.alive:
+                spare, self._spare = self._spare, None
+                slot.start_warm(spare, slot.incarnation + 1, place.rank, current.number, variables)
+            else:
+                slot.start(slot.incarnation + 1, place.rank, current.number, variables)
+            self._again = True
+
+    def _keep_spare(self) -> None:
+        """Have a warm replacement ready while restarts are left."""
+        current = self._rendezvous.view.generation
+        if current is None or not self._config.program.warm or self._leaving is not None or self._told.closing:
+            return
+        if self._spare is not None and self._spare.worker.alive:
+            return
+        if current.restarts_used < self._config.membership.max_restarts:
+            self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
+
+    # ------------------------------------------------------------------------------- what workers do
+
+    def _on_message(self, slot: LocalSlot, message: control.Message) -> None:
+        if isinstance(message, control.Progress):
+            self._reporter.progress(message.generation)
+        elif isinstance(message, control.Committed):
+            self._reporter.committed(message.generation, message.step)
+            if message.generation == self._told.applied:
+                self._keep_spare()
+        elif isinstance(message, control.Hello):
+            self._step()
+        elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:
+            slot.state = "done"
+            self._step()
+
+    def _on_end(self, slot: LocalSlot) -> None:
+        if slot.state == "failed" and slot.failure is not None and self._leaving is None and not self._told.closing:
+            self._on_failure(slot, slot.failure)
+        elif slot.state == "failed" and self._told.closing and self._late_failure is None:
+            self._late_failure = slot.failure
+        self._step()
+
+    def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
+        view = self._rendezvous.view
+        current = view.generation
+        member = current is not None and any(
+            (m.node, m.slot, m.incarnation) == (what.node, slot.index, slot.incarnation) for m in current.members
+        )
+        self._rendezvous.publish(self._record())
+        view = self._rendezvous.view
+        self._abort_survivors(view)  # before anything slower: blocked survivors go on as soon as they hear of it
+        self._unjoined += not member
+        slot.replace = membership.may_replace(view, self._config.membership, self._unjoined)
+        if self._first_failure is None:
+            self._first_failure = what
+        self._reporter.death(what)
+
+    def _stop_workers(self, everything: bool = False) -> None:
+        """End this node's workers for a restart."""
+        for slot in self._slots:
+            if slot.running and not slot.stopping and (everything or slot.state != "done"):
+                assert slot.worker is not None
+                slot.stopping = True
+                self._spawn_task(_quietly(slot.worker.stop(self._config.shutdown_timeout_s)))
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def _close_down(self, closed: Closed) -> None:
+        if not self._told.closing:
+            self._told.closing = True
+            self._spawn_task(self._wind_up(closed))
+
+    async def _wind_up(self, closed: Closed) -> None:
+        """The job has ended: let workers finish, or stop them, and settle this node's outcome."""
+        for slot in self._slots:
+            if closed.outcome == "succeeded" and slot.state == "done":
+                slot.send(control.Finish())
+        if closed.outcome == "failed":
+            self._stop_workers(everything=True)
+        else:  # replacements that came too late
+            for slot in self._slots:
+                if slot.state in ("running", "ready") and slot.running and slot.worker is not None:
+                    slot.stopping = True
+                    self._spawn_task(_quietly(slot.worker.stop(self._config.shutdown_timeout_s)))
+        await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
+        await asyncio.sleep(0)  # the slots' own callbacks run first
+        late = self._late_failure
+        if closed.outcome == "succeeded" and late is None:
+            self._end(Outcome(code=0, reason=closed.reason))
+        else:
+            first = Failure.from_json(closed.failure) if closed.failure else self._first_failure or late
+            self._end(Outcome(code=1, reason=closed.reason if late is None else late.sentence, failure=first))
+
+    def _on_signal(self, number: int) -> None:
+        if self._leaving is not None:
+            self._reporter.always(f"{failure.signal_name(number)} again: killing the workers")
+            for slot in self._slots:
+                if slot.worker is not None:
+                    slot.worker.kill(signal.SIGKILL)
+            return
+        self._leaving = number
+        self._reporter.always(f"{failure.signal_name(number)}: asking the workers to end")
+        self._spawn_task(self._leave(number))
+        self._step()
+
+    async def _leave(self, number: int) -> None:
+        """Graceful end of this node: its workers finish their step (in place) or get the same signal."""
+        pending = []
+        for slot in self._slots:
+            if slot.worker is None or not slot.running:
+                continue
+            if slot.endpoint:
+                slot.send(control.Leave(reason=failure.signal_name(number)))
+                pending.append(_killed_after(slot, self._config.shutdown_timeout_s))
+            else:
+                slot.stopping = True
+                pending.append(_quietly(slot.worker.stop(self._config.shutdown_timeout_s, number)))
+        await asyncio.gather(*pending)
+        self._end(Outcome(code=128 + number, reason=f"ended by {failure.signal_name(number)}"))
+
+    def _spawner_lost(self) -> None:
+        self._end(Outcome(code=6, reason="the spawner process was killed; its workers died with it"))
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    # ------------------------------------------------------------------------------------------ helpers
+
+    def _record(self) -> Node:
+        config = self._config
+        return Node(
+            id=config.node_id,
+            host=config.host,
+            address=config.address,
+            master_port=config.master_port,
+            slots=tuple(slot.record for slot in self._slots),
+            leaving=self._leaving is not None,
+            rank_hint=config.rank_hint,
+            failure=self._first_failure.to_json() if self._first_failure is not None else None,
+        )
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(Outcome(code=6, reason=f"internal error: {type(error).__name__}: {error}"))
+
+
+async def _quietly(stop: Coroutine[Any, Any, int]) -> None:
+    await stop
+
+
+async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
+    worker = slot.worker
+    assert worker is not None
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(worker.ended), grace_s)
+        return
+    worker.kill(signal.SIGKILL)
+    await worker.ended
+
+
+def report_failure(outcome: Outcome, reporter: Reporter, others: Sequence[str] = ()) -> None:
+    """Print the failure report: the first cause in one line, then what the terminal has not shown yet."""
+    if outcome.failure is None:
+        reporter.always(outcome.reason)
+        return
+    reporter.always(f"job failed: {outcome.failure.sentence}")
+    for line in (*outcome.failure.details(), outcome.reason, *others):
+        print(f"  {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,65 @@
+"""The variables a worker finds: PyTorch's, so that scripts written for torchrun run unchanged, and ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one worker stands in its generation."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    node_count: int
+    generation: int
+    restarts_used: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is equal for all workers of a node."""
+
+    name: str
+    role: str = "default"
+    max_restarts: int = 0
+    secret: str = ""
+
+
+def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: str) -> dict[str, str]:
+    """The variables to set on top of `inherited` (which is looked at for OMP_NUM_THREADS only)."""
+    result = {
+        "LOCAL_RANK": place.local_rank,
+        "RANK": place.rank,
+        "GROUP_RANK": place.node_rank,
+        "ROLE_RANK": place.rank,
+        "ROLE_NAME": job.role,
+        "LOCAL_WORLD_SIZE": place.local_world_size,
+        "WORLD_SIZE": place.world_size,
+        "GROUP_WORLD_SIZE": place.node_count,
+        "ROLE_WORLD_SIZE": place.world_size,
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": place.master_port,
+        "TORCHELASTIC_RESTART_COUNT": place.restarts_used,
+        "TORCHELASTIC_MAX_RESTARTS": job.max_restarts,
+        "TORCHELASTIC_RUN_ID": job.name,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "RESILIN_JOB": job.name,
+        "RESILIN_GENERATION": place.generation,
+    }
+    if job.secret:
+        result["RESILIN_SECRET"] = job.secret
+    if place.local_world_size > 1:
+        # several workers share the cores: as torchrun does, unless the user chose
+        omp = inherited.get("OMP_NUM_THREADS") or "1"
+        result["OMP_NUM_THREADS"] = omp
+        result["OPENBLAS_NUM_THREADS"] = inherited.get("OPENBLAS_NUM_THREADS") or omp
+    return {name: str(value) for name, value in result.items()}

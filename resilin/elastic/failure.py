@@ -1,0 +1,125 @@
+"""Says who failed, how and where: one sentence first, then its traceback and last log lines. Only `read_*` do I/O."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+TAIL_LINES = 20
+_TAIL_BYTES = 16 << 10
+_CRASHES = {
+    signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The end of one worker."""
+
+    rank: int
+    local_rank: int
+    node: str
+    host: str
+    pid: int
+    generation: int
+    code: int
+    """Exit status; negative: killed by that signal."""
+    step: int | None = None
+    at: str = ""
+    type: str = ""
+    """The exception's type, when the worker could tell."""
+    message: str = ""
+    traceback: str = ""
+    log_tail: tuple[str, ...] = ()
+    """Last lines it wrote, when they were not shown on the terminal."""
+    shown: bool = False
+    """Whether its standard error went to the terminal."""
+    log_dir: str = ""
+    wall: float = 0.0
+    """Seconds since the epoch; for people."""
+
+    @property
+    def how(self) -> str:
+        """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
+        if self.type:
+            first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+            return f"raised {self.type}{': ' if first else ''}{first}"
+        if self.code < 0:
+            return f"killed by {signal_name(-self.code)}"
+        return f"exited with code {self.code}"
+
+    @property
+    def sentence(self) -> str:
+        """The first line of every report."""
+        where = f" at step {self.step}" if self.step is not None else ""
+        where += f" in {self.at}" if self.at else ""
+        return f"rank {self.rank} (host {self.host}, pid {self.pid}) {self.how}{where}"
+
+    def details(self) -> list[str]:
+        """What follows the sentence: nothing that the terminal has already shown."""
+        lines = []
+        if self.traceback and not self.shown:
+            lines += self.traceback.rstrip().splitlines()
+        elif self.log_tail:
+            lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
+        elif self.shown and self.code > 0:
+            lines.append("its own words are above")
+        if self.log_dir:
+            lines.append(f"logs: {self.log_dir}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """For the store and for the report file."""
+        return asdict(self) | {"log_tail": list(self.log_tail)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Failure:
+        """The inverse of `to_json`."""
+        return cls(**{**body, "log_tail": tuple(body.get("log_tail", ()))})
+
+
+def signal_name(number: int) -> str:
+    """ "SIGKILL" for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def fault_of(code: int) -> Literal["own", "external"]:
+    """Whether a process that ended with `code` did it itself (exit status, crash) or was killed by somebody."""
+    return "own" if code >= 0 or -code in _CRASHES else "external"
+
+
+def read_error_file(path: Path) -> dict[str, str]:
+    """`type`, `message` and `traceback` from the file named by TORCHELASTIC_ERROR_FILE; empty when there is none.
+
+    The format is torch's: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": ..., "timestamp": ...}}}.
+    """
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))["message"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    if isinstance(body, str):
+        return {"type": "", "message": body, "traceback": ""}
+    if not isinstance(body, dict):
+        return {}
+    kind, _, text = str(body.get("message", "")).partition(": ")
+    extra = body.get("extraInfo")
+    stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    return {"type": kind, "message": text, "traceback": stack}
+
+
+def read_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last lines of a log file; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines()[-lines:])

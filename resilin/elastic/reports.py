@@ -1,0 +1,146 @@
+"""What an agent tells people: one line per death, generation and recovery, and the same as JSON events for programs.
+
+Also measures a recovery: from the moment the agent hears of a death to the first step committed in a newer generation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic.failure import Failure
+from resilin.elastic.records import Generation
+
+
+class Reporter:
+    """Writes lines to `stream` and events to `event_log` (a file that gets one JSON object per line).
+
+    Use it as a context manager or call `close()`.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        event_log: Path | None = None,
+        quiet: bool = False,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._events = event_log.open("a", encoding="utf-8") if event_log is not None else None
+        self._quiet = quiet
+        self._clock = clock
+        self._death: float | None = None  # when the death under recovery was heard of
+        self._agreed: float | None = None  # when the generation that answers it was applied
+        self._resumed: float | None = None  # when its first worker said that it works on a step
+        self._sought = 0  # the number of that generation
+        self._previous: Generation | None = None
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def line(self, text: str) -> None:
+        """Say one line, unless quiet."""
+        if not self._quiet:
+            self.always(text)
+
+    def always(self, text: str) -> None:
+        """Say one line, quiet or not: for the job's end."""
+        print(f"elastic-run: {text}", file=self._stream, flush=True)
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Append one JSON event; `mono` and `wall` are added."""
+        if self._events is not None:
+            body = {"event": name, "mono": self._clock.monotonic(), "wall": self._clock.wall(), **fields}
+            self._events.write(json.dumps(body) + "\n")
+            self._events.flush()
+
+    def death(self, failure: Failure) -> None:
+        """A worker of this node died."""
+        now = self._clock.monotonic()
+        if self._death is None:
+            self._death, self._agreed, self._resumed = now, None, None
+        step = f" at step {failure.step}" if failure.step is not None else ""
+        self.line(f"worker died: rank {failure.rank} (pid {failure.pid}) {failure.how}{step}")
+        self.event("death", **failure.to_json())
+
+    def lost(self, ranks: list[int], node: str) -> None:
+        """Another node went away without a word."""
+        if self._death is None:
+            self._death, self._agreed, self._resumed = self._clock.monotonic(), None, None
+        self.line(f"node {node} is gone, and with it rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}")
+        self.event("lost", node=node, ranks=ranks)
+
+    def generation(self, new: Generation) -> None:
+        """A generation was applied on this node."""
+        previous, self._previous = self._previous, new
+        if self._death is not None and self._agreed is None:
+            self._agreed, self._sought = self._clock.monotonic(), new.number
+        self.event(
+            "generation",
+            number=new.number,
+            kind=new.kind,
+            boundary=new.boundary,
+            size=len(new.members),
+            nodes=list(new.nodes),
+            restarts_used=new.restarts_used,
+            reason=new.reason,
+        )
+        if previous is not None:
+            self.line(f"generation {new.number}: {_describe(previous, new)}")
+
+    def progress(self, generation: int) -> None:
+        """A worker of this node works on a step of `generation`."""
+        if self._agreed is not None and self._resumed is None and generation >= self._sought:
+            self._resumed = self._clock.monotonic()
+
+    def committed(self, generation: int, step: int) -> None:
+        """A worker of this node committed a step."""
+        if self._death is None or self._agreed is None or generation < self._sought:
+            return
+        now = self._clock.monotonic()
+        death, agreed, resumed = self._death, self._agreed, self._resumed
+        self._death = self._agreed = self._resumed = None
+        self.line(f"recovered in {(now - death) * 1e3:.1f} ms (death seen -> next committed step)")
+        self.event(
+            "recovered",
+            generation=generation,
+            step=step,
+            total_ms=(now - death) * 1e3,
+            agree_ms=(agreed - death) * 1e3,
+            rewire_ms=((resumed or now) - agreed) * 1e3,
+            first_step_ms=(now - resumed) * 1e3 if resumed is not None else None,
+        )
+
+
+def _describe(old: Generation, new: Generation) -> str:
+    size = f"{len(new.members)} worker{'s' if len(new.members) != 1 else ''}"
+    if new.kind == "restart":
+        return f"{size}, all started again ({new.reason}; {new.restarts_used} restarts used)"
+    before = {(m.node, m.slot, m.incarnation): m.rank for m in old.members}
+    slots = {(m.node, m.slot) for m in old.members}
+    stay, come = [], []
+    for member in new.members:
+        known = before.get((member.node, member.slot, member.incarnation))
+        if known is None:
+            what = (
+                "joined" if member.node not in old.nodes and (member.node, member.slot) not in slots else "replacement"
+            )
+            come.append((what, member.rank))
+        elif known == member.rank:
+            stay.append(f"rank {known} goes on")
+        else:
+            stay.append(f"rank {known} goes on as rank {member.rank}")
+    if come:
+        names = [
+            f"replacement joined as rank {rank}" if what == "replacement" else f"rank {rank} joined"
+            for what, rank in come
+        ]
+        return f"{size}, {', '.join(names)}"
+    tail = ", ".join(stay) if len(stay) <= 4 else f"{len(stay)} go on"
+    return f"{size} (was {len(old.members)}), {tail}"

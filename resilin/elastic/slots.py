@@ -1,0 +1,236 @@
+"""One place for a worker on this node: which process is in it, what that process last said, and how it ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic import control, failure
+from resilin.elastic.failure import Failure
+from resilin.elastic.records import Slot, SlotState
+from resilin.elastic.streams import Plan, WorkerStreams
+from resilin.elastic.supervise import Command, Supervisor, Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What every worker of this node runs."""
+
+    command: tuple[str, ...]
+    """The whole command line."""
+    argv: tuple[str, ...]
+    """The part after the interpreter: what a warm spare needs."""
+    module: bool = False
+    warm: bool = True
+    """Whether a spare interpreter can become it (not with `--no-python`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """What a slot needs of its agent."""
+
+    node_id: str
+    host: str
+    role: str
+    program: Program
+    plan: Plan
+    supervisor: Supervisor
+    inherited: Mapping[str, str]
+    on_message: Callable[[LocalSlot, control.Message], None]
+    on_end: Callable[[LocalSlot], None]
+    clock: Clock = SYSTEM
+
+
+class LocalSlot:
+    """A slot and the process in it. `state` and its neighbours are what the node record shows."""
+
+    def __init__(self, index: int, owner: Owner) -> None:
+        self.index = index
+        self._owner = owner
+        self.state: SlotState = "idle"
+        self.incarnation = 0
+        self.endpoint = ""
+        self.fault: str = ""
+        self.worker: Worker | None = None
+        self.streams: WorkerStreams | None = None
+        self.failure: Failure | None = None
+        self.stopping = False  # asked to end for a restart: its end is no failure
+        self.replace = False  # its last process failed and may be replaced
+        self._reset(rank=0, generation=0)
+
+    def _reset(self, rank: int, generation: int) -> None:
+        self.rank = rank
+        self.generation = generation  # of the last world it was given, or was started for
+        self.sent = 0  # number of the last world sent
+        self.aborted = 0  # number of the last generation aborted
+        self.step: int | None = None
+        self.at = ""
+        self.report: Mapping[str, Any] = {}
+        self.stopping = self.replace = False
+        self.endpoint = ""
+        self.failure = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is in it, whatever its state."""
+        return self.worker is not None and self.worker.alive
+
+    @property
+    def record(self) -> Slot:
+        """The slot as the store shows it."""
+        return Slot(
+            index=self.index,
+            incarnation=self.incarnation,
+            state=self.state,
+            endpoint=self.endpoint,
+            pid=self.worker.pid if self.worker is not None and self.worker.alive else 0,
+            fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
+        )
+
+    # --------------------------------------------------------------------------------------- starting
+
+    def start(self, incarnation: int, rank: int, generation: int, variables: Callable[[str], dict[str, str]]) -> None:
+        """Start a fresh process. `variables` makes its environment from the path of its error file."""
+        self._prepare(incarnation, rank, generation)
+        assert self.streams is not None
+        command = Command(
+            argv=self._owner.program.command,
+            env={**self._owner.inherited, **variables(str(self.streams.error_file))},
+            stdout=self.streams.fd("stdout"),
+            stderr=self.streams.fd("stderr"),
+        )
+        worker = self._owner.supervisor.start(command, lambda message: self._said(worker, message))
+        self.streams.started()
+        self._adopt(worker)
+
+    def start_warm(
+        self,
+        spare: Spare,
+        incarnation: int,
+        rank: int,
+        generation: int,
+        variables: Callable[[str], dict[str, str]],
+    ) -> None:
+        """Let a spare become this slot's process."""
+        self._prepare(incarnation, rank, generation)
+        assert self.streams is not None
+        paths = {}
+        for name in ("stdout", "stderr"):
+            fd = self.streams.fd(name)
+            paths[name] = f"/proc/{os.getpid()}/fd/{fd}" if fd is not None else ""
+        program = self._owner.program
+        spare.worker.send(
+            control.Start(
+                argv=program.argv, env=variables(str(self.streams.error_file)), module=program.module, **paths
+            )
+        )
+        worker = spare.worker
+        spare.hand_over(lambda message: self._said(worker, message))
+        self._adopt(worker)
+
+    def _prepare(self, incarnation: int, rank: int, generation: int) -> None:
+        if self.streams is not None:
+            self.streams.close()
+        self._reset(rank, generation)
+        self.incarnation = incarnation
+        owner = self._owner
+        folder = owner.plan.folder(max(0, generation - 1), self.index)
+        self.streams = WorkerStreams(
+            owner.plan, folder, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
+        )
+
+    def _adopt(self, worker: Worker) -> None:
+        self.state = "running"
+        self.worker = worker
+        worker.ended.add_done_callback(lambda _: self._ended(worker))
+
+    # ---------------------------------------------------------------------------------------- running
+
+    def _said(self, worker: Worker, message: control.Message) -> None:
+        if worker is not self.worker:
+            return
+        if isinstance(message, control.Progress):
+            self.step, self.at = message.step, message.at
+        elif isinstance(message, control.Committed):
+            self.step, self.at = message.step + 1, ""
+        elif isinstance(message, control.Failed):
+            self.report = message.report
+        elif isinstance(message, control.Hello):
+            self.endpoint = message.endpoint
+            self.state = "ready"
+            if self.streams is not None:
+                self.streams.started()
+        self._owner.on_message(self, message)
+
+    def send(self, message: control.Message) -> None:
+        """Send to the process, if there is one."""
+        if self.worker is not None and self.worker.alive:
+            self.worker.send(message)
+
+    # ----------------------------------------------------------------------------------------- ending
+
+    def _ended(self, worker: Worker) -> None:
+        if worker is not self.worker or worker.code is None:
+            return
+        if self.streams is not None:
+            self.streams.close()
+        if self.stopping:
+            self.state = "idle"
+        elif worker.code == 0:
+            self.state = "left" if self.state == "ready" else "done"
+        else:
+            self.state = "failed"
+            self.failure = self._describe(worker)
+            # a worker that raised may still be killed on its way out: its own words count
+            self.fault = "own" if self.report else failure.fault_of(worker.code)
+        self._owner.on_end(self)
+
+    def _describe(self, worker: Worker) -> Failure:
+        streams, owner = self.streams, self._owner
+        assert streams is not None
+        assert worker.code is not None
+        told: Mapping[str, Any] = self.report or failure.read_error_file(streams.error_file)
+        if worker.refused is not None:
+            told = {"type": "OSError", "message": f"cannot run {owner.program.command[0]}: {worker.refused.strerror}"}
+        step = told.get("step", self.step)
+        return Failure(
+            rank=self.rank,
+            local_rank=self.index,
+            node=owner.node_id,
+            host=owner.host,
+            pid=worker.pid,
+            generation=self.generation,
+            code=worker.code,
+            step=step if isinstance(step, int) else None,
+            at=str(told.get("at", self.at)),
+            type=str(told.get("type", "")),
+            message=str(told.get("message", "")),
+            traceback=str(told.get("traceback", "")),
+            log_tail=streams.tail(),
+            shown=streams.stderr_shown,
+            log_dir=str(streams.folder) if owner.plan.keep else "",
+            wall=owner.clock.wall(),
+        )
+
+
+class Spare:
+    """A warm process that has done its imports and waits to become a worker."""
+
+    def __init__(self, supervisor: Supervisor, interpreter: str, inherited: Mapping[str, str]) -> None:
+        self._on_message: Callable[[control.Message], None] | None = None
+        self.ready = False
+        command = Command(argv=(interpreter, "-u", "-m", "resilin.elastic.warm"), env=inherited)
+        self.worker = supervisor.start(command, self._said)
+
+    def hand_over(self, on_message: Callable[[control.Message], None]) -> None:
+        """From now on its messages go to `on_message`."""
+        self._on_message = on_message
+
+    def _said(self, message: control.Message) -> None:
+        if self._on_message is not None:
+            self._on_message(message)
+        elif isinstance(message, control.Ready):
+            self.ready = True

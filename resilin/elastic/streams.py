@@ -1,0 +1,203 @@
+"""Where a worker's standard output and error go: the terminal, a file, or both with a prefix.
+
+    nothing asked      inherited: the worker writes to the launcher's own streams, nothing in between
+    redirect           the worker writes to its file, nothing in between
+    tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed)
+
+Folders: `<base>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`; never deleted by a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import string
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from resilin.elastic import failure
+from resilin.errors import UsageError
+
+Name = Literal["stdout", "stderr"]
+_BIT: dict[Name, int] = {"stdout": 1, "stderr": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the user asked for, as torchrun's flags have it: 0 none, 1 stdout, 2 stderr, 3 both."""
+
+    default: int = 0
+    by_rank: Mapping[int, int] = field(default_factory=dict)
+    """By local rank; overrides `default`."""
+
+    @classmethod
+    def parse(cls, text: str, flag: str) -> Choice:
+        """From "3" or "0:1,1:3"; UsageError names `flag`."""
+        try:
+            if ":" not in text:
+                choice = cls(default=int(text))
+            else:
+                pairs = [part.split(":") for part in text.split(",")]
+                choice = cls(by_rank={int(rank): int(value) for rank, value in pairs})
+        except ValueError:
+            choice = cls(default=-1)
+        if not all(0 <= value <= 3 for value in (choice.default, *choice.by_rank.values())):
+            raise UsageError(f"{flag}: expected 0, 1, 2, 3 or a map like 0:1,1:3, got {text!r}")
+        return choice
+
+    def has(self, local_rank: int, name: Name) -> bool:
+        """Whether stream `name` of `local_rank` is chosen."""
+        return bool(self.by_rank.get(local_rank, self.default) & _BIT[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How the output of all workers of a node is treated."""
+
+    base: Path
+    """The folder of this run on this node."""
+    keep: bool
+    """Whether the user asked for the folder (`--log-dir`); otherwise it is temporary."""
+    redirects: Choice = field(default_factory=Choice)
+    tee: Choice = field(default_factory=Choice)
+    shown_ranks: frozenset[int] | None = None
+    """Local ranks whose output may reach the terminal; None: all."""
+    prefix: str = ""
+    """Template for prefixes: ${role_name} ${local_rank} ${rank} ${hostname}; empty: torchrun's `[default0]:`."""
+
+    def folder(self, attempt: int, local_rank: int) -> Path:
+        """The folder of one worker of one attempt, made now. An attempt that had one already gets a new name."""
+        path = self.base / f"attempt_{attempt}" / str(local_rank)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def on_terminal(self, local_rank: int, name: Name) -> bool:
+        """Whether people see this stream."""
+        if self.shown_ranks is not None and local_rank not in self.shown_ranks:
+            return False
+        return self.tee.has(local_rank, name) or not self.redirects.has(local_rank, name)
+
+    def in_file(self, local_rank: int, name: Name) -> bool:
+        """Whether this stream is kept in a file."""
+        return not self.on_terminal(local_rank, name) or self.tee.has(local_rank, name)
+
+    def prefix_for(self, local_rank: int, rank: int, role: str, host: str) -> str:
+        """The text before each line of a teed stream."""
+        if not self.prefix:
+            return f"[{role}{local_rank}]:"
+        values = {"role_name": role, "local_rank": local_rank, "rank": rank, "hostname": host}
+        return string.Template(self.prefix).safe_substitute(values)
+
+
+class Pump:
+    """Copies one pipe to a file and the terminal, line by line. Ends at end of file or `close()`."""
+
+    def __init__(self, file: BinaryIO, terminal: BinaryIO, prefix: Callable[[], str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._file = file
+        self._terminal = terminal
+        self._prefix = prefix
+        self._rest = b""
+        self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read_fd, False)
+        self._open = True
+        self._loop.add_reader(self._read_fd, self._read)
+
+    def started(self) -> None:
+        """The worker has its end of the pipe: give up ours, so that end of file arrives when it ends."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def close(self) -> None:
+        """Copy what is there and stop."""
+        self.started()
+        if self._open:
+            self._read()
+        if self._open:
+            self._end()
+
+    def _read(self) -> None:
+        while self._open:
+            try:
+                data = os.read(self._read_fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._end()
+                return
+            self._file.write(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._show(lines)
+
+    def _show(self, lines: list[bytes]) -> None:
+        if lines:
+            head = self._prefix().encode()
+            self._terminal.write(b"".join(head + line + b"\n" for line in lines))
+            self._terminal.flush()
+
+    def _end(self) -> None:
+        self._open = False
+        self._loop.remove_reader(self._read_fd)
+        os.close(self._read_fd)
+        if self._rest:
+            self._show([self._rest])
+        self._file.close()
+
+
+class WorkerStreams:
+    """The streams of one worker. Make it before the worker starts, call `started()` after, `close()` at its end.
+
+    `identity` gives (local rank, rank) at the time a line is shown: a warm spare gets its rank late.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, local_rank: int, role: str, host: str, identity: Callable[[], tuple[int, int]]
+    ) -> None:
+        self.folder = folder
+        self.error_file = folder / "error.json"
+        self._plan = plan
+        self._local_rank = local_rank
+        self._pumps: dict[Name, Pump] = {}
+        self._files: dict[Name, BinaryIO] = {}
+        for name in ("stdout", "stderr"):
+            if not plan.in_file(local_rank, name):
+                continue
+            file = (folder / f"{name}.log").open("ab", buffering=0)
+            if plan.on_terminal(local_rank, name):
+                terminal = getattr(sys, name).buffer
+                prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
+                self._pumps[name] = Pump(file, terminal, prefix)
+            else:
+                self._files[name] = file
+
+    def fd(self, name: Name) -> int | None:
+        """The descriptor to give to the worker; None: it inherits."""
+        if name in self._pumps:
+            return self._pumps[name].write_fd
+        return self._files[name].fileno() if name in self._files else None
+
+    def started(self) -> None:
+        """The worker holds its descriptors."""
+        for pump in self._pumps.values():
+            pump.started()
+        for file in self._files.values():
+            file.close()
+
+    def close(self) -> None:
+        """Show and store what is left in the pipes."""
+        self.started()
+        for pump in self._pumps.values():
+            pump.close()
+
+    @property
+    def stderr_shown(self) -> bool:
+        """Whether people have seen its standard error already."""
+        return self._plan.on_terminal(self._local_rank, "stderr")
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of its standard error when it went to a file alone."""
+        return () if self.stderr_shown else failure.read_tail(self.folder / "stderr.log")

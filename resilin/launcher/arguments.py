@@ -1,0 +1,179 @@
+"""The command line of `elastic-run`: torchrun's flags, names and defaults, each with an environment variable.
+
+Every long flag is accepted with dashes and with underscores. A flag that is not given takes its value from
+RESILIN_<NAME>, else from PET_<NAME> (torchrun's), else from its default.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from resilin._base import env
+from resilin.launcher import exit_codes
+
+_DESCRIPTION = """\
+Start the workers of a training job on this node and keep the job going when workers or nodes come and go.
+It takes torchrun's options and gives workers torchrun's environment variables."""
+
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with dash and underscore spellings, defaults from the environment, and one-line errors."""
+
+    def flag(self, name: str, *short: str, **options: Any) -> None:
+        """Add `--name`; its environment variables become its default."""
+        dest = name.lstrip("-").replace("-", "_")
+        spellings = list(dict.fromkeys((name, "--" + dest)))
+        given = env.get(f"RESILIN_{dest.upper()}") or env.get(f"PET_{dest.upper()}")
+        if given is not None:
+            is_switch = options.get("action") == "store_true"
+            options["default"] = given.lower() in ("1", "true", "yes", "on") if is_switch else given
+        self.add_argument(*short, *spellings, dest=dest, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """One line, no usage dump."""
+        self.exit(exit_codes.USAGE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser. Values that need more than argparse are checked in `launcher.plan`."""
+    result = _Parser(
+        prog="elastic-run",
+        description=_DESCRIPTION,
+        epilog=exit_codes.HELP + "\nEvery flag can be given as RESILIN_<FLAG> or PET_<FLAG> in the environment.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_size(result)
+    _add_rendezvous(result)
+    _add_program(result)
+    _add_output(result)
+    result.add_argument("training_script", help="the program: a script, a module (-m) or any command (--no-python)")
+    result.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
+    return result
+
+
+def _add_size(p: _Parser) -> None:
+    p.flag("--nnodes", default="1:1", metavar="MIN:MAX", help="nodes: a number or a range (default 1:1)")
+    p.flag(
+        "--nproc-per-node", default="1", metavar="N", help="workers per node: a number, auto, cpu or gpu (default 1)"
+    )
+    p.flag(
+        "--max-restarts",
+        default=0,
+        type=int,
+        metavar="N",
+        help="failures answered with a new worker, over the whole job (default 0)",
+    )
+    p.flag("--node-rank", default=-1, type=int, metavar="R", help="this node's place in a static job")
+    p.flag("--role", default="default", help="a name for the workers, used in prefixes (default: default)")
+
+
+def _add_rendezvous(p: _Parser) -> None:
+    p.flag("--standalone", action="store_true", help="one node that needs nobody: no endpoint, a secret of its own")
+    p.flag(
+        "--rdzv-backend",
+        default="",
+        metavar="NAME",
+        help="embedded (also: c10d), etcd, file or static; default: embedded with an endpoint, else static",
+    )
+    p.flag(
+        "--rdzv-endpoint",
+        default="",
+        metavar="HOST:PORT",
+        help="where the nodes meet; for file: a folder; for etcd: one or several, separated by commas",
+    )
+    p.flag("--rdzv-id", default="none", metavar="JOB", help="the job's name (default none)")
+    p.flag(
+        "--rdzv-conf",
+        default="",
+        metavar="K=V,...",
+        help="join_timeout (600), last_call_timeout (0.5), read_timeout (30), lease_ttl (5), is_host; seconds",
+    )
+    p.flag("--master-addr", default="127.0.0.1", metavar="HOST", help="static: address of the node with rank 0")
+    p.flag(
+        "--master-port",
+        default=None,
+        type=int,
+        metavar="PORT",
+        help="static: rank 0's port (default 29500); otherwise a free port is held",
+    )
+    p.flag(
+        "--local-addr",
+        default=None,
+        metavar="HOST",
+        help="this node's address; default: the interface towards the endpoint",
+    )
+    p.flag("--secret-file", default=None, metavar="FILE", help="holds the job's secret; default: RESILIN_SECRET")
+    p.flag(
+        "--monitor-interval",
+        default=0.1,
+        type=float,
+        metavar="S",
+        help="accepted; deaths are seen at once, nothing is polled",
+    )
+    p.flag(
+        "--start-method",
+        default="spawn",
+        choices=["spawn", "fork", "forkserver"],
+        help="accepted; workers are always fresh processes",
+    )
+    p.flag(
+        "--shutdown-timeout",
+        default=None,
+        type=float,
+        metavar="S",
+        help="between asking a worker to end and killing it (default 30)",
+    )
+    p.flag(
+        "--signals-to-handle",
+        default=_SIGNALS,
+        metavar="NAMES",
+        help=f"signals that end the job gracefully (default {_SIGNALS})",
+    )
+
+
+def _add_program(p: _Parser) -> None:
+    p.flag("--module", "-m", action="store_true", help="the program is a Python module")
+    p.flag("--no-python", action="store_true", help="the program is not Python: run it as it stands")
+    p.flag("--run-path", action="store_true", help="accepted; scripts run as __main__ anyway")
+
+
+def _add_output(p: _Parser) -> None:
+    p.flag(
+        "--log-dir",
+        default=None,
+        metavar="DIR",
+        help="keep output and error files under DIR/<job>_<random>/attempt_<n>/<local rank>/",
+    )
+    p.flag(
+        "--redirects",
+        "-r",
+        default="0",
+        metavar="R",
+        help="output to files: 0 none, 1 stdout, 2 stderr, 3 both, or a map 0:1,1:3",
+    )
+    p.flag("--tee", "-t", default="0", metavar="T", help="output to files and terminal; values as for --redirects")
+    p.flag(
+        "--log-line-prefix-template",
+        default="",
+        metavar="T",
+        help="before teed lines; knows ${role_name} ${local_rank} ${rank} ${hostname}",
+    )
+    p.flag(
+        "--local-ranks-filter",
+        default="",
+        metavar="R,...",
+        help="local ranks whose output reaches the terminal (default all)",
+    )
+    p.flag("--event-log", default=None, metavar="FILE", help="append JSON events: death, generation, recovered")
+    p.flag("--quiet", "-q", action="store_true", help="no lines about deaths, generations and recoveries")
+    p.flag("--verbose", "-v", action="store_true", help="log what the agent decides and why")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse `argv` (None: the process's own). Exits with code 2 on a mistake, 0 after --help."""
+    return parser().parse_args(argv)

@@ -1,0 +1,112 @@
+"""`elastic-run`: starts a training job's workers on this node and keeps the job going."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from resilin._base import env, log
+from resilin.elastic.agent import Agent, AgentConfig, Outcome, report_failure
+from resilin.elastic.reports import Reporter
+from resilin.elastic.streams import Plan
+from resilin.elastic.supervise import SpawnerProcess
+from resilin.errors import ResilinError
+from resilin.launcher import arguments, exit_codes, hosting, plan
+from resilin.launcher.hosting import OpenStore
+from resilin.launcher.plan import LaunchPlan
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (None: the process's own) and return the exit code."""
+    args = arguments.parse(argv)
+    log.configure("INFO" if args.verbose else env.get("LOGLEVEL", "WARNING") or "WARNING")
+    try:
+        return launch(plan.make(args), quiet=args.quiet)
+    except ResilinError as error:
+        print(f"elastic-run: error: {error}", file=sys.stderr, flush=True)
+        return exit_codes.of(error)
+
+
+def launch(what: LaunchPlan, *, quiet: bool = False, reporter: Reporter | None = None) -> int:
+    """Carry out a plan; returns the exit code of `elastic-run`."""
+    with contextlib.ExitStack() as stack:
+        base = _folder(what)
+        # before threads and sockets are there; removes the temporary folder even when this process is killed
+        process = SpawnerProcess(folders=() if what.log_dir else (str(base),))
+        stack.callback(process.close)
+        if reporter is None:
+            reporter = Reporter(event_log=what.event_log, quiet=quiet)
+        stack.callback(reporter.close)
+        port = stack.enter_context(hosting.held_port(what.master_port))
+        opened = hosting.open_store(what.meeting, what.job.secret)
+        stack.callback(opened.close)
+        outcome = asyncio.run(_run(what, base, port, opened, process, reporter))
+        opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
+        _report(what, base, outcome, reporter)
+        return outcome.code
+
+
+async def _run(
+    what: LaunchPlan, base: Path, port: int, opened: OpenStore, process: SpawnerProcess, reporter: Reporter
+) -> Outcome:
+    host = socket.gethostname()
+    config = AgentConfig(
+        job=what.job,
+        membership=what.membership,
+        program=what.program,
+        plan=Plan(
+            base=base,
+            keep=what.log_dir is not None,
+            redirects=what.redirects,
+            tee=what.tee,
+            shown_ranks=what.shown_ranks,
+            prefix=what.prefix,
+        ),
+        node_id=f"{host}-{os.getpid()}-{secrets.token_hex(3)}",
+        host=host,
+        address=what.address,
+        master_port=port,
+        workers=what.workers,
+        inherited=env.snapshot(),
+        rank_hint=what.rank_hint,
+        shutdown_timeout_s=what.shutdown_timeout_s,
+        join_timeout_s=what.meeting.join_timeout_s,
+        lease_ttl_s=what.meeting.lease_ttl_s,
+        signals=what.signals,
+        store_in_process=opened.in_process,
+    )
+    return await Agent(config, opened.store, process, reporter).run()
+
+
+def _folder(what: LaunchPlan) -> Path:
+    """The folder of this run: `<log_dir>/<job>_<random>`, or a temporary one."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in what.job.name)
+    if what.log_dir is None:
+        return Path(tempfile.mkdtemp(prefix=f"resilin_{name}_"))
+    what.log_dir.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}_", dir=what.log_dir))
+
+
+def _report(what: LaunchPlan, base: Path, outcome: Outcome, reporter: Reporter) -> None:
+    reporter.event("end", code=outcome.code, reason=outcome.reason)
+    if outcome.code == exit_codes.OK:
+        return
+    if outcome.failure is not None and what.log_dir is not None:
+        path = base / "failure.json"
+        body = {"sentence": outcome.failure.sentence, "reason": outcome.reason, **outcome.failure.to_json()}
+        path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        report_failure(outcome, reporter, (f"report: {path}",))
+    else:
+        report_failure(outcome, reporter)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

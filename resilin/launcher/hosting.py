@@ -1,0 +1,125 @@
+"""Opens the store a job meets in: memory of this process, a server here, or a client of one elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from resilin._base.clock import SYSTEM, Deadline
+from resilin.errors import StoreError, StoreTimeout, UsageError
+from resilin.launcher.plan import Meeting, split_endpoint
+from resilin.store.base import Store
+from resilin.store.connect import connect
+from resilin.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from resilin.store.server import StoreServer
+
+CALL_TIMEOUT_S = 5.0  # one call to the store
+LINGER_S = 1.0  # on top of the lease: how long a host waits for the others to have left
+PING_TIMEOUT_S = 2.0  # one attempt to reach it at the start
+_RETRY_S = 0.2
+
+
+class OpenStore:
+    """A store and what serves it. `in_process`: it is memory of this process, calls never block."""
+
+    def __init__(self, store: Store, *, in_process: bool = False, server: StoreServer | None = None) -> None:
+        self.store = store
+        self.in_process = in_process
+        self._server = server
+
+    def linger(self, job: str, seconds: float) -> None:
+        """As the host: wait until every other node has left, at most `seconds`."""
+        if self._server is None:
+            return
+        prefix = f"/resilin/{job}/nodes/"
+        changed = threading.Event()
+        deadline = Deadline(seconds)
+        with self.store.watch(prefix, lambda events: changed.set()):
+            while self.store.range(prefix)[0] and not deadline.passed():
+                changed.wait(deadline.left())
+                changed.clear()
+
+    def close(self) -> None:
+        """Stop serving and free the store."""
+        if self._server is not None:
+            self._server.close()
+        self.store.close()
+
+
+def open_store(meeting: Meeting, secret: str) -> OpenStore:
+    """The store of `meeting`. StoreTimeout or StoreError (exit code 3) when it cannot be reached or served."""
+    if meeting.backend == "standalone":
+        return OpenStore(MemoryStore(SYSTEM), in_process=True)
+    if meeting.backend == "file":
+        return OpenStore(connect(f"file://{os.path.abspath(meeting.endpoint)}"))
+    if meeting.backend == "etcd":
+        return _reach(meeting, "an etcd", None)
+    host, port = split_endpoint(meeting.endpoint)
+    if meeting.is_host or (meeting.is_host is None and _is_own(host)):
+        served = _serve(host, port, secret, must=bool(meeting.is_host))
+        if served is not None:
+            return served
+    return _reach(meeting, "the store of another elastic-run", secret or None)
+
+
+def _serve(host: str, port: int, secret: str, must: bool) -> OpenStore | None:
+    """A server on host:port over memory of this process; None when another one is there already."""
+    from resilin.store.server import StoreServer  # loads gRPC (0.1 s), which most launches never need
+
+    state = MemoryStore(SYSTEM)
+    try:
+        return OpenStore(state, in_process=True, server=StoreServer(state, host, port, secret or None))
+    except UsageError as error:
+        state.close()
+        if must:
+            raise StoreError(str(error)) from None
+        return None
+
+
+def _reach(meeting: Meeting, expected: str, secret: str | None) -> OpenStore:
+    """A client that has had an answer. Other nodes may be started before the one that serves, so it keeps trying."""
+    scheme = "etcd" if meeting.backend == "etcd" else "embedded"
+    url = meeting.endpoint if "://" in meeting.endpoint else f"{scheme}://{meeting.endpoint}"
+    deadline = Deadline(meeting.connect_timeout_s)
+    while True:
+        try:
+            connect(url, secret, max(0.1, min(PING_TIMEOUT_S, deadline.left() or 0.0))).close()
+            return OpenStore(connect(url, secret, CALL_TIMEOUT_S))
+        except StoreTimeout:
+            if deadline.passed():
+                raise StoreTimeout(
+                    f"{meeting.endpoint} did not answer within {meeting.connect_timeout_s:g} s, expected {expected} "
+                    "there. Is it running, is the address right, does a firewall block the port?"
+                ) from None
+            SYSTEM.sleep(min(_RETRY_S, deadline.left() or 0.0))
+
+
+def _is_own(host: str) -> bool:
+    """Whether `host` names an address of this machine."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(address)
+        return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def held_port(port: int) -> Iterator[int]:
+    """Hold a port for rank 0: bound but not listening, so nobody else gets it and rank 0 (SO_REUSEADDR) still can."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind(("", port))
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise StoreError(f"--master-port {port} {why}; choose another one") from None
+        yield int(holder.getsockname()[1])

@@ -1,0 +1,295 @@
+"""Turns the command line into what will be done, and refuses what cannot work. Starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from resilin._base import env
+from resilin._base.auth import new_secret
+from resilin._base.host import cpu_count, is_loopback
+from resilin.elastic import environment, membership
+from resilin.elastic.slots import Program
+from resilin.elastic.streams import Choice
+from resilin.errors import SecretRequired, UsageError
+
+Backend = Literal["standalone", "embedded", "etcd", "file"]
+_N = TypeVar("_N", int, float)
+DEFAULT_PORT = 29400  # as torchrun's c10d backend
+DEFAULT_MASTER_PORT = 29500
+_BACKENDS = {"embedded": "embedded", "c10d": "embedded", "etcd": "etcd", "etcd-v2": "etcd", "file": "file"}
+# keys of torchrun that have no meaning here: accepted, so that scripts need no change
+_IGNORED_CONF = {
+    "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "cas_backoff_max_seconds",
+    "store_type", "protocol", "timeout", "rank",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where the nodes meet."""
+
+    backend: Backend
+    endpoint: str
+    """host:port; several for etcd; a folder for file; empty for standalone."""
+    is_host: bool | None
+    """Embedded: whether this node serves the store. None: when the endpoint's address is its own and is free."""
+    connect_timeout_s: float
+    join_timeout_s: float
+    lease_ttl_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """A command line that can be carried out."""
+
+    meeting: Meeting
+    job: environment.Job
+    membership: membership.Config
+    program: Program
+    workers: int
+    address: str
+    master_port: int
+    """0: any free port."""
+    rank_hint: int
+    shutdown_timeout_s: float
+    signals: tuple[int, ...]
+    log_dir: Path | None
+    redirects: Choice
+    tee: Choice
+    shown_ranks: frozenset[int] | None
+    prefix: str
+    event_log: Path | None
+
+
+def make(args: argparse.Namespace) -> LaunchPlan:
+    """The plan for parsed arguments. UsageError or SecretRequired says what is wrong and what to do."""
+    low, high = _nodes(args.nnodes)
+    conf = _conf(args.rdzv_conf)
+    workers = _workers(str(args.nproc_per_node))
+    meeting = _meeting(args, high, conf)
+    secret = _secret(args, meeting)
+    address = args.local_addr or _own_address(meeting, args)
+    _refuse_open_listening(meeting, address, secret)
+    standalone = meeting.backend == "standalone"
+    name = args.rdzv_id if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
+    config = membership.Config(
+        min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
+        last_call_s=conf.get("last_call_timeout", 0.5),
+    )  # fmt: skip
+    timeout = args.shutdown_timeout or env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or 30.0
+    return LaunchPlan(
+        meeting=meeting,
+        job=environment.Job(name=name, role=args.role, max_restarts=config.max_restarts, secret=secret),
+        membership=config,
+        program=_program(args),
+        workers=workers,
+        address=address,
+        master_port=_master_port(args),
+        rank_hint=int(args.node_rank),
+        shutdown_timeout_s=_at_least("--shutdown-timeout", float(timeout), 0.0),
+        signals=_signals(args.signals_to_handle),
+        log_dir=Path(args.log_dir) if args.log_dir else None,
+        redirects=Choice.parse(str(args.redirects), "--redirects"),
+        tee=Choice.parse(str(args.tee), "--tee"),
+        shown_ranks=_ranks(args.local_ranks_filter),
+        prefix=args.log_line_prefix_template,
+        event_log=Path(args.event_log) if args.event_log else None,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ size
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    try:
+        low, _, high = text.partition(":")
+        result = int(low), int(high or low)
+    except ValueError:
+        result = (0, 0)
+    if not 1 <= result[0] <= result[1]:
+        raise UsageError(f"--nnodes: expected a number or MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
+    return result
+
+
+def _workers(text: str) -> int:
+    if text in ("auto", "cpu", "gpu"):
+        gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+        if text == "gpu" and gpus == 0:
+            raise UsageError("--nproc-per-node gpu: this node has no NVIDIA device (/dev/nvidia0 is missing)")
+        return gpus if gpus and text != "cpu" else cpu_count()
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--nproc-per-node: expected a number of at least 1, auto, cpu or gpu, got {text!r}")
+    return int(text)
+
+
+def _at_least(flag: str, value: _N, least: float) -> _N:
+    if value < least:
+        raise UsageError(f"{flag}: expected at least {least:g}, got {value:g}")
+    return value
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}") from None
+
+
+def _signals(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(signal.Signals[name.strip().upper()] for name in text.split(",") if name.strip())
+    except KeyError as error:
+        raise UsageError(f"--signals-to-handle: {error.args[0]} is no signal's name") from None
+
+
+# --------------------------------------------------------------------------------------------- meeting
+
+
+def _conf(text: str) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for pair in filter(None, text.split(",")):
+        key, _, value = pair.partition("=")
+        key = key.strip()
+        if key in _IGNORED_CONF:
+            continue
+        if key not in ("join_timeout", "last_call_timeout", "read_timeout", "lease_ttl", "is_host"):
+            raise UsageError(
+                f"--rdzv-conf: unknown key {key!r}; known: join_timeout, last_call_timeout, "
+                "read_timeout, lease_ttl, is_host"
+            )
+        try:
+            words = {"true": 1.0, "false": 0.0}
+            result[key] = words[value.lower()] if value.lower() in words else float(value)
+        except ValueError:
+            raise UsageError(f"--rdzv-conf: {key} expects a number, got {value!r}") from None
+    return result
+
+
+def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Meeting:
+    name, endpoint = args.rdzv_backend, args.rdzv_endpoint
+    is_host = bool(conf["is_host"]) if "is_host" in conf else None
+    if args.standalone or (most == 1 and not endpoint and name in ("", "c10d", "embedded", "static")):
+        if most != 1:
+            raise UsageError(f"--standalone is for one node, but --nnodes is {args.nnodes}: leave one of them out")
+        backend, endpoint = "standalone", ""
+    elif name == "static" or (name == "" and not endpoint and args.node_rank >= 0):
+        if args.node_rank < 0:
+            raise UsageError("--rdzv-backend static: expected --node-rank 0, 1, ... on each node")
+        # rank 0's port is the workers' own: the agents meet one above it
+        endpoint = endpoint or f"{args.master_addr}:{(args.master_port or DEFAULT_MASTER_PORT) + 1}"
+        backend, is_host = "embedded", args.node_rank == 0
+    elif (name or "embedded") in _BACKENDS:
+        backend = _BACKENDS[name or "embedded"]
+        if not endpoint:
+            raise UsageError(
+                f"--nnodes {args.nnodes} with backend {backend}: expected --rdzv-endpoint, the same on all nodes"
+            )
+    else:
+        raise UsageError(f"--rdzv-backend: expected embedded, c10d, etcd, file or static, got {name!r}")
+    return Meeting(
+        backend=backend,  # type: ignore[arg-type]  # one of the names above
+        endpoint=_with_port(endpoint) if backend == "embedded" else endpoint,
+        is_host=is_host,
+        connect_timeout_s=conf.get("read_timeout", 30.0),
+        join_timeout_s=conf.get("join_timeout", 600.0),
+        lease_ttl_s=conf.get("lease_ttl", 5.0),
+    )
+
+
+def _with_port(endpoint: str) -> str:
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or endpoint.endswith("]"):
+        return f"{endpoint}:{DEFAULT_PORT}"
+    if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
+        raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {endpoint!r}")
+    return endpoint
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """("host", port) of "host:port"; brackets around an IPv6 address are dropped."""
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _own_address(meeting: Meeting, args: argparse.Namespace) -> str:
+    """The address of the interface that leads to the endpoint."""
+    if meeting.backend in ("standalone", "file"):
+        return "127.0.0.1"
+    target = meeting.endpoint.split(",")[0].partition("://")[2] or meeting.endpoint.split(",")[0]
+    host, port = split_endpoint(_with_port(target))
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing: only asks for the route
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UsageError(f"--rdzv-endpoint {meeting.endpoint}: no way to {host}: {error.strerror or error}") from None
+
+
+def _refuse_open_listening(meeting: Meeting, address: str, secret: str) -> None:
+    if not secret and not is_loopback(address):
+        raise SecretRequired(
+            f"this job would listen on {address}, beyond loopback, without a secret: anybody there could take part. "
+            "Give all nodes the same secret (--secret-file FILE or RESILIN_SECRET; "
+            "`openssl rand -hex 32` makes one), or use a loopback endpoint"
+        )
+
+
+def _secret(args: argparse.Namespace, meeting: Meeting) -> str:
+    if args.secret_file:
+        try:
+            text = Path(args.secret_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UsageError(f"--secret-file {args.secret_file}: {error.strerror}") from None
+        if not text:
+            raise UsageError(f"--secret-file {args.secret_file} is empty")
+        return text
+    given = env.get("RESILIN_SECRET", "") or ""
+    return given or (new_secret() if meeting.backend == "standalone" else "")
+
+
+# --------------------------------------------------------------------------------------------- program
+
+
+def _program(args: argparse.Namespace) -> Program:
+    name, rest = args.training_script, tuple(args.training_script_args)
+    if args.no_python:
+        if args.module:
+            raise UsageError("--no-python and --module exclude each other")
+        _check_command(name)
+        return Program(command=(name, *rest), argv=(name, *rest), warm=False)
+    interpreter = env.get("PYTHON_EXEC") or sys.executable
+    if args.module:
+        # only the top name: finding a submodule would import its parents
+        top = name.partition(".")[0]
+        if importlib.util.find_spec(top) is None and not any(os.path.exists(top + end) for end in ("", ".py")):
+            raise UsageError(f"module {name!r} does not exist: {top!r} is not on the path of {interpreter}")
+        return Program(command=(interpreter, "-u", "-m", name, *rest), argv=(name, *rest), module=True)
+    if not os.path.exists(name):
+        raise UsageError(
+            f"script {name!r} does not exist (in {os.getcwd()}); for a module use -m, for a command --no-python"
+        )
+    return Program(command=(interpreter, "-u", name, *rest), argv=(name, *rest))
+
+
+def _check_command(name: str) -> None:
+    folders = [""] if "/" in name else os.get_exec_path()
+    if not any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders):
+        raise UsageError(f"command {name!r} does not exist or is not executable")
+
+
+def _master_port(args: argparse.Namespace) -> int:
+    static = args.rdzv_backend == "static" or (args.node_rank >= 0 and not args.rdzv_endpoint)
+    return int(args.master_port or (DEFAULT_MASTER_PORT if static else 0))
