@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def _default() -> int:
 
 
 @cache
-def _openblas(function: str) -> Callable[[int], None] | None:
+def _openblas(function: str) -> Callable[..., int] | None:
     """`function` of the OpenBLAS in this process (numpy's wheels bundle one under a prefix), or None without one."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -56,10 +57,10 @@ def _openblas(function: str) -> Callable[[int], None] | None:
             for suffix in _SUFFIXES:
                 found = getattr(library, f"{prefix}_{function}{suffix}", None)
                 if found is not None:
-                    found.argtypes, found.restype = [ctypes.c_int], None
                     return found  # type: ignore[no-any-return]
     return None
 
 
 _chosen = [1]
 set_num_threads(_default())
+atexit.register(_set_pool, 1)  # ends the pool's threads

@@ -1,0 +1,292 @@
+"""Arrays live in arenas that others can map; freed memory is reused; forks keep private copies."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin.core import memory
+from resilin.core.kernels import loader
+
+PAGE = 4096
+
+
+@pytest.fixture(autouse=True)
+def arenas() -> Iterator[None]:
+    memory.install()
+    yield
+    gc.collect()
+
+
+def _mapped(array: Any) -> Any:
+    """The array's bytes as another process would see them: through the arena's descriptor."""
+    place = memory.locate(array)
+    assert place is not None
+    arena, offset = place
+    with mmap.mmap(memory.arena_fd(arena), memory.arena_size(arena), mmap.MAP_SHARED, mmap.PROT_READ) as view:
+        return np.frombuffer(view[offset : offset + array.nbytes], array.dtype).reshape(array.shape)
+
+
+def test_an_array_can_be_read_through_its_arena() -> None:
+    x = np.arange(10_000, dtype=np.float32)
+    np.testing.assert_array_equal(_mapped(x), x)
+    x *= 2
+    np.testing.assert_array_equal(_mapped(x), x)
+
+
+def test_views_are_located_at_their_first_element() -> None:
+    x = np.zeros((100, 100))
+    place = memory.locate(x)
+    assert place is not None
+    arena, offset = place
+    assert memory.locate(x[3:, 5:]) == (arena, offset + 8 * 305)
+    assert memory.locate(x[::-1]) == (arena, offset + 8 * 9900)
+    assert memory.locate(x.T) == place
+
+
+def test_foreign_small_and_empty_arrays_have_no_place() -> None:
+    assert memory.locate(np.frombuffer(bytearray(1 << 20), np.uint8)) is None
+    assert memory.locate(np.zeros(10)) is None
+    assert memory.locate(np.zeros((0, 4096))) is None
+
+
+def test_large_arrays_are_aligned_to_cache_lines() -> None:
+    for size in (PAGE, 5000, 1 << 20):
+        assert np.empty(size, np.uint8).ctypes.data % 64 == 0
+
+
+def test_the_block_freed_last_is_reused_first() -> None:
+    first, second = np.empty(1 << 20, np.uint8), np.empty(1 << 20, np.uint8)
+    address = second.ctypes.data
+    before = memory.stats()["hits"]
+    del first, second
+    assert np.empty(1 << 20, np.uint8).ctypes.data == address
+    assert memory.stats()["hits"] > before
+
+
+def test_zeros_are_zero_in_reused_blocks() -> None:
+    for size in (100, PAGE, 1 << 20):
+        dirty = np.full(size, 255, np.uint8)
+        del dirty
+        assert not np.zeros(size, np.uint8).any()
+
+
+def test_resize_keeps_the_content_across_all_size_classes() -> None:
+    x = np.arange(10, dtype=np.int64)
+    for size in (100, 1000, 100_000, 101_000, 300, 5):
+        kept = min(x.size, size)
+        x.resize(size, refcheck=False)
+        np.testing.assert_array_equal(x[: min(kept, 10)], np.arange(min(kept, 10)))
+
+
+def test_an_array_larger_than_an_arena_gets_its_own() -> None:
+    x = np.empty(100 << 20, np.uint8)  # never written: costs address space only
+    place = memory.locate(x)
+    assert place is not None
+    assert memory.arena_size(place[0]) >= x.nbytes
+
+
+def test_emptying_the_cache_releases_free_arenas_and_never_reuses_their_ids() -> None:
+    memory.empty_cache()
+    reserved = memory.stats()["reserved"]
+    x = np.empty(200 << 20, np.uint8)
+    place = memory.locate(x)
+    assert place is not None
+    arena = place[0]
+    fd = memory.arena_fd(arena)
+    del x
+    memory.empty_cache()
+    assert memory.stats()["reserved"] <= reserved
+    with pytest.raises(KeyError):
+        memory.arena_fd(arena)
+    with pytest.raises(KeyError):
+        memory.arena_size(arena)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    y = np.empty(200 << 20, np.uint8)
+    again = memory.locate(y)
+    assert again is not None
+    assert again[0] > arena
+
+
+def test_emptying_the_cache_returns_pages_of_free_blocks_in_used_arenas() -> None:
+    keep = np.ones(PAGE, np.uint8)
+    big = np.ones(32 << 20, np.uint8)
+    place = memory.locate(big)
+    assert place is not None
+    fd = memory.arena_fd(place[0])
+    before = os.fstat(fd).st_blocks
+    del big
+    memory.empty_cache()
+    assert keep.all()
+    try:
+        after = os.fstat(fd).st_blocks
+    except OSError:
+        after = 0  # the whole arena went
+    assert after <= before - (30 << 20) // 512
+    assert not np.zeros(32 << 20, np.uint8).any()
+
+
+def test_stats_count_what_is_in_use() -> None:
+    gc.collect()
+    before = memory.stats()
+    x = np.empty(1 << 20, np.uint8)
+    during = memory.stats()
+    assert during["allocated"] - before["allocated"] == 1 << 20
+    assert during["peak"] >= during["allocated"]
+    assert during["reserved"] >= during["allocated"]
+    del x
+    assert memory.stats()["allocated"] == before["allocated"]
+
+
+def test_another_thread_allocates_from_the_arenas_after_installing() -> None:
+    places: list[tuple[int, int] | None] = []
+
+    def work() -> None:
+        places.append(memory.locate(np.zeros(1 << 16)))
+        memory.install()
+        places.append(memory.locate(np.zeros(1 << 16)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert places[0] is None
+    assert places[1] is not None
+
+
+def test_blocks_in_use_never_overlap_whatever_is_allocated_and_freed() -> None:
+    random = np.random.default_rng(3)
+    live: dict[int, Any] = {}
+    for i in range(4000):
+        if live and random.random() < 0.5:
+            number, x = live.popitem() if random.random() < 0.5 else _take_oldest(live)
+            assert (x == number % 251).all()
+        else:
+            live[i] = np.full(int(2 ** random.uniform(0, 20)), i % 251, np.uint8)
+        if i % 500 == 0:
+            memory.empty_cache()
+    for number, x in live.items():
+        assert (x == number % 251).all()
+
+
+def _take_oldest(live: dict[int, Any]) -> tuple[int, Any]:
+    number = next(iter(live))
+    return number, live.pop(number)
+
+
+def test_threads_allocate_and_free_at_once() -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        memory.install()
+        random = np.random.default_rng(seed)
+        live = []
+        for _ in range(1000):
+            live.append(np.full(int(2 ** random.uniform(10, 18)), seed, np.uint8))
+            if len(live) > 8:
+                x = live.pop(int(random.integers(8)))
+                if not (x == seed).all():
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def _in_child(check: Callable[[], bool]) -> int:
+    """Fork, run `check` in the child, return its exit status: 0 for True."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        status = 1
+        try:
+            status = 0 if check() else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_keeps_private_copies() -> None:
+    x = np.arange(1 << 16, dtype=np.float32)
+    expected = x.copy()
+    reader, writer = os.pipe()
+
+    def check() -> bool:
+        os.read(reader, 1)  # the parent has overwritten its array by now
+        same = bool((x == expected).all())
+        x[:] = -1
+        y = np.full(1 << 16, 5.0)
+        fresh = memory.locate(y) is not None and memory.locate(x) is None
+        return same and fresh and bool((y == 5.0).all())
+
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        status = 1
+        try:
+            status = 0 if check() else 2
+        finally:
+            os._exit(status)
+    x[:] = 7
+    os.write(writer, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(reader)
+    os.close(writer)
+    assert (x == 7).all()
+
+
+def test_a_forked_child_can_fork_again_and_free_what_it_inherited() -> None:
+    box = [np.ones(1 << 18, np.uint8)]
+
+    def check() -> bool:
+        grandchild = _in_child(lambda: bool(box[0].all()))
+        box.clear()
+        return grandchild == 0 and bool(np.ones(1 << 20, np.uint8).all())
+
+    assert _in_child(check) == 0
+    assert box[0].all()
+
+
+def test_descriptors_are_not_inherited_by_programs() -> None:
+    x = np.zeros(1 << 16)
+    place = memory.locate(x)
+    assert place is not None
+    assert not os.get_inheritable(memory.arena_fd(place[0]))
+
+
+@pytest.mark.parametrize("body", ["", "import numpy as np; x = np.ones(1 << 20); m.empty_cache()"])
+def test_the_interpreter_ends_cleanly_with_arrays_alive(body: str) -> None:
+    program = f"from resilin.core import memory as m; m.install()\nimport numpy as np; keep = np.ones(1 << 20)\n{body}"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_native_code_memory_is_ordinary_and_says_so() -> None:
+    program = (
+        "import numpy as np\nfrom resilin.core import memory\nfrom resilin.core.kernels import loader, softmax\n"
+        "memory.install(); memory.empty_cache()\nassert loader.native is None\n"
+        "assert memory.locate(np.ones(1 << 20)) is None and memory.stats()['allocated'] == 0\n"
+        "assert softmax.forward(np.zeros((2, 2), np.float32)).tolist() == [[0.5, 0.5]] * 2\n"
+        "print(loader.describe())"
+    )
+    env = {**os.environ, "RESILIN_NATIVE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=env
+    )
+    assert done.stdout.startswith("numpy references (no native kernels: RESILIN_NATIVE=0 is set")
+    assert loader.native is not None

@@ -1,0 +1,357 @@
+"""Native kernels against their numpy references: ragged sizes, strides, NaN and infinity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin.core.kernels import (
+    attention,
+    batch_norm,
+    conv2d,
+    cross_entropy,
+    embedding,
+    gelu,
+    layer_norm,
+    loader,
+    optimizers,
+    pool,
+    reduce_rows,
+    relu,
+    softmax,
+)
+from resilin.errors import UsageError
+
+RAGGED = [0, 1, 31, 33, 4097]
+ROWS = [(0, 5), (1, 1), (3, 31), (33, 33), (2, 4097), (300, 7)]
+
+
+def same(fast: Any, slow: Any, tol: float = 2e-5) -> None:
+    """Equal within rounding, with equal shapes and dtypes; None only with None."""
+    if isinstance(fast, tuple):
+        assert len(fast) == len(slow)
+        for a, b in zip(fast, slow, strict=True):
+            same(a, b, tol)
+    elif slow is None:
+        assert fast is None
+    else:
+        assert fast.shape == slow.shape
+        assert fast.dtype == slow.dtype
+        np.testing.assert_allclose(fast.astype(np.float64), slow.astype(np.float64), rtol=tol, atol=tol)
+
+
+def strided(x: Any) -> Any:
+    """The same values in an array that is not contiguous."""
+    wide = np.repeat(x, 2, axis=-1)
+    return wide[..., ::2]
+
+
+def test_native_kernels_are_loaded() -> None:
+    assert loader.native is not None, loader.why
+    assert "native" in loader.describe()
+
+
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_norm(rand: Any, shape: tuple[int, int], with_bias: bool) -> None:
+    x, g, w = rand(*shape), rand(*shape), rand(shape[1])
+    b = rand(shape[1]) if with_bias else None
+    y, mean, rstd = fast = layer_norm.forward(x, w, b, 1e-5, shape[1])
+    same(fast, layer_norm.reference_forward(x, w, b, 1e-5, shape[1]))
+    same(layer_norm.backward(g, x, w, mean, rstd), layer_norm.reference_backward(g, x, w, mean, rstd), 1e-4)
+    same(y, layer_norm.forward(strided(x), w, b, 1e-5, shape[1])[0])
+
+
+def test_layer_norm_without_weight_gives_no_weight_gradient(rand: Any) -> None:
+    x = rand(4, 3, 10)
+    fast = layer_norm.forward(x, None, None, 1e-5, 30)
+    same(fast, layer_norm.reference_forward(x, None, None, 1e-5, 30))
+    gradients = layer_norm.backward(x, x, None, *fast[1:])
+    assert gradients[1] is None
+    same(gradients, layer_norm.reference_backward(x, x, None, *fast[1:]))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (4, 3, 33), (8, 5, 4, 4), (33, 7), (2, 2, 4097)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm(rand: Any, shape: tuple[int, ...], affine: bool) -> None:
+    x, g = rand(*shape), rand(*shape)
+    w, b = (rand(shape[1]), rand(shape[1])) if affine else (None, None)
+    fast = batch_norm.forward(x, w, b, 1e-5)
+    same(fast, batch_norm.reference_forward(x, w, b, 1e-5))
+    _, mean, var = fast
+    same(batch_norm.backward(g, x, w, mean, var, 1e-5), batch_norm.reference_backward(g, x, w, mean, var, 1e-5), 3e-4)
+
+
+@pytest.mark.parametrize("shape", [*ROWS, (2, 3, 5), (4, 0)])
+def test_softmax_and_log_softmax(rand: Any, shape: tuple[int, ...]) -> None:
+    x, g = rand(*shape) * 5, rand(*shape)
+    y, log_y = softmax.forward(x), softmax.log_forward(x)
+    same(y, softmax.reference_forward(x))
+    same(log_y, softmax.reference_log_forward(x))
+    same(softmax.backward(g, y), softmax.reference_backward(g, y))
+    same(softmax.log_backward(g, log_y), softmax.reference_log_backward(g, log_y), 1e-4)
+    if x.size:
+        same(softmax.forward(strided(x)), y)
+
+
+def test_softmax_of_extreme_rows(rand: Any) -> None:
+    inf, nan = np.inf, np.nan
+    x = np.array([[1e30, -1e30, 0], [-inf, 0, 1], [nan, 0, 1], [-inf, -inf, -inf], [inf, 0, 0]], np.float32)
+    for fast, slow in (
+        (softmax.forward, softmax.reference_forward),
+        (softmax.log_forward, softmax.reference_log_forward),
+    ):
+        np.testing.assert_allclose(fast(x), slow(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 10), (5, 4097), (0, 3)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_cross_entropy(rand: Any, shape: tuple[int, int], smoothing: float, weighted: bool) -> None:
+    z, g = rand(*shape) * 3, rand(shape[0])
+    target = np.arange(shape[0], dtype=np.int64) % shape[1]
+    target[::5] = -100
+    w = np.abs(rand(shape[1])) if weighted else None
+    fast = cross_entropy.forward(z, target, w, -100, smoothing)
+    same(fast, cross_entropy.reference_forward(z, target, w, -100, smoothing), 1e-4)
+    args = (g, z, target, fast[1], w, -100, smoothing)
+    same(cross_entropy.backward(*args), cross_entropy.reference_backward(*args))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_cross_entropy_names_a_target_that_is_no_class(rand: Any, dtype: type) -> None:
+    with pytest.raises(UsageError, match=r"target\[1\] is 4; expected a class in \[0, 4\)"):
+        cross_entropy.forward(rand(2, 4).astype(dtype), np.array([0, 4]), None, -100, 0.0)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(rand: Any, n: int, approximate: str) -> None:
+    x, g = rand(n) * 4, rand(n)
+    y = gelu.forward(x, approximate)
+    # the reference in float64: in float32 its 1 + tanh(u) loses digits that the kernel keeps
+    exact = x.astype(np.float64)
+    same(y, gelu.reference_forward(exact, approximate).astype(np.float32), 1e-6)
+    same(gelu.backward(g, x, approximate), gelu.reference_backward(g, exact, approximate).astype(np.float32), 4e-6)
+    same(gelu.reference_forward(x, approximate), y, 4e-6)
+    same(gelu.forward(strided(x), approximate), y, 1e-6)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_at_the_ends_of_the_line(approximate: str) -> None:
+    x = np.array([np.inf, 1e30, 50, 0, -50, -1e30, np.nan], np.float32)
+    one = np.ones_like(x)
+    np.testing.assert_allclose(gelu.forward(x, approximate)[:6], [np.inf, 1e30, 50, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(gelu.backward(one, x, approximate)[:6], [1, 1, 1, 0.5, 0, 0], atol=1e-6)
+    assert np.isnan(gelu.forward(x, approximate)[6])
+    assert np.isnan(gelu.backward(one, x, approximate)[6])
+
+
+@pytest.mark.parametrize("n", RAGGED)
+def test_relu(rand: Any, n: int) -> None:
+    x, g = rand(n), rand(n)
+    if n > 1:
+        x[1] = np.nan
+    y = relu.forward(x)
+    np.testing.assert_array_equal(y, relu.reference_forward(x))
+    np.testing.assert_array_equal(relu.backward(g, y), relu.reference_backward(g, y))
+
+
+def _attention_reference(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, drop: Any) -> Any:
+    added = None if mask is None else np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
+    p = attention.reference_masked_softmax(q @ k.swapaxes(-1, -2), added, causal, scale)
+    return (p if drop is None else p * drop) @ v
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (2, 3, 5, 7, 4), (1, 2, 33, 31, 16), (2, 1, 7, 7, 3)])
+@pytest.mark.parametrize("kind", ["plain", "causal", "bool mask", "float mask", "shared mask", "key mask"])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_attention(rand: Any, shape: tuple[int, ...], kind: str, dropout: bool) -> None:
+    B, H, T, S, D = shape
+    q, k, v = rand(B, H, T, D), rand(B, H, S, D), rand(B, H, S, D + 1)
+    masks = {
+        "bool mask": rand(B, H, T, S) > 0,
+        "float mask": rand(B, H, T, S),
+        "shared mask": rand(T, S),
+        "key mask": rand(B, 1, 1, S) > -1,
+    }
+    mask, causal = masks.get(kind), kind == "causal"
+    drop = (rand(B, H, T, S) > 0) * np.float32(2) if dropout else None
+    y, saved = attention.forward(q, k, v, mask, causal, 0.3, drop)
+    same(y, _attention_reference(q, k, v, mask, causal, 0.3, drop).astype(np.float32))
+    # gradients: the derivative along a random direction, in float64
+    g = rand(*y.shape)
+    found = attention.backward(g, saved)
+    for i, x in enumerate((q, k, v)):
+        step = rand(*x.shape).astype(np.float64)
+        both = []
+        for sign in (1, -1):
+            moved = [a.astype(np.float64) for a in (q, k, v)]
+            moved[i] = moved[i] + sign * 1e-6 * step
+            both.append((_attention_reference(*moved, mask, causal, 0.3, drop) * g).sum())
+        expected = (both[0] - both[1]) / 2e-6
+        np.testing.assert_allclose((found[i] * step).sum(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_of_a_query_without_keys_is_zero(rand: Any) -> None:
+    q = rand(1, 1, 3, 4)
+    mask = np.array([[True, True, False], [False, False, False], [True, False, False]])
+    y, saved = attention.forward(q, q, q, mask, False, 0.5, None)
+    assert not y[0, 0, 1].any()
+    assert all(np.isfinite(d).all() for d in attention.backward(y, saved))
+
+
+CONVOLUTIONS = [  # x, w, stride, padding, dilation, groups
+    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((2, 3, 8, 8), (4, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((3, 4, 9, 7), (6, 2, 3, 2), (2, 1), (1, 0), (1, 2), 2),
+    ((2, 4, 5, 6), (4, 1, 5, 5), (3, 2), (4, 4), (1, 1), 4),
+    ((0, 3, 8, 8), (4, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_im2col_and_col2im(rand: Any, case: Any, dtype: type) -> None:
+    shape, w_shape, stride, padding, dilation, _ = case
+    x = rand(*shape).astype(dtype)
+    geometry = conv2d.Geometry(w_shape[2:], stride, padding, dilation)
+    cols = conv2d.im2col(x, geometry)
+    np.testing.assert_array_equal(cols, conv2d.reference_im2col(x, geometry))
+    back = conv2d.col2im(cols, shape, geometry)
+    same(back, conv2d.reference_col2im(cols, shape, geometry), 1e-6)
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_conv2d_equals_its_definition(rand: Any, case: Any) -> None:
+    shape, w_shape, stride, padding, dilation, groups = case
+    x, w, b = rand(*shape), rand(*w_shape), rand(w_shape[0])
+    y = conv2d.forward(x, w, b, stride, padding, dilation, groups)
+    geometry = conv2d.Geometry(w_shape[2:], stride, padding, dilation)
+    windows = conv2d.reference_im2col(x.astype(np.float64), geometry)
+    windows = windows.reshape(groups, windows.shape[0] // groups, windows.shape[1])
+    expected = np.matmul(w.reshape(groups, w_shape[0] // groups, -1), windows)
+    expected = expected.reshape(w_shape[0], shape[0], *y.shape[2:]).swapaxes(0, 1) + b[:, None, None]
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    # <g, conv(x)> is linear in x, w and b: gradients follow from one number each
+    g = rand(*y.shape)
+    dx, dw, db = conv2d.backward(g, x, w, stride, padding, dilation, groups)
+    linear = (g * (y - b[:, None, None])).sum()
+    np.testing.assert_allclose([(dx * x).sum(), (dw * w).sum()], [linear, linear], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(db, g.sum(axis=(0, 2, 3)), rtol=1e-4, atol=1e-4)
+
+
+def test_conv2d_in_many_chunks_equals_one_chunk(rand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b = rand(5, 3, 6, 6), rand(4, 3, 3, 3), rand(4)
+    args = ((1, 1), (1, 1), (1, 1), 1)
+    y = conv2d.forward(x, w, b, *args)
+    gradients = conv2d.backward(y, x, w, *args)
+    monkeypatch.setattr(conv2d, "_CHUNK_BYTES", 1)
+    same(conv2d.forward(x, w, b, *args), y)
+    same(conv2d.backward(y, x, w, *args), gradients, 1e-4)
+
+
+def test_conv2d_computes_only_what_is_needed(rand: Any) -> None:
+    x, w = rand(2, 3, 6, 6), rand(4, 3, 3, 3)
+    y = conv2d.forward(x, w, None, (1, 1), (0, 0), (1, 1), 1)
+    found = conv2d.backward(y, x, w, (1, 1), (0, 0), (1, 1), 1, need=(False, True, False))
+    assert [part is not None for part in found] == [False, True, False]
+
+
+def test_conv2d_refuses_a_window_larger_than_the_input(rand: Any) -> None:
+    with pytest.raises(UsageError, match="smaller than the window of 5"):
+        conv2d.forward(rand(1, 1, 3, 3), rand(1, 1, 5, 5), None, (1, 1), (0, 0), (1, 1), 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "dilation", "ceil_mode"),
+    [
+        ((2, 3, 8, 8), (2, 2), (2, 2), (0, 0), (1, 1), False),
+        ((1, 2, 9, 7), (3, 2), (2, 3), (1, 1), (1, 1), True),
+        ((2, 1, 9, 9), (3, 3), (1, 2), (0, 1), (2, 1), False),
+        ((1, 1, 5, 5), (3, 3), (3, 3), (0, 0), (1, 1), True),
+        ((0, 2, 4, 4), (2, 2), (2, 2), (0, 0), (1, 1), False),
+    ],
+)
+def test_max_pool2d(
+    rand: Any, dtype: type, shape: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> None:
+    x = rand(*shape).astype(dtype)
+    if x.size:
+        x.flat[3] = np.nan
+        x[0, 0, :2] = -np.inf
+    fast = y, index = pool.max2d_forward(x, kernel, stride, padding, dilation, ceil_mode)
+    same(fast, pool.reference_max2d_forward(x, y.shape[2:], kernel, stride, padding, dilation), 0)
+    g = rand(*y.shape).astype(dtype)
+    same(pool.max2d_backward(g, index, shape), pool.reference_max2d_backward(g, index, shape), 1e-6)
+
+
+@pytest.mark.parametrize("padding_idx", [None, 2])
+@pytest.mark.parametrize("shape", [(0,), (1,), (7, 33), (4097,)])
+def test_embedding(rand: Any, shape: tuple[int, ...], padding_idx: int | None) -> None:
+    weight = rand(9, 33)
+    index = np.random.default_rng(0).integers(0, 9, shape)
+    y = embedding.forward(weight, index)
+    np.testing.assert_array_equal(y, weight[index])
+    g = rand(*y.shape)
+    slow = embedding.reference_backward(g, index, 9, padding_idx)
+    np.testing.assert_array_equal(embedding.backward(g, index, 9, padding_idx), slow)  # the same order: the same bits
+
+
+@pytest.mark.parametrize("wrong", [-1, 9])
+def test_embedding_names_an_index_outside_the_table(rand: Any, wrong: int) -> None:
+    with pytest.raises(UsageError, match=rf"index {wrong} is outside \[0, 9\)"):
+        embedding.forward(rand(9, 2), np.array([1, wrong]))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (31, 33), (1000, 5), (3, 4097)])
+def test_sum_rows(rand: Any, shape: tuple[int, int]) -> None:
+    x = rand(*shape)
+    same(reduce_rows.sum_rows(x), reduce_rows.reference_sum_rows(x), 1e-4)
+    same(reduce_rows.sum_rows(strided(x)), reduce_rows.reference_sum_rows(x), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_sgd(rand: Any, dtype: type, momentum: float, nesterov: bool, maximize: bool) -> None:
+    sizes = RAGGED
+    fast = [rand(n).astype(dtype) for n in sizes]
+    slow = [p.copy() for p in fast]
+    bufs = [np.full_like(p, np.nan) for p in fast]  # the first step must not read them
+    slow_bufs = [b.copy() for b in bufs]
+    rates = {"lr": 0.1, "momentum": momentum, "dampening": 0.2, "weight_decay": 0.01}
+    flags = {"nesterov": nesterov and momentum > 0, "maximize": maximize}
+    for step in range(3):
+        grads = [rand(n).astype(dtype) for n in sizes]
+        optimizers.sgd(fast, grads, bufs if momentum else None, **rates, **flags, first=step == 0)
+        for p, g, b in zip(slow, grads, slow_bufs, strict=True):
+            buf = b if momentum else None
+            optimizers.reference_sgd(p, g, buf, *rates.values(), *flags.values(), step == 0)
+    for a, b in zip(fast, slow, strict=True):
+        same(a, b, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("amsgrad", [True, False])
+def test_adam(rand: Any, dtype: type, decoupled: bool, amsgrad: bool) -> None:
+    sizes = RAGGED
+    fast = [[rand(n).astype(dtype) for n in sizes], *([np.zeros(n, dtype) for n in sizes] for _ in range(3))]
+    slow = [[a.copy() for a in group] for group in fast]
+    rates = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
+    flags = {"decoupled": decoupled, "maximize": False}
+    for step in range(1, 4):
+        grads = [rand(n).astype(dtype) for n in sizes]
+        p, m, v, top = fast
+        optimizers.adam(p, grads, m, v, top if amsgrad else None, step=step, **rates, **flags)
+        for i, g in enumerate(grads):
+            p_, m_, v_, top_ = (group[i] for group in slow)
+            optimizers.reference_adam(p_, g, m_, v_, top_ if amsgrad else None, step, *rates.values(), *flags.values())
+    for a, b in zip(fast, slow, strict=True):
+        for x, y in zip(a, b, strict=True):
+            same(x, y, 1e-5)

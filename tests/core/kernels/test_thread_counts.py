@@ -1,0 +1,100 @@
+"""The number of threads changes neither results nor their bits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin.core import threads
+from resilin.core.kernels import batch_norm, conv2d, cross_entropy, gelu, layer_norm, philox, reduce_rows, softmax
+from resilin.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def restore() -> Iterator[None]:
+    before = threads.get_num_threads()
+    yield
+    threads.set_num_threads(before)
+
+
+def _everything(rand: Any) -> list[Any]:
+    x, w = rand(1000, 300), rand(300)
+    image = rand(8, 6, 20, 20)
+    y, mean, rstd = layer_norm.forward(x, w, w, 1e-5, 300)
+    normed = batch_norm.forward(image, None, None, 1e-5)
+    loss = cross_entropy.forward(x, np.arange(1000) % 300, None, -100, 0.1)
+    cols = conv2d.im2col(image, conv2d.Geometry((3, 3), (1, 1), (1, 1), (1, 1)))
+    return [
+        y,
+        *layer_norm.backward(x, x, w, mean, rstd),
+        *normed,
+        *loss,
+        cols,
+        gelu.forward(x, "none"),
+        softmax.forward(x),
+        reduce_rows.sum_rows(x),
+        philox.normal(1, 2, 3, (300_001,)),
+    ]
+
+
+def test_results_are_the_same_bits_for_any_number_of_threads() -> None:
+    found = []
+    for n in (1, 2, 5):
+        threads.set_num_threads(n)
+        generator = np.random.default_rng(0)
+        found.append(_everything(lambda *s, g=generator: g.standard_normal(s).astype(np.float32)))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_kernels_of_several_python_threads_share_the_pool(rand: Any) -> None:
+    threads.set_num_threads(3)
+    x = rand(1000, 300)
+    expected = softmax.forward(x)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(softmax.forward(x), expected):
+                wrong.append(number)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert not wrong
+
+
+def test_a_forked_child_computes_with_its_own_pool(rand: Any) -> None:
+    threads.set_num_threads(2)
+    x = rand(1000, 300)
+    expected = softmax.forward(x)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if np.array_equal(softmax.forward(x), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_set_num_threads_is_read_back_and_checked() -> None:
+    threads.set_num_threads(3)
+    assert threads.get_num_threads() == 3
+    with pytest.raises(UsageError, match="expected at least 1, got 0"):
+        threads.set_num_threads(0)
+
+
+def test_numpys_openblas_follows() -> None:
+    setter = threads._openblas("set_num_threads")
+    getter = threads._openblas("get_num_threads")
+    if setter is None or getter is None:
+        pytest.skip("this numpy has no OpenBLAS")
+    threads.set_num_threads(2)
+    assert getter() == 2
+    threads.set_num_threads(1)
+    assert getter() == 1
