@@ -7,6 +7,7 @@ request is decoded before its token was checked. Without one the server refuses 
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from resilin.store.state import FutureRevision
 from resilin.store.watch_stream import WatchStream
 
 MAX_MESSAGE_BYTES = 4 << 20  # control data; etcd itself takes 1.5 MiB
+GRACE_S = 0.2  # for calls under way; they take microseconds, only streams of foreign clients are cut after it
 STOP_S = 5.0
 _TOKENS_KEPT = 1024
 
@@ -53,7 +55,8 @@ class StoreServer:
         self._hub = state.hub
         self._pool = DaemonPool("store-server")
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((_Router(state, secret),))
+        self._router = _Router(state, secret)
+        self._server.add_generic_rpc_handlers((self._router,))
         self.port = self._bind(host, port)
         self._closed = False
         self._server.start()
@@ -77,7 +80,8 @@ class StoreServer:
         if self._closed:
             return
         self._closed = True
-        if not self._server.stop(None).wait(STOP_S):
+        self._router.finish_watches()  # they end in order, so that their clients are not told of an error
+        if not self._server.stop(GRACE_S).wait(STOP_S):
             raise TimeoutError(f"the store server on port {self.port} did not stop within {STOP_S} s")
         self._pool.shutdown()
 
@@ -114,12 +118,22 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self._hub = state.hub
         self._service = Service(state.hub, secret)
         self._admitted: set[str | None] = set()  # tokens checked before; bounded
+        self._streams: set[WatchStream] = set()  # guarded by _streams_lock
+        self._streams_lock = threading.Lock()
+        self._finished = False  # guarded by _streams_lock
         self._methods: dict[str, Any] = {}
         for method in METHODS:
             self._methods[path(method)] = self._handler(method)
 
     def service(self, handler_call_details: Any) -> Any:
         return self._methods.get(handler_call_details.method)
+
+    def finish_watches(self) -> None:
+        """End every Watch stream, and those that are still opened."""
+        with self._streams_lock:
+            self._finished = True
+            for stream in self._streams:
+                stream.finish()
 
     def _handler(self, method: str) -> Any:
         if method == "Watch":
@@ -165,7 +179,10 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
             _abort(context, error)
         stream = WatchStream(self._hub)
         reader = OwnedThread("store-watch-reader", lambda: _read(requests, stream))
-        if not context.add_callback(stream.finish):
+        with self._streams_lock:
+            self._streams.add(stream)
+            over = self._finished
+        if over or not context.add_callback(stream.finish):
             stream.finish()  # over before it began
         try:
             for response in stream.responses():
@@ -174,6 +191,8 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
             context.cancel()  # ends the reader, whatever ended us
             reader.join()
             stream.release()
+            with self._streams_lock:
+                self._streams.discard(stream)
 
 
 def _read(requests: Iterator[bytes], stream: WatchStream) -> None:
