@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from resilin.errors import UsageError
 
@@ -186,7 +186,7 @@ class Watch(ABC):
     def close(self) -> None:
         """Stop. No callback starts afterwards (one that is running finishes). A second call does nothing."""
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -284,7 +284,7 @@ class Store(ABC):
         kvs = result.results[-1].kvs
         return result.succeeded, kvs[0] if kvs else None
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

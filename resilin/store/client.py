@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from resilin.errors import UsageError
 from resilin.store.base import Compare, ErrorCallback, EventsCallback, Lease, Op, Store, TxnResult, Watch
@@ -44,8 +45,15 @@ class ClientStore(Store):
 
     def ping(self, timeout_s: float | None = None) -> int:
         """The store's revision. Raises StoreTimeout or StoreRefused."""
-        answer = self._transport.call("Status", new("StatusRequest"), repeatable=True, timeout_s=timeout_s)
-        return int(answer.header.revision)
+        return int(self._status(timeout_s).header.revision)
+
+    def is_leader(self) -> bool:
+        """Whether the endpoint that answers leads its cluster (the embedded server always does)."""
+        status = self._status(None)
+        return bool(status.leader == status.header.member_id)
+
+    def _status(self, timeout_s: float | None) -> Any:
+        return self._transport.call("Status", new("StatusRequest"), repeatable=True, timeout_s=timeout_s)
 
     def txn(self, compare: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = ()) -> TxnResult:
         """As `Store.txn`."""
@@ -73,7 +81,7 @@ class ClientStore(Store):
         start_revision: int | None = None,
         on_error: ErrorCallback | None = None,
     ) -> Watch:
-        """As `Store.watch`; a start that is gone already is reported to `on_error`."""
+        """As `Store.watch`."""
         return self._watcher.add(prefix, on_events, start_revision, on_error)
 
     def compact(self, revision: int) -> None:

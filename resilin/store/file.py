@@ -101,7 +101,7 @@ class FileStore(Store):
         start_revision: int | None = None,
         on_error: ErrorCallback | None = None,
     ) -> Watch:
-        """As `Store.watch`; Compacted is raised here when the start is gone already."""
+        """As `Store.watch`."""
         with self._synced(exclusive=False):
             watch = self._replica.watch(prefix, on_events, start_revision, on_error)
             self._start_thread()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from resilin._base.clock import SYSTEM, Clock
-from resilin.errors import StoreError
+from resilin.errors import Compacted, StoreError
 from resilin.store.base import (
     Compare,
     ErrorCallback,
@@ -81,12 +81,15 @@ class MemoryStore(Store):
         start_revision: int | None = None,
         on_error: ErrorCallback | None = None,
     ) -> Watch:
-        """As `Store.watch`; Compacted is raised here when the start is gone already."""
+        """As `Store.watch`."""
         watch = _MemoryWatch(self, on_events, on_error)
         with self._lock:
             self._check_open()
             self._dispatcher.start()
-            watch.subscription = self.hub.subscribe(*prefix_range(prefix), start_revision, watch.enqueue)
+            try:
+                watch.subscription = self.hub.subscribe(*prefix_range(prefix), start_revision, watch.enqueue)
+            except Compacted as error:
+                self._dispatcher.post(partial(watch.fail, error))
             self._watches.add(watch)
         return watch
 
