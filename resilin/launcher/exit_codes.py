@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.errors import RendezvousError, SecretRequired, StoreError, UsageError
+from resilin.errors import RendezvousError, SecretRequired, StoreError, StoreRefused, UsageError
 
 OK = 0
 FAILED = 1
@@ -19,7 +19,7 @@ exit codes:
   2      wrong usage
   3      the store or endpoint cannot be reached or used
   4      the rendezvous failed: too few nodes came in time, or the job has ended
-  5      refused for security: no secret, but something would listen beyond loopback
+  5      refused for security: a wrong secret, or none although something would listen beyond loopback
   6      internal error
   128+N  ended by signal N
 """
@@ -29,6 +29,7 @@ def of(error: BaseException) -> int:
     """The exit code for an error that ended the launcher."""
     for kind, code in (
         (SecretRequired, REFUSED),
+        (StoreRefused, REFUSED),
         (UsageError, USAGE),
         (StoreError, UNREACHABLE),
         (RendezvousError, RENDEZVOUS),

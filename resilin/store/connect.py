@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -60,11 +59,11 @@ def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> Clie
     if unknown or parts.path.strip("/"):
         odd = unknown[0] if unknown else parts.path
         raise UsageError(f"store URL {url!r}: {odd!r} is not known there; expected ?ca=, cert=, key=, server_name=")
-    # loaded here and not above: grpc costs 0.1 s and only network stores need it
-    client: Any = import_module("resilin.store.client")
-    tls = client.Tls(**query) if query else None
+    from resilin.store.client import ClientStore  # loads grpc (0.1 s), which only network stores need
+    from resilin.store.transport import Tls
+
+    tls = Tls(**query) if query else None
     login: dict[str, Any] = {"user": unquote(name), "password": unquote(password)} if user else {}
     if scheme == "embedded" and not user:
         login = {"secret": secret}
-    store: ClientStore = client.ClientStore(endpoints, timeout_s=timeout_s, tls=tls, **login)
-    return store
+    return ClientStore(endpoints, timeout_s=timeout_s, tls=tls, **login)

@@ -1,0 +1,82 @@
+"""`resilin store serve`: the embedded store as a program of its own, for jobs whose agents come and go."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from resilin._base import env
+from resilin.errors import UsageError
+from resilin.store.memory import MemoryStore
+
+DEFAULT_PORT = 29400  # where elastic-run looks when its endpoint names no port
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `resilin store`."""
+    commands = parser.add_subparsers(dest="store_command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve the embedded store until SIGTERM",
+        description="Serve the embedded store: etcd v3's API over memory. elastic-run joins it with "
+        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET.",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=DEFAULT_PORT, help="port, 0: any free one (default: %(default)s)")
+    serve.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="file whose text is the job's secret (default: the environment variable RESILIN_SECRET)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; prints one line with the store's URL once it listens. 0 after SIGTERM, SIGINT or SIGHUP.
+
+    Raises UsageError (a port in use, an unreadable secret) and SecretRequired; the caller maps them to exit codes.
+    """
+    from resilin.store.server import StoreServer  # loads grpc, which no other subcommand needs
+
+    secret = _read_secret(args.secret_file)
+    with _stop_signals() as stop, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
+        user = "--user resilin:SECRET " if secret else ""
+        endpoint = server.url.removeprefix("embedded://")
+        print(
+            f"serving {server.url}  (look in: etcdctl --endpoints {endpoint} {user}get --prefix /resilin/)", flush=True
+        )
+        stop.wait()
+    return 0
+
+
+def _read_secret(file: str | None) -> str | None:
+    if file is None:
+        return env.get("RESILIN_SECRET")
+    try:
+        with open(file, encoding="utf-8") as opened:
+            secret = opened.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--secret-file {file}: cannot be read: {error}") from None
+    if not secret:
+        raise UsageError(f"--secret-file {file}: expected the job's secret, the file is empty")
+    return secret
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that the usual signals set; the former handlers come back afterwards."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    former = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
