@@ -335,8 +335,8 @@ class Agent:
         current = self._rendezvous.view.generation
         if current is None or not self._config.program.warm or self._leaving is not None or self._told.closing:
             return
-        if self._spare is not None and self._spare.worker.alive:
-            return
+        if self._spare is not None and (self._spare.worker.alive or not self._spare.ready):
+            return  # one is there; or it ended before it was ready and would end so again
         if current.restarts_used < self._config.membership.max_restarts:
             self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
 
@@ -375,7 +375,8 @@ class Agent:
         slot.replace = membership.may_replace(view, self._config.membership, self._unjoined)
         if self._first_failure is None:
             self._first_failure = what
-        self._reporter.death(what)
+        situation = membership.assess(view, self._config.membership, self._clock.monotonic())
+        self._reporter.death(what, joined=member, final=situation.action == "fail")
 
     def _stop_workers(self, everything: bool = False) -> None:
         """End this node's workers for a restart."""
@@ -444,6 +445,9 @@ class Agent:
         self._end(Outcome(code=6, reason="the spawner process was killed; its workers died with it"))
 
     def _end(self, outcome: Outcome) -> None:
+        if self._leaving is not None and outcome.code == 0 and any(slot.state != "done" for slot in self._slots):
+            name = failure.signal_name(self._leaving)
+            outcome = Outcome(code=128 + self._leaving, reason=f"ended by {name}")
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 

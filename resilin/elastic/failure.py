@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -66,7 +67,7 @@ class Failure:
             lines += self.traceback.rstrip().splitlines()
         elif self.log_tail:
             lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
-        elif self.shown and self.code > 0:
+        elif self.shown and self.code > 0 and not self.type:
             lines.append("its own words are above")
         if self.log_dir:
             lines.append(f"logs: {self.log_dir}")
@@ -112,6 +113,14 @@ def read_error_file(path: Path) -> dict[str, str]:
     extra = body.get("extraInfo")
     stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
     return {"type": kind, "message": text, "traceback": stack}
+
+
+def guess_exception(tail: Sequence[str]) -> dict[str, str]:
+    """`type` and `message` from the end of a Python traceback in a log; empty when there is none."""
+    if not any(line.startswith("Traceback (most recent call last)") for line in tail):
+        return {}
+    found = re.fullmatch(r"([A-Za-z_][\w.]*)(?:: (.*))?", tail[-1].strip())
+    return {"type": found[1].rpartition(".")[2], "message": found[2] or ""} if found else {}
 
 
 def read_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ def assess(view: View, config: Config, now: float) -> Situation:
     if current is None or not any(view.node(node) for node in current.nodes):
         return _gather(view, config, now, "first generation" if current is None else "every earlier node is gone")
     fates = {member: fate(view, member) for member in current.members}
-    if all(value in ("done", "left") for value in fates.values()):
+    staying = [value for member, value in fates.items() if not _leaving(view, member)]
+    if staying and all(value in ("done", "left") for value in staying):
         return Situation(action="succeed", reason="all workers are done")
     if recovers_in_place(view):
         return _assess_in_place(view, current, config, fates)
@@ -316,11 +317,11 @@ def _ranks(members: Iterable[GenerationMember]) -> str:
 
 def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], newcomers: Iterable[str]) -> str:
     parts = []
-    for value, verb in (("failed", "failed"), ("lost", "lost with its node"), ("left", "left"), ("stopped", "stopped")):
+    for value, verb in (("failed", "failed"), ("lost", "lost with its node"), ("left", "left")):
         members = [member for member, is_ in fates.items() if is_ == value]
         if members:
             parts.append(f"{_ranks(members)} {verb}")
     parts += [f"node {node} leaves" for node in current.nodes if (n := view.node(node)) is not None and n.leaving]
     for node in sorted(newcomers):
         parts.append(f"a replacement on node {node} is ready" if node in current.nodes else f"node {node} joined")
-    return ", ".join(parts)
+    return ", ".join(parts) or "workers were stopped"

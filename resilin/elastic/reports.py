@@ -60,13 +60,18 @@ class Reporter:
             self._events.write(json.dumps(body) + "\n")
             self._events.flush()
 
-    def death(self, failure: Failure) -> None:
-        """A worker of this node died."""
+    def death(self, failure: Failure, *, joined: bool = True, final: bool = False) -> None:
+        """A worker of this node died. `joined`: it was a member. `final`: the closing report will say it."""
         now = self._clock.monotonic()
+        if not joined:
+            self.line(f"a replacement (pid {failure.pid}) {failure.how} before it joined")
+            self.event("replacement_died", **failure.to_json())
+            return
         if self._death is None:
             self._death, self._agreed, self._resumed = now, None, None
         step = f" at step {failure.step}" if failure.step is not None else ""
-        self.line(f"worker died: rank {failure.rank} (pid {failure.pid}) {failure.how}{step}")
+        if not final:
+            self.line(f"worker died: rank {failure.rank} (pid {failure.pid}) {failure.how}{step}")
         self.event("death", **failure.to_json())
 
     def lost(self, ranks: list[int], node: str) -> None:

@@ -192,7 +192,10 @@ class LocalSlot:
         streams, owner = self.streams, self._owner
         assert streams is not None
         assert worker.code is not None
+        tail = streams.tail()
         told: Mapping[str, Any] = self.report or failure.read_error_file(streams.error_file)
+        if not told and worker.code > 0:
+            told = failure.guess_exception(tail)
         if worker.refused is not None:
             told = {"type": "OSError", "message": f"cannot run {owner.program.command[0]}: {worker.refused.strerror}"}
         step = told.get("step", self.step)
@@ -209,7 +212,7 @@ class LocalSlot:
             type=str(told.get("type", "")),
             message=str(told.get("message", "")),
             traceback=str(told.get("traceback", "")),
-            log_tail=streams.tail(),
+            log_tail=() if streams.stderr_shown else tail,
             shown=streams.stderr_shown,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),

@@ -199,5 +199,6 @@ class WorkerStreams:
         return self._plan.on_terminal(self._local_rank, "stderr")
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines of its standard error when it went to a file alone."""
-        return () if self.stderr_shown else failure.read_tail(self.folder / "stderr.log")
+        """The last lines of its standard error, if they are in a file."""
+        kept = self._plan.in_file(self._local_rank, "stderr")
+        return failure.read_tail(self.folder / "stderr.log") if kept else ()

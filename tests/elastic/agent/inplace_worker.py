@@ -1,0 +1,134 @@
+"""A worker that recovers in place, without tensors: it speaks the control protocol and counts steps in a shared folder.
+
+    inplace_worker.py FOLDER STEPS [STEP_S]
+
+Every rank commits the same steps in lockstep: rank r of generation g writes FOLDER/g-step-r and waits for the others'.
+Tests make it misbehave by writing FOLDER/die-<step>: the rank named there kills itself at that step, once.
+"""
+
+import os
+import pathlib
+import select
+import signal
+import socket
+import sys
+import time
+
+from resilin.elastic import control
+
+
+class Session:
+    def __init__(self) -> None:
+        self.sock = socket.socket(fileno=int(os.environ[control.ENV_FD]))
+        self.decoder = control.Decoder()
+        self.world: control.World | None = None
+        self.aborted = 0
+        self.pending = 0
+        self.leaving = self.finished = False
+
+    def say(self, message: control.Message) -> None:
+        self.sock.sendall(control.encode(message))
+
+    def listen(self, wait_s: float) -> None:
+        if not select.select([self.sock], [], [], wait_s)[0]:
+            return
+        data = self.sock.recv(1 << 16)
+        if not data:
+            os._exit(9)  # the agent is gone
+        for message in self.decoder.feed(data):
+            if isinstance(message, control.World):
+                self.world = message
+            elif isinstance(message, control.Abort):
+                self.aborted = message.generation
+            elif isinstance(message, control.Pending):
+                self.pending = message.number
+            elif isinstance(message, control.Leave):
+                self.leaving = True
+            elif isinstance(message, control.Finish):
+                self.finished = True
+
+
+def die_if_told(folder: pathlib.Path, step: int, rank: int) -> None:
+    order = folder / f"die-{step}"
+    try:
+        who, how = order.read_text().split()
+    except OSError:
+        return
+    if int(who) == rank:
+        order.unlink()
+        if how == "raise":
+            raise ValueError("told to")
+        os.kill(os.getpid(), getattr(signal, how))
+
+
+def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.World) -> bool:
+    """Wait until every rank of `world` has left `mark`; False when the generation ended meanwhile."""
+    (folder / f"{world.number}-{mark}-{world.rank}").touch()
+    while not all((folder / f"{world.number}-{mark}-{rank}").exists() for rank in range(world.world_size)):
+        session.listen(0.001)
+        if session.aborted >= world.number:
+            return False
+    return True
+
+
+def train(session: Session, folder: pathlib.Path, steps: int, step_s: float) -> None:
+    current: control.World | None = None
+    step = 0
+    while True:
+        entered = False
+        while not entered and (current is None or session.aborted >= current.number or session.world is not current):
+            if session.world is not None and session.world.number > session.aborted:
+                current = session.world
+                if not everybody(session, folder, "join", current):  # nobody commits any more: the count is final
+                    continue
+                path = folder / "committed"
+                step = int(path.read_text()) if path.exists() else 0
+                print(f"world {current.number} rank {current.rank}/{current.world_size} step {step}", flush=True)
+                entered = True
+            else:
+                session.listen(1.0)
+        if step >= steps:
+            session.say(control.Done(generation=current.number))
+            while not session.finished and session.aborted < current.number and session.world is current:
+                session.listen(1.0)
+            if session.finished:
+                return
+            continue
+        session.say(control.Progress(generation=current.number, step=step))
+        die_if_told(folder, step, current.rank)
+        time.sleep(step_s)
+        if not everybody(session, folder, f"{step}", current):
+            continue
+        session.listen(0)
+        wants_change = session.leaving or (session.world is not current and session.aborted < current.number)
+        if wants_change:
+            (folder / f"{current.number}-change").touch()
+        if not everybody(session, folder, f"{step}b", current):
+            continue
+        step += 1
+        scratch = folder / f"committed-{os.getpid()}"
+        scratch.write_text(str(step))
+        scratch.replace(folder / "committed")
+        session.say(control.Committed(generation=current.number, step=step - 1))
+        if (folder / f"{current.number}-change").exists():
+            if session.leaving:
+                return
+            while session.world is current:
+                session.listen(1.0)
+
+
+def main() -> None:
+    folder, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+    step_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.005
+    session = Session()
+    session.say(control.Hello(pid=os.getpid(), endpoint=f"endpoint-{os.getpid()}"))
+    try:
+        train(session, folder, steps, step_s)
+    except ValueError as error:
+        report = {"type": type(error).__name__, "message": str(error), "traceback": "Traceback: told"}
+        session.say(control.Failed(report=report))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
