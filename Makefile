@@ -38,6 +38,7 @@ check: $(VENV)/installed-dev
 
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(BIN)/python -c 'import resilin.core._native, resilin.dist._native'  # a failed build falls back silently
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
