@@ -79,6 +79,6 @@ def _stack(arrays: list[Any]) -> Any:
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1:
         raise UsageError(
-            f"default_collate: samples of a batch must have equal shapes, got {sorted(shapes)}; pad them in a collate_fn"
+            f"default_collate: samples of a batch must have equal shapes, got {sorted(shapes)}; pad in a collate_fn"
         )
     return np.stack(arrays)

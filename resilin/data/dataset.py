@@ -135,5 +135,7 @@ def _counts(total: int, lengths: Sequence[int | float]) -> list[int]:
         return counts
     counts = [int(count) for count in lengths]
     if sum(counts) != total:
-        raise UsageError(f"random_split: lengths {list(lengths)} sum to {sum(lengths)}, the data set has {total} samples")
+        raise UsageError(
+            f"random_split: lengths {list(lengths)} sum to {sum(lengths)}, the data set has {total} samples"
+        )
     return counts

@@ -82,7 +82,7 @@ class ElasticSampler:
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
 
     Rules: a step is the next `batch_size` positions of the epoch's order. It is cut into contiguous shards of
-    `ceil(batch_size / shards)` samples; in a ragged step the last shards are short or empty, and weights make up for it.
+    `ceil(batch_size / shards)` samples; in a ragged step the last ones are short or empty; weights make up for it.
     Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`.
 
         sampler = ElasticSampler(len(data), batch_size=64, shards=8)
@@ -180,7 +180,7 @@ class ElasticSampler:
 
     def __len__(self) -> int:
         """Steps per epoch."""
-        return -(-self._end() // self.batch_size)
+        return (self._end() + self.batch_size - 1) // self.batch_size
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs to go on after the last committed step."""

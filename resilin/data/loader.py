@@ -10,7 +10,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
 from resilin._base.threads import OwnedThread
-from resilin.core import memory
+from resilin.core import memory, rng
 from resilin.core.rng import Generator
 from resilin.data.collate import default_collate, default_convert
 from resilin.data.dataset import IterableDataset
@@ -32,7 +32,7 @@ class DataLoader(Generic[T_co]):
     sampler:            gives the order, instead of shuffle. batch_sampler: gives lists of indices, instead of
                         batch_size, shuffle, sampler and drop_last.
     num_workers:        processes that fetch ahead. The order of batches does not depend on how fast they are. An error
-                        in one is raised here, with its traceback as a note; they end with the loader and with this process.
+                        in one is raised here, with its traceback as a note; they end with the loader and this process.
     collate_fn:         joins a list of samples into a batch; default `default_collate`.
     pin_memory:         accepted; staging for GPUs is done where tensors move, so it changes nothing.
     drop_last:          leave out the last, smaller batch.
@@ -84,7 +84,9 @@ class DataLoader(Generic[T_co]):
 
     def _check_workers(self) -> None:
         if self.num_workers < 0:
-            raise UsageError(f"DataLoader: num_workers must not be negative, got {self.num_workers}; 0 fetches in process")
+            raise UsageError(
+                f"DataLoader: num_workers must not be negative, got {self.num_workers}; 0 fetches in process"
+            )
         if self.timeout < 0:
             raise UsageError(f"DataLoader: timeout must not be negative, got {self.timeout}")
         if self.prefetch_factor is not None and self.prefetch_factor < 1:
@@ -113,11 +115,17 @@ class DataLoader(Generic[T_co]):
             if stream:
                 sampler = _Endless()
             else:
-                sampler = RandomSampler(self.dataset, generator=self.generator) if shuffle else SequentialSampler(self.dataset)
+                sampler = (
+                    RandomSampler(self.dataset, generator=self.generator)
+                    if shuffle
+                    else SequentialSampler(self.dataset)
+                )
         if batch_sampler is None and batch_size is not None:
             assert sampler is not None, "chosen above"
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        self.batch_size = None if batch_size is None or not isinstance(batch_sampler, BatchSampler) else batch_sampler.batch_size
+        self.batch_size = (
+            None if batch_size is None or not isinstance(batch_sampler, BatchSampler) else batch_sampler.batch_size
+        )
         self.drop_last = drop_last
         self.sampler = sampler
         self.batch_sampler = batch_sampler
@@ -140,7 +148,7 @@ class DataLoader(Generic[T_co]):
             fetch = make_fetcher(self.dataset, self._batched, self.collate_fn, self.drop_last)
             if self.prefetch_factor is None:
                 return _in_process(fetch, indices)
-            return _ThreadIterator(fetch, indices, self.prefetch_factor)
+            return _ThreadIterator(fetch, indices, self.prefetch_factor, base_seed)
         return _WorkerIterator(self, indices, base_seed)
 
     def _take_pool(self) -> WorkerPool:
@@ -243,12 +251,12 @@ class _WorkerIterator(Iterator[Any]):
 class _ThreadIterator(Iterator[Any]):
     """One pass with a thread that stays up to `depth` batches ahead."""
 
-    def __init__(self, fetch: Fetcher, indices: Iterator[Any], depth: int) -> None:
+    def __init__(self, fetch: Fetcher, indices: Iterator[Any], depth: int, seed: int) -> None:
         self._indices = indices
         self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._outstanding = 0
-        self._thread = OwnedThread("data-prefetch", _prefetch_loop(fetch, self._asked, self._ready))
+        self._thread = OwnedThread("data-prefetch", _prefetch_loop(fetch, self._asked, self._ready, seed))
         self._finalizer = weakref.finalize(self, _end_thread, self._asked, self._thread)
         for _ in range(depth):
             self._ask()
@@ -279,10 +287,11 @@ class _ThreadIterator(Iterator[Any]):
 
 
 def _prefetch_loop(
-    fetch: Fetcher, asked: queue.SimpleQueue[Any], ready: queue.SimpleQueue[tuple[bool, Any]]
+    fetch: Fetcher, asked: queue.SimpleQueue[Any], ready: queue.SimpleQueue[tuple[bool, Any]], seed: int
 ) -> Callable[[], None]:
     def run() -> None:
         memory.install()
+        rng.default_generator().manual_seed(seed)  # this thread's own: draws of the data set repeat from run to run
         while (request := asked.get()) is not None:
             try:
                 ready.put((True, fetch(request[0])))
@@ -297,4 +306,3 @@ def _end_thread(asked: queue.SimpleQueue[Any], thread: OwnedThread) -> None:
         asked.get_nowait()
     asked.put(None)
     thread.join()
-

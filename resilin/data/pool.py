@@ -33,6 +33,7 @@ class WorkerPool:
         chosen: Any = multiprocessing.get_context(context) if isinstance(context, str | None) else context
         self._owner_pid = os.getpid()
         self._epoch = 0
+        self._grace_s = _STOP_S  # none once a worker was found stuck
         self._workers: list[_Worker] = []
         try:
             for config in configs:
@@ -98,9 +99,10 @@ class WorkerPool:
         worker = self._workers[number]
         ready = wait([worker.connection, worker.process.sentinel], deadline.left())
         if not ready:
+            self._grace_s = 0.0
             raise ResilinError(
-                f"DataLoader: worker {number} (pid {worker.process.pid}) gave no batch within timeout={deadline.seconds} "
-                "s; raise the timeout, or look at what its data set waits for"
+                f"DataLoader: worker {number} (pid {worker.process.pid}) gave no batch within "
+                f"timeout={deadline.seconds} s; raise the timeout, or look at what its data set waits for"
             )
         if worker.connection not in ready and not worker.connection.poll():
             raise self._death(number)
@@ -114,7 +116,9 @@ class WorkerPool:
         process = self._workers[number].process
         process.join(_STOP_S)
         code = process.exitcode
-        how = f"was killed by signal {-code} ({_signal_name(-code)})" if code and code < 0 else f"exited with code {code}"
+        how = (
+            f"was killed by signal {-code} ({_signal_name(-code)})" if code and code < 0 else f"exited with code {code}"
+        )
         hint = "; often the kernel's out-of-memory killer: use fewer workers or smaller batches" if code == -9 else ""
         return ResilinError(f"DataLoader: worker {number} (pid {process.pid}) {how} while batches were wanted{hint}")
 
@@ -126,7 +130,7 @@ class WorkerPool:
         for worker in workers:
             with suppress(OSError):
                 messages.send(worker.connection, None, worker.process.pid)
-        deadline = Deadline(_STOP_S)
+        deadline = Deadline(self._grace_s)
         for worker in workers:
             self._end(worker, deadline)
 

@@ -29,7 +29,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity == "leaky_relu":
         return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
-        raise UsageError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; known: leaky_relu, {', '.join(_GAINS)}")
+        raise UsageError(
+            f"calculate_gain: unknown nonlinearity {nonlinearity!r}; known: leaky_relu, {', '.join(_GAINS)}"
+        )
     return _GAINS[nonlinearity]
 
 

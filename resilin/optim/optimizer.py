@@ -72,7 +72,7 @@ class Optimizer:
                     parameter._grad.zero_()
 
     def step(self, closure: Closure | None = None) -> Any:
-        """Update every parameter that has a gradient, in place. Returns the loss of `closure`, called first, or None."""
+        """Update every parameter with a gradient, in place. Returns the loss of `closure` (called first) or None."""
         for hook in list(self._step_pre_hooks.values()):
             hook(self, (closure,) if closure is not None else (), {})
         loss = None

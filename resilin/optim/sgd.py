@@ -8,8 +8,8 @@ import numpy as np
 
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor
-from resilin.optim.optimizer import Group, Optimizer, Params
 from resilin.errors import UsageError
+from resilin.optim.optimizer import Group, Optimizer, Params
 
 
 class SGD(Optimizer):

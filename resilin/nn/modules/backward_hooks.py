@@ -1,7 +1,7 @@
 """Full backward hooks of modules: identity functions around a module's inputs and outputs that see the gradients.
 
-      args ──► [_Boundary in] ──► forward ──► [_Boundary out] ──► output
-    grad_input ◄── hooks run ◄──────────────◄── grad_output noted
+  args ──► [_Boundary in] ──► forward ──► [_Boundary out] ──► output
+grad_input ◄── hooks run ◄──────────────◄── grad_output noted
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class _Call:
         if not self._wrapped:  # no input needs a gradient: the hooks run now, as in PyTorch
             for hook in list(self._module._backward_hooks.values()):
                 if hook(self._module, (None,) * self._count, full) is not None:
-                    raise RuntimeError("a backward hook replaced grad_input, but no input of the module needs a gradient")
+                    raise RuntimeError(
+                        "a backward hook replaced grad_input, but no input of the module needs a gradient"
+                    )
         return tuple(full[i] for i in places)
 
     def _input_grads(self, grads: _Grads) -> _Grads:

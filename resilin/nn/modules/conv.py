@@ -42,7 +42,8 @@ class Conv2d(Module):
         super().__init__()
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise UsageError(
-                f"Conv2d: in_channels={in_channels} and out_channels={out_channels} must be divisible by groups={groups}"
+                f"Conv2d: in_channels={in_channels} and out_channels={out_channels} must be multiples of "
+                f"groups={groups}"
             )
         if padding_mode != "zeros":
             raise UsageError(f"Conv2d: padding_mode must be 'zeros', got {padding_mode!r}; pad the input instead")

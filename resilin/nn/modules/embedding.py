@@ -50,7 +50,8 @@ class Embedding(Module):
         """A table over `embeddings` (shared memory), not trained if `freeze`."""
         if embeddings.dim() != 2:
             raise UsageError(f"Embedding.from_pretrained: expected two dimensions, got {tuple(embeddings.shape)}")
-        table = cls(*embeddings.shape, padding_idx=padding_idx, dtype=embeddings.dtype, device=embeddings.device)
+        rows, width = embeddings.shape
+        table = cls(rows, width, padding_idx, embeddings.device, embeddings.dtype)
         table.weight = Parameter(embeddings, requires_grad=not freeze)
         return table
 

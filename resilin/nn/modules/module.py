@@ -106,7 +106,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         for table in (self._parameters, self._buffers, self._modules):
             if name in table:
-                del table[name]  # type: ignore[attr-defined]
+                del table[name]
                 self._non_persistent.discard(name)
                 return
         object.__delattr__(self, name)
@@ -289,10 +289,12 @@ class Module:
 
         def convert(tensor: Tensor) -> Tensor:
             if tensor.is_floating_point() or tensor.is_complex():
-                return tensor.to(*args, **kwargs)
+                converted: Tensor = tensor.to(*args, **kwargs)
+                return converted
             moved = [arg for arg in args if not isinstance(arg, dtypes.dtype)]
             left = {key: value for key, value in kwargs.items() if key != "dtype"}
-            return tensor.to(*moved, **left) if moved or left else tensor
+            kept: Tensor = tensor.to(*moved, **left) if moved or left else tensor
+            return kept
 
         return self._apply(convert)
 
@@ -362,7 +364,7 @@ class Module:
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` when the gradients of the module's inputs are known.
 
-        It may return a replacement for grad_input. Entries are None for arguments that are no tensors or need no gradient.
+        It may return a replacement for grad_input. Entries are None for arguments that are no tensors or need none.
         """
         return self._add_hook("_backward_hooks", hook, prepend)
 
@@ -421,7 +423,9 @@ class Module:
             replaced = hook.call(self, args, kwargs)
             if replaced is not None:
                 if not isinstance(replaced, tuple) or len(replaced) != 2:
-                    raise TypeError(f"a forward pre-hook with kwargs must return None or (args, kwargs), got {replaced!r}")
+                    raise TypeError(
+                        f"a forward pre-hook with kwargs must return None or (args, kwargs), got {replaced!r}"
+                    )
                 args, kwargs = replaced
         return args, kwargs
 

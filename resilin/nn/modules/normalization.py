@@ -44,8 +44,12 @@ class _BatchNorm(Module):
         for name in ("weight", "bias"):
             self.register_parameter(name, Parameter(empty((num_features,), device, dtype)) if affine else None)
         tracked = track_running_stats
-        self.register_buffer("running_mean", creation.zeros(num_features, device=device, dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", creation.ones(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer(
+            "running_mean", creation.zeros(num_features, device=device, dtype=dtype) if tracked else None
+        )
+        self.register_buffer(
+            "running_var", creation.ones(num_features, device=device, dtype=dtype) if tracked else None
+        )
         self.register_buffer("num_batches_tracked", creation.zeros((), device=device, dtype=int64) if tracked else None)
         self.reset_parameters()
 

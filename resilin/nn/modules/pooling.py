@@ -89,7 +89,7 @@ class AvgPool2d(Module):
 class AdaptiveAvgPool2d(Module):
     """Means of windows chosen so that the output has `output_size` (None keeps a dimension)."""
 
-    def __init__(self, output_size: int | None | tuple[int | None, int | None]) -> None:
+    def __init__(self, output_size: int | tuple[int | None, int | None] | None) -> None:
         super().__init__()
         self.output_size = output_size
 

@@ -110,7 +110,9 @@ def _own(module: Module) -> Iterator[tuple[str, Tensor]]:
 def _has_extra(module: Module) -> bool:
     # looked up by name: importing Module's own methods here would be a cycle
     return any(
-        "get_extra_state" in cls.__dict__ for cls in type(module).__mro__ if cls.__module__ != "resilin.nn.modules.module"
+        "get_extra_state" in cls.__dict__
+        for cls in type(module).__mro__
+        if cls.__module__ != "resilin.nn.modules.module"
     )
 
 

@@ -17,7 +17,7 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
-    """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, their dtype (float32 for none).
+    """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, of their dtype.
 
     Raises: ResilinError when it is not finite and error_if_nonfinite.
     """
@@ -56,9 +56,7 @@ def clip_grad_norm_(
     return total
 
 
-def clip_grad_value_(
-    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
-) -> None:
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Cut every element of the gradients to [-clip_value, clip_value]. foreach is accepted."""
     for gradient in _gradients(parameters):
         np.clip(gradient._array, -clip_value, clip_value, out=gradient._array)

@@ -19,9 +19,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     every = list(parameters)
     total = sum(parameter.numel() for parameter in every)
     if vec.dim() != 1 or vec.numel() != total:
-        raise UsageError(
-            f"vector_to_parameters: expected a vector of {total} elements, got shape {tuple(vec.shape)}"
-        )
+        raise UsageError(f"vector_to_parameters: expected a vector of {total} elements, got shape {tuple(vec.shape)}")
     start = 0
     for parameter in every:
         part = vec[start : start + parameter.numel()]

@@ -1,4 +1,4 @@
-"""LRScheduler: sets the learning rate of an optimizer's groups, epoch by epoch. Semantics of torch.optim.lr_scheduler."""
+"""LRScheduler: sets the learning rate of an optimizer's groups, epoch by epoch, as torch.optim.lr_scheduler does."""
 
 from __future__ import annotations
 

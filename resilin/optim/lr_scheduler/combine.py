@@ -20,7 +20,8 @@ class SequentialLR(LRScheduler):
         _check_parts("SequentialLR", optimizer, schedulers)
         if len(milestones) != len(schedulers) - 1:
             raise UsageError(
-                f"SequentialLR: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, got {len(milestones)}"
+                f"SequentialLR: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, "
+                f"got {len(milestones)}"
             )
         self._schedulers = list(schedulers)
         self._milestones = list(milestones)

@@ -69,14 +69,16 @@ class StepLR(LRScheduler):
 class MultiStepLR(LRScheduler):
     """Multiply by `gamma` at each of the epochs `milestones` (twice where one is listed twice)."""
 
-    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """See the class."""
-        times = self.milestones[self.last_epoch] if self.last_epoch in self.milestones else 0
+        times = self.milestones.get(self.last_epoch, 0)
         return [rate * self.gamma**times for rate in self._current()] if times else self._current()
 
     def _closed_form(self) -> list[float]:

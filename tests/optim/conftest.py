@@ -1,0 +1,14 @@
+"""Fixtures of the optimizer tests: PyTorch's numbers, written by tests/fixtures/make_torch_fixtures.py."""
+
+import json
+from pathlib import Path
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def pytest_generate_tests(metafunc):
+    for name in ("optimizers", "schedulers"):
+        if f"{name}_case" in metafunc.fixturenames:
+            cases = json.loads((FIXTURES / f"torch_{name}.json").read_text())
+            ids = [f"{number}-{case['name']}" for number, case in enumerate(cases)]
+            metafunc.parametrize(f"{name}_case", cases, ids=ids)

@@ -1,0 +1,120 @@
+"""Schedulers against PyTorch's rates."""
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import optim
+from resilin.errors import UsageError
+from resilin.optim import lr_scheduler
+
+
+def make_optimizer(lr=0.1):
+    return optim.SGD([resilin.zeros(1).requires_grad_()], lr=lr, momentum=0.9)
+
+
+def make_scheduler(name, options, optimizer):
+    if name != "SequentialLR":
+        return getattr(lr_scheduler, name)(optimizer, **options)
+    parts = [
+        lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=4),
+        lr_scheduler.CosineAnnealingLR(optimizer, T_max=8),
+        lr_scheduler.ExponentialLR(optimizer, gamma=0.8),
+    ]
+    return lr_scheduler.SequentialLR(optimizer, parts, milestones=[4, 12])
+
+
+def walk(case, scheduler, optimizer, start, stop):
+    """Rates and momenta before the step `start` and after each one up to `stop`."""
+    seen = [(optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"])]
+    for step in range(start, stop):
+        scheduler.step(*([case["metrics"][step]] if "metrics" in case else []))
+        seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+    return np.array(seen)
+
+
+def test_rates_and_momenta_equal_pytorchs(schedulers_case):
+    optimizer = make_optimizer()
+    scheduler = make_scheduler(schedulers_case["name"], schedulers_case["options"], optimizer)
+    seen = walk(schedulers_case, scheduler, optimizer, 0, len(schedulers_case["rates"]) - 1)
+    expected = np.array([schedulers_case["rates"], schedulers_case["momenta"]]).T
+    np.testing.assert_allclose(seen, expected, rtol=1e-12, atol=1e-15)
+    assert scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+
+
+def test_a_state_dict_round_trip_goes_on_with_equal_rates(schedulers_case):
+    optimizer, other = make_optimizer(), make_optimizer()
+    scheduler = make_scheduler(schedulers_case["name"], schedulers_case["options"], optimizer)
+    again = make_scheduler(schedulers_case["name"], schedulers_case["options"], other)
+    walk(schedulers_case, scheduler, optimizer, 0, 7)
+    again.load_state_dict(scheduler.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    stop = len(schedulers_case["rates"]) - 1
+    mine = walk(schedulers_case, scheduler, optimizer, 7, stop)
+    assert mine.tolist() == walk(schedulers_case, again, other, 7, stop).tolist()
+
+
+def test_lambda_lr_multiplies_the_initial_rate_of_each_group():
+    params = [resilin.zeros(1).requires_grad_() for _ in range(2)]
+    optimizer = optim.SGD([{"params": [params[0]]}, {"params": [params[1]], "lr": 2.0}], lr=1.0)
+    scheduler = lr_scheduler.LambdaLR(optimizer, [lambda epoch: 0.5**epoch, lambda epoch: 1 + epoch])
+    scheduler.step()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.25, 6.0]
+    assert scheduler.state_dict()["lr_lambdas"] == [None, None]
+
+
+def test_lambda_lr_keeps_the_attributes_of_callable_objects():
+    class Slope:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, epoch):
+            return self.factor
+
+    saved = lr_scheduler.LambdaLR(make_optimizer(), Slope(3)).state_dict()
+    other = lr_scheduler.LambdaLR(make_optimizer(), Slope(1))
+    other.load_state_dict(saved)
+    other.step()
+    assert other.get_last_lr() == [pytest.approx(0.3)]
+
+
+def test_a_resumed_scheduler_needs_the_initial_rates():
+    with pytest.raises(UsageError, match="load the optimizer's state first"):
+        lr_scheduler.StepLR(make_optimizer(), 3, last_epoch=4)
+
+
+def test_one_cycle_ends_after_its_steps():
+    scheduler = lr_scheduler.OneCycleLR(make_optimizer(), max_lr=1.0, total_steps=3)
+    scheduler.step()
+    scheduler.step()
+    with pytest.raises(UsageError, match="cycle of 3 steps"):
+        scheduler.step()
+
+
+def test_one_cycle_moves_the_first_beta_of_adam():
+    optimizer = optim.Adam([resilin.zeros(1).requires_grad_()])
+    lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
+    assert optimizer.param_groups[0]["betas"] == (0.95, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda o: lr_scheduler.LambdaLR(o, [abs, abs]), "2 functions for 1"),
+        (lambda o: lr_scheduler.LinearLR(o, start_factor=0), "start_factor"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 1.0), "total_steps"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 1.0, 10, anneal_strategy="step"), "anneal_strategy"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=1.0), "factor must be below 1"),
+        (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(o, 1)], [3]), "0 milestones, got 1"),
+        (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(make_optimizer(), 1)], []), "another optimizer"),
+    ],
+)
+def test_mistakes_are_named(make, words):
+    with pytest.raises(UsageError, match=words):
+        make(make_optimizer())
+
+
+def test_only_optimizers_can_be_scheduled():
+    with pytest.raises(TypeError, match="expected an Optimizer, got int"):
+        lr_scheduler.StepLR(3, 1)

@@ -1,0 +1,191 @@
+"""Optimizers against PyTorch's numbers, and the layout of their state."""
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import nn, optim
+from resilin.errors import UsageError
+
+
+def unpack(value):
+    return resilin.tensor(np.array(value["data"], dtype=value["dtype"]).reshape(value["shape"]))
+
+
+def run(case, dtype=None):
+    """Replay a fixture; yields the optimizer, the parameters and PyTorch's ones after each step."""
+    params = [unpack(value).to(dtype or resilin.float64).requires_grad_() for value in case["start"]]
+    optimizer = getattr(optim, case["name"])(params, **case["options"])
+    for grads, after in zip(case["grads"], case["after"], strict=True):
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = None if grad is None else unpack(grad).to(param.dtype)
+        optimizer.step()
+        yield optimizer, params, after
+
+
+def test_every_step_equals_pytorchs(optimizers_case):
+    for _, params, after in run(optimizers_case):
+        for param, expected in zip(params, after, strict=True):
+            np.testing.assert_allclose(param.detach().numpy(), unpack(expected).numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_every_step_in_float32_equals_pytorchs_within_rounding(optimizers_case):
+    for _, params, after in run(optimizers_case, resilin.float32):
+        for param, expected in zip(params, after, strict=True):
+            np.testing.assert_allclose(param.detach().numpy(), unpack(expected).numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_the_state_has_pytorchs_layout_and_values(optimizers_case):
+    *_, (optimizer, _, _) = run(optimizers_case)
+    state = optimizer.state_dict()["state"]
+    expected = {int(number): entry for number, entry in optimizers_case["state"].items()}
+    expected = {
+        number: {name: value for name, value in entry.items() if value is not None}
+        for number, entry in expected.items()
+    }
+    expected = {number: entry for number, entry in expected.items() if entry}
+    assert {number: set(entry) for number, entry in state.items()} == {n: set(entry) for n, entry in expected.items()}
+    for number, entry in expected.items():
+        for name, value in entry.items():
+            np.testing.assert_allclose(state[number][name].numpy(), unpack(value).numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_a_state_dict_round_trip_continues_with_equal_bits(optimizers_case):
+    steps = run(optimizers_case, resilin.float32)
+    for _ in range(3):
+        optimizer, params, _ = next(steps)
+    copies = [param.detach().clone().requires_grad_() for param in params]
+    other = type(optimizer)(copies, lr=0.7)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+    for _, params, _ in steps:
+        for copy, param in zip(copies, params, strict=True):
+            copy.grad = param.grad
+        other.step()
+        for copy, param in zip(copies, params, strict=True):
+            assert copy.detach().numpy().tobytes() == param.detach().numpy().tobytes()
+
+
+def test_loading_copies_the_state():
+    param = resilin.ones(3).requires_grad_()
+    param.grad = resilin.ones(3)
+    first, second = optim.Adam([param]), optim.Adam([param])
+    first.step()
+    second.load_state_dict(first.state_dict())
+    first.step()
+    assert second.state[param]["step"].item() == 1
+    assert first.state[param]["step"].item() == 2
+
+
+def test_a_step_raises_the_versions_of_the_parameters():
+    param = resilin.ones(3).requires_grad_()
+    loss = (param * param).sum()
+    param.grad = resilin.ones(3)
+    before = param._version
+    optim.SGD([param], lr=0.1).step()
+    assert param._version > before
+    with pytest.raises(RuntimeError, match="modified"):
+        loss.backward()
+
+
+def test_groups_have_their_own_options():
+    first, second = (resilin.zeros(1).requires_grad_() for _ in range(2))
+    optimizer = optim.SGD([{"params": [first]}, {"params": [second], "lr": 10.0}], lr=1.0)
+    first.grad, second.grad = resilin.ones(1), resilin.ones(1)
+    optimizer.step()
+    assert (first.item(), second.item()) == (-1, -10)
+    assert [group["lr"] for group in optimizer.state_dict()["param_groups"]] == [1.0, 10.0]
+    assert [group["params"] for group in optimizer.state_dict()["param_groups"]] == [[0], [1]]
+
+
+def test_a_group_can_be_added_later():
+    first, second = (resilin.zeros(1).requires_grad_() for _ in range(2))
+    optimizer = optim.SGD([first], lr=1.0, momentum=0.5)
+    optimizer.add_param_group({"params": second, "momentum": 0})
+    assert optimizer.param_groups[1]["params"][0] is second
+    assert (optimizer.param_groups[1]["lr"], optimizer.param_groups[1]["momentum"]) == (1.0, 0)
+    with pytest.raises(UsageError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": [second]})
+
+
+def test_named_parameters_are_taken_too():
+    model = nn.Linear(2, 2)
+    optimizer = optim.SGD(model.named_parameters(), lr=0.1)
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda p: optim.SGD([], lr=0.1), UsageError, "no parameters"),
+        (lambda p: optim.SGD(p, lr=0.1), TypeError, "put it in a list"),
+        (lambda p: optim.SGD([p, p], lr=0.1), UsageError, "appears twice"),
+        (lambda p: optim.SGD([p * 2], lr=0.1), UsageError, "leaf tensors only"),
+        (lambda p: optim.SGD([3.0], lr=0.1), TypeError, "got float"),
+        (lambda p: optim.SGD({p}, lr=0.1), TypeError, "no order"),
+        (lambda p: optim.SGD([p], lr=-1), UsageError, "lr must not be negative"),
+        (lambda p: optim.SGD([p], lr=1, nesterov=True), UsageError, "nesterov"),
+        (lambda p: optim.Adam([p], betas=(0.9, 1.0)), UsageError, "betas"),
+        (lambda p: optim.AdamW([p], eps=-1), UsageError, "AdamW: eps"),
+    ],
+)
+def test_mistakes_are_named(make, error, words):
+    with pytest.raises(error, match=words):
+        make(resilin.ones(2).requires_grad_())
+
+
+def test_a_state_of_other_groups_is_refused():
+    one = optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1)
+    two = optim.SGD([resilin.ones(1).requires_grad_(), resilin.ones(1).requires_grad_()], lr=0.1)
+    with pytest.raises(UsageError, match=r"groups of \[2\] parameters in the state, \[1\] here"):
+        one.load_state_dict(two.state_dict())
+
+
+def test_zero_grad_forgets_or_clears():
+    param = resilin.ones(2).requires_grad_()
+    optimizer = optim.SGD([param], lr=0.1)
+    param.grad = resilin.ones(2)
+    optimizer.zero_grad(set_to_none=False)
+    assert param.grad.tolist() == [0, 0]
+    optimizer.zero_grad()
+    assert param.grad is None
+
+
+def test_a_closure_is_evaluated_with_gradients():
+    param = resilin.tensor([2.0]).requires_grad_()
+    optimizer = optim.SGD([param], lr=0.25)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (param * param).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 4
+    assert param.item() == 1
+
+
+def test_hooks_run_before_and_after_a_step_until_removed():
+    param = resilin.ones(1).requires_grad_()
+    optimizer, calls = optim.SGD([param], lr=0.1), []
+    before = optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    optimizer.step()
+    before.remove()
+    optimizer.step()
+    assert calls == ["before", "after", "after"]
+
+
+def test_repr_shows_the_options_of_each_group():
+    text = repr(optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1))
+    assert text.startswith("SGD (\nParameter Group 0\n    dampening: 0\n    lr: 0.1\n")
+    assert text.endswith("weight_decay: 0\n)")
+
+
+def test_a_parameter_with_strides_is_updated_in_place():
+    base = resilin.zeros(3, 4)
+    param = base.t().requires_grad_()
+    param.grad = resilin.ones(4, 3)
+    optim.AdamW([param], lr=0.1, weight_decay=0).step()
+    assert base.numpy() == pytest.approx(-0.1)
