@@ -17,8 +17,8 @@ RESILIN_SIMD void forward_rows(const float *x, const float *w, const float *b, f
                                int64_t end, float *y, float *mean_N, float *rstd_N) {
     const float inv = 1.0f / static_cast<float>(D);
     for (int64_t n = begin; n < end; n++) {
-        const float *row = x + n * D;
-        float *out = y + n * D;
+        const float *__restrict row = x + n * D;
+        float *__restrict out = y + n * D;
         const float mean = sum_of(row, D) * inv;
         for (int64_t i = 0; i < D; i++) out[i] = row[i] - mean;
         const float square = dot_of(out, out, D);
@@ -38,19 +38,23 @@ RESILIN_SIMD void forward_rows(const float *x, const float *w, const float *b, f
 
 // dx of rows [begin, end); their weight gradients are added to dw and db (dw only when there is a weight)
 RESILIN_SIMD void backward_rows(const float *g, const float *x, const float *w, const float *mean_N,
-                                const float *rstd_N, int64_t D, int64_t begin, int64_t end, float *dx, float *dw,
-                                float *db, float *hat) {
+                                const float *rstd_N, int64_t D, int64_t begin, int64_t end, float *dx,
+                                float *__restrict dw, float *__restrict db, float *__restrict hat) {
     const float inv = 1.0f / static_cast<float>(D);
     for (int64_t n = begin; n < end; n++) {
-        const float *gr = g + n * D, *xr = x + n * D;
-        float *out = dx + n * D;
+        const float *__restrict gr = g + n * D, *__restrict xr = x + n * D;
+        float *__restrict out = dx + n * D;
         const float mean = mean_N[n], rstd = rstd_N[n];
         for (int64_t i = 0; i < D; i++) {
-            hat[i] = (xr[i] - mean) * rstd;
-            dw[i] += gr[i] * hat[i];
+            const float h = (xr[i] - mean) * rstd;
+            hat[i] = h;
+            dw[i] += gr[i] * h;
             db[i] += gr[i];
-            out[i] = w ? gr[i] * w[i] : gr[i];
         }
+        if (w)
+            for (int64_t i = 0; i < D; i++) out[i] = gr[i] * w[i];
+        else
+            for (int64_t i = 0; i < D; i++) out[i] = gr[i];
         const float sum = sum_of(out, D) * inv;
         const float dot = dot_of(out, hat, D) * inv;
         for (int64_t i = 0; i < D; i++) out[i] = (out[i] - sum - hat[i] * dot) * rstd;

@@ -64,9 +64,8 @@ RESILIN_SIMD void to_normal(const uint32_t *words, float *out) {
         const float rounded = turn + shifter;
         const int32_t quarter = bit_cast<int32_t>(rounded);
         const float r = (turn - (rounded - shifter)) * 1.57079632679489662f, z = r * r;
-        const float sin = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * r + r;
-        const float cos =
-            ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z + 1.0f;
+        const float sin = fma(polynomial(z, -1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f) * z, r, r);
+        const float cos = polynomial(z, 2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f, -0.5f, 1.0f);
         const bool odd = quarter & 1;
         const float c = odd ? sin : cos, s = odd ? cos : sin;
         out[2 * i] = radius * (((quarter + 1) & 2) ? -c : c);

@@ -2,6 +2,7 @@
 #include "array.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
+#include "simd.hpp"
 
 #include <cstring>
 
@@ -12,28 +13,34 @@ struct Window {
     int64_t H, W, P, Q, KH, KW, sh, sw, ph, pw, dh, dw;
 };
 
-template <class T> void forward_plane(const T *x, const Window &s, T *y, int64_t *index) {
-    for (int64_t p = 0; p < s.P; p++)
+// One kernel position after another over a whole row of outputs: no branches in the inner loop.
+template <class T>
+RESILIN_INLINE void plane(const T *__restrict x, const Window &s, T *__restrict y, int64_t *__restrict index) {
+    for (int64_t p = 0; p < s.P; p++, y += s.Q, index += s.Q) {
         for (int64_t q = 0; q < s.Q; q++) {
-            int64_t best = -1;
-            T top{};
-            for (int64_t i = 0; i < s.KH; i++) {
-                const int64_t h = p * s.sh + i * s.dh - s.ph;
-                if (h < 0 || h >= s.H) continue;
-                for (int64_t j = 0; j < s.KW; j++) {
-                    const int64_t w = q * s.sw + j * s.dw - s.pw;
-                    if (w < 0 || w >= s.W) continue;
-                    const T v = x[h * s.W + w];
-                    if (best < 0 || v > top || (v != v && top == top)) {
-                        best = h * s.W + w;
-                        top = v;
-                    }
+            y[q] = T(0);
+            index[q] = -1;
+        }
+        for (int64_t i = 0; i < s.KH; i++) {
+            const int64_t h = p * s.sh + i * s.dh - s.ph;
+            if (h < 0 || h >= s.H) continue;
+            for (int64_t j = 0; j < s.KW; j++) {
+                const int64_t offset = j * s.dw - s.pw;
+                const int64_t first = offset >= 0 ? 0 : (-offset + s.sw - 1) / s.sw;
+                const int64_t last = offset >= s.W ? 0 : std::min(s.Q, (s.W - 1 - offset) / s.sw + 1);
+                const T *row = x + h * s.W + offset;
+                for (int64_t q = first; q < last; q++) {
+                    const T v = row[q * s.sw], top = y[q];
+                    const bool better = (index[q] < 0) | (v > top) | ((v != v) & (top == top)); // the first NaN wins
+                    y[q] = better ? v : top;
+                    index[q] = better ? h * s.W + offset + q * s.sw : index[q];
                 }
             }
-            *y++ = top;
-            *index++ = best;
         }
+    }
 }
+RESILIN_SIMD void forward_plane(const float *x, const Window &s, float *y, int64_t *index) { plane(x, s, y, index); }
+RESILIN_SIMD void forward_plane(const double *x, const Window &s, double *y, int64_t *index) { plane(x, s, y, index); }
 
 template <class T> nb::object forward_as(Array x, const Window &s) {
     const npy_intp dims[] = {static_cast<npy_intp>(x.dim(0)), static_cast<npy_intp>(x.dim(1)),

@@ -1,5 +1,6 @@
 // SIMD by the compiler: loops are branch-free so that it can vectorize them, RESILIN_SIMD compiles a function once per
-// instruction set and picks at load time. No contraction to FMA: results are the same bits on every x86-64 machine.
+// instruction set and picks at load time. Multiply-adds are fused where fma() says so and nowhere else, so an element's
+// bits depend neither on the instruction set nor on whether it fell into a vector or a loop's tail.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,24 +22,26 @@ template <class To, class From> RESILIN_INLINE To bit_cast(From from) {
     return to;
 }
 
-// e^x within 1.3 ulp; right for subnormal results, infinities and NaN. Range reduction by ln 2 in two parts and a
+RESILIN_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// Horner: the coefficients from the highest power down
+RESILIN_INLINE float polynomial(float, float c) { return c; }
+template <class... Rest> RESILIN_INLINE float polynomial(float x, float c0, float c1, Rest... rest) {
+    return polynomial(x, fma(c0, x, c1), rest...);
+}
+
+// e^x within 1 ulp; right for subnormal results, infinities and NaN. Range reduction by ln 2 in two parts and a
 // polynomial of degree 5 on [-ln2/2, ln2/2] (coefficients: Cephes, expf).
 RESILIN_INLINE float exp_(float x) {
     x = x > 89.0f ? 89.0f : x;
     x = x < -105.0f ? -105.0f : x;
     const float shifter = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    const float t = x * 1.44269504f + shifter;
+    const float t = fma(x, 1.44269504f, shifter);
     const int32_t n = bit_cast<int32_t>(t) - 0x4B400000;
     const float k = t - shifter;
-    float r = x - k * 0.693359375f;
-    r = r + k * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, x));
+    const float p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+                                   1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f);
     const int32_t half = n >> 1; // two factors: 2^n alone overflows at both ends
     return p * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
 }
@@ -52,20 +55,12 @@ RESILIN_INLINE float log_(float x) {
     e = low ? e - 1 : e;
     m = (low ? m + m : m) - 1.0f;
     const float z = m * m;
-    float p = 7.0376836292e-2f;
-    p = p * m - 1.1514610310e-1f;
-    p = p * m + 1.1676998740e-1f;
-    p = p * m - 1.2420140846e-1f;
-    p = p * m + 1.4249322787e-1f;
-    p = p * m - 1.6668057665e-1f;
-    p = p * m + 2.0000714765e-1f;
-    p = p * m - 2.4999993993e-1f;
-    p = p * m + 3.3333331174e-1f;
+    const float p = polynomial(m, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
+                                   1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
+                                   3.3333331174e-1f);
     const float fe = static_cast<float>(e);
-    float y = p * m * z;
-    y = y + fe * -2.12194440e-4f;
-    y = y - 0.5f * z;
-    return m + y + fe * 0.693359375f;
+    const float y = fma(-0.5f, z, fma(fe, -2.12194440e-4f, p * m * z));
+    return fma(fe, 0.693359375f, m + y);
 }
 
 // The error function, within 4 ulp: x * P(x^2) / Q(x^2) on [-4, 4] (coefficients: Eigen, erf for float).
@@ -73,18 +68,11 @@ RESILIN_INLINE float erf_(float x) {
     x = x > 4.0f ? 4.0f : x;
     x = x < -4.0f ? -4.0f : x;
     const float z = x * x;
-    float p = -2.72614225801306e-10f;
-    p = p * z + 2.77068142495902e-08f;
-    p = p * z - 2.10102402082508e-06f;
-    p = p * z - 5.69250639462346e-05f;
-    p = p * z - 7.34990630326855e-04f;
-    p = p * z - 2.95459980854025e-03f;
-    p = p * z - 1.60960333262415e-02f;
-    float q = -1.45660718464996e-05f;
-    q = q * z - 2.13374055278905e-04f;
-    q = q * z - 1.68282697438203e-03f;
-    q = q * z - 7.37332916720468e-03f;
-    q = q * z - 1.42647390514189e-02f;
+    const float p = polynomial(z, -2.72614225801306e-10f, 2.77068142495902e-08f, -2.10102402082508e-06f,
+                                   -5.69250639462346e-05f, -7.34990630326855e-04f, -2.95459980854025e-03f,
+                                   -1.60960333262415e-02f);
+    const float q = polynomial(z, -1.45660718464996e-05f, -2.13374055278905e-04f, -1.68282697438203e-03f,
+                                   -7.37332916720468e-03f, -1.42647390514189e-02f);
     return x * p / q;
 }
 
