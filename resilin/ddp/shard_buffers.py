@@ -8,6 +8,7 @@ A value that no shard changed keeps its bits: only differences are summed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class ShardBuffers:
         self._group = group
         float_specs = specs_of([item for item in named if item[1].is_floating_point()])
         self._specs = buckets.assign(float_specs, order=range(len(float_specs)))
-        self._sums = [Partials(plan, group.rank(), lambda spec=spec: Flat(spec, self._floats)) for spec in self._specs]
+        self._sums = [Partials(plan, group.rank(), partial(Flat, spec, self._floats)) for spec in self._specs]
         self._begin: list[Array] = []  # float buffers at the step's beginning
         self._begin_others: list[Array] = []
         self._end_others: list[Array] | None = None  # after the first shard that ran

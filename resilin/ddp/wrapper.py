@@ -111,7 +111,7 @@ class DistributedDataParallel(Module):
         initial.check_equal(tensors, f"shards={self.shards}", self.process_group)
         initial.broadcast([tensor for _, tensor in tensors], self.process_group)
 
-    def _attach(self, named: list[tuple[str, Tensor]]) -> None:
+    def _attach(self, named: Sequence[tuple[str, Tensor]]) -> None:
         plan = buckets.assign(specs_of(named), self.bucket_bytes_cap)
         params = [param for _, param in named]
         if self.shards is not None:
@@ -122,7 +122,7 @@ class DistributedDataParallel(Module):
         elif self.process_group.size() > 1:
             self._attach_reducer(named, plan)
 
-    def _attach_reducer(self, named: list[tuple[str, Tensor]], plan: Sequence[buckets.BucketSpec]) -> Reducer:
+    def _attach_reducer(self, named: Sequence[tuple[str, Tensor]], plan: Sequence[buckets.BucketSpec]) -> Reducer:
         self._reducer = Reducer(
             named,
             plan,

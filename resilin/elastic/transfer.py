@@ -137,4 +137,4 @@ def run(stream: Stream, moves: Sequence[Move], rank: int, group: dist.ProcessGro
 
 
 def _digest(data: Bytes) -> bytes:
-    return hashlib.blake2b(memoryview(data), digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(data.data, digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,54 @@
+"""A rank's own part of the canonical tree."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resilin.core.tensor import Tensor
+from resilin.ddp import buckets
+from resilin.ddp.flat import Flat, specs_of
+from resilin.ddp.partials import Partials, merges
+from resilin.dist import tree
+from resilin.dist.tree import Subtree
+
+PARAMS = [Tensor._wrap(np.zeros(3, np.float32))]
+(SPEC,) = buckets.assign(specs_of([("p", PARAMS[0])]))
+
+
+def naive(node: Subtree, leaves: list[np.ndarray]) -> np.ndarray:
+    """The node's value by its definition."""
+    children = node.children()
+    if children is None:
+        return leaves[node.start]
+    return naive(children[0], leaves) + naive(children[1], leaves)
+
+
+@given(st.integers(1, 33), st.integers(1, 9), st.integers(0, 1000))
+def test_partial_sums_equal_the_trees_nodes_bit_for_bit(shards: int, world: int, seed: int) -> None:
+    world = min(world, shards)
+    leaves = list(np.random.default_rng(seed).standard_normal((shards, 3)).astype(np.float32))
+    plan = tree.plan(shards, world)
+    for rank in range(world):
+        made: list[Flat] = []
+
+        def make(made: list[Flat] = made) -> Flat:
+            made.append(Flat(SPEC, PARAMS))
+            return made[-1]
+
+        partials = Partials(plan, rank, make)
+        for _ in range(2):  # the second step uses the first one's memory
+            for shard in plan.run(rank):
+                flat = partials.take()
+                flat.array[...] = leaves[shard]
+                partials.push(shard, flat)
+            parts = partials.parts()
+            assert tuple(parts) == plan.subtrees(rank)
+            for node, flat in parts.items():
+                assert np.array_equal(flat.array, naive(node, leaves))
+            partials.clear()
+        assert len(made) <= 2 * max(1, shards.bit_length()) + 1
+
+
+def test_a_sum_is_completed_by_the_last_shard_under_it() -> None:
+    assert merges(tree.plan(8, 1), 0) == {0: 0, 1: 1, 2: 0, 3: 2, 4: 0, 5: 1, 6: 0, 7: 3}
+    assert merges(tree.plan(6, 2), 1) == {3: 0, 4: 0, 5: 1}

@@ -1,0 +1,486 @@
+"""DistributedDataParallel: what a user of PyTorch's expects of it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import dist, nn, optim
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.tensor import Tensor
+from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import GradBucket
+from resilin.ddp.comm_hooks import default_hooks
+from resilin.dist.future import Future
+from resilin.errors import CollectiveMismatch, DistBackendError, UsageError
+from resilin.testing.ranks import run_ranks
+
+IN, HIDDEN, OUT, BATCH = 6, 8, 3, 4
+
+
+def tensor(array: Any) -> Tensor:
+    return Tensor._wrap(np.asarray(array, np.float32))
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(IN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
+
+
+def make_models(count: int) -> list[nn.Module]:
+    """Copies that start equal."""
+    first = make_model()
+    return [first, *(copy.deepcopy(first) for _ in range(count - 1))]
+
+
+def batches(count: int, seed: int = 0) -> list[Tensor]:
+    rng = np.random.default_rng(seed)
+    return [tensor(rng.standard_normal((BATCH, IN))) for _ in range(count)]
+
+
+def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+    return (model(x) ** 2).mean()
+
+
+def gradients(model: nn.Module) -> list[np.ndarray]:
+    return [param.grad.numpy().copy() for param in model.parameters()]
+
+
+def expected_gradients(model: nn.Module, inputs: list[Tensor]) -> list[np.ndarray]:
+    """Of the mean loss over all ranks' batches, in one process."""
+    alone = copy.deepcopy(model)
+    alone.zero_grad()
+    for x in inputs:
+        (loss_of(alone, x) / len(inputs)).backward()
+    return gradients(alone)
+
+
+def assert_close(got: list[np.ndarray], expected: list[np.ndarray], rtol: float = 1e-5) -> None:
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("cap_mb", [25, 1e-4])
+@pytest.mark.parametrize("as_view", [True, False])
+def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(world: int, cap_mb: float, as_view: bool) -> None:
+    models, inputs = make_models(world), batches(world)
+    expected = expected_gradients(models[0], inputs)
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(models[rank], bucket_cap_mb=cap_mb, gradient_as_bucket_view=as_view)
+        for _ in range(3):
+            model.zero_grad()
+            loss_of(model, inputs[rank]).backward()
+        return gradients(model.module)
+
+    results = run_ranks(world, train).results()
+    assert_close(results[0], expected)
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_gradients_are_views_of_the_buckets_also_when_they_are_zeroed_in_place() -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> int:
+        model = DDP(models[rank])
+        arrays = set()
+        for to_none in (True, False, False, True):
+            model.zero_grad(set_to_none=to_none)
+            loss_of(model, inputs[rank]).backward()
+            arrays.add(tuple(param.grad.data_ptr() for param in model.parameters()))
+        assert_close(gradients(model.module), expected_gradients(models[rank], inputs))
+        return len(arrays)
+
+    assert run_ranks(2, train).results() == [1, 1]
+
+
+def test_a_gradient_that_the_user_put_there_is_moved_into_its_bucket() -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(models[rank])
+        for param in model.parameters():
+            param.grad = Tensor._wrap(np.ones(param.shape, np.float32))
+        loss_of(model, inputs[rank]).backward()
+        return gradients(model.module)
+
+    expected = [array + 1 for array in expected_gradients(models[0], inputs)]
+    assert_close(run_ranks(2, train).results()[0], expected)
+
+
+def test_parameters_and_buffers_start_as_those_of_rank_0() -> None:
+    models = [nn.Sequential(nn.Linear(IN, OUT), nn.BatchNorm1d(OUT)) for _ in range(2)]
+    models[0].get_submodule("1").running_mean._array[...] = 5
+
+    def wrap(rank: int) -> dict[str, np.ndarray]:
+        return {name: value.numpy().copy() for name, value in DDP(models[rank]).state_dict().items()}
+
+    zero, one = run_ranks(2, wrap).results()
+    assert zero.keys() == one.keys()
+    assert all(name.startswith("module.") for name in zero)
+    assert all(np.array_equal(zero[name], one[name]) for name in zero)
+    assert (one["module.1.running_mean"] == 5).all()
+
+
+def test_different_shapes_are_refused_on_every_rank_naming_the_parameter_and_both_shapes() -> None:
+    models = [nn.Sequential(nn.Linear(IN, OUT)), nn.Sequential(nn.Linear(IN, OUT + 1))]
+    outcome = run_ranks(2, lambda rank: DDP(models[rank]), abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    for error in outcome.errors.values():
+        assert isinstance(error, CollectiveMismatch)
+        assert "0.weight of shape (3, 6) and dtype float32 on rank 0" in str(error)
+        assert "0.weight of shape (4, 6) and dtype float32 on rank 1" in str(error)
+
+
+def test_a_parameter_that_one_rank_lacks_is_named() -> None:
+    models = [nn.Linear(IN, OUT), nn.Linear(IN, OUT, bias=False)]
+    outcome = run_ranks(2, lambda rank: DDP(models[rank]), abort=False)
+    assert all("bias" in str(error) and "absent on rank 1" in str(error) for error in outcome.errors.values())
+    assert outcome.errors.keys() == {0, 1}
+
+
+class Branches(nn.Module):
+    """Uses `left`, `right` or both, as told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.spare = nn.Linear(IN, OUT), nn.Linear(IN, OUT), nn.Linear(IN, OUT)
+
+    def forward(self, x: Tensor, use: str) -> Tensor:
+        outputs = [getattr(self, name)(x) for name in use.split()]
+        return outputs[0] if len(outputs) == 1 else outputs[0] + outputs[1]
+
+
+def branch_models() -> list[nn.Module]:
+    first = Branches()
+    return [first, copy.deepcopy(first)]
+
+
+@pytest.mark.parametrize("uses", [("left", "left"), ("left right spare", "left")])
+def test_an_unused_parameter_is_a_clear_error_and_no_rank_hangs(uses: tuple[str, str]) -> None:
+    models, inputs = branch_models(), batches(2)
+
+    def train(rank: int) -> None:
+        model = DDP(models[rank])
+        model.module.requires_grad_(True)
+        (model(inputs[rank], uses[rank]) ** 2).mean().backward()
+        dist.barrier()
+
+    outcome = run_ranks(2, train, abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    error = outcome.errors[1]
+    assert isinstance(error, UsageError)
+    assert "4 of 6 parameters got no gradient in this backward: right.weight, right.bias, spare.weight" in str(error)
+    assert "find_unused_parameters=True" in str(error)
+    assert isinstance(outcome.errors[0], UsageError | DistBackendError)
+
+
+@pytest.mark.parametrize("gone_after_forward", [False, True])
+def test_find_unused_parameters_averages_what_some_rank_used_and_leaves_the_rest(gone_after_forward: bool) -> None:
+    models, inputs = branch_models(), batches(2)
+    uses = ("left right", "left")
+
+    def train(rank: int) -> dict[str, np.ndarray | None]:
+        model = DDP(models[rank], find_unused_parameters=True)
+        for _ in range(2):
+            model.zero_grad()
+            out = model(inputs[rank], uses[rank])
+            if gone_after_forward and rank == 0:
+                out = out + 0 * model.module.left.weight.sum()
+            (out**2).mean().backward()
+        return {n: None if p.grad is None else p.grad.numpy().copy() for n, p in model.module.named_parameters()}
+
+    zero, one = run_ranks(2, train).results()
+    alone = copy.deepcopy(models[0])
+    for x, use in zip(inputs, uses, strict=True):
+        ((alone(x, use) ** 2).mean() / 2).backward()
+    for name, param in alone.named_parameters():
+        if name.startswith("spare"):
+            assert zero[name] is None
+            assert one[name] is None
+        else:
+            np.testing.assert_allclose(zero[name], param.grad.numpy(), rtol=1e-5, atol=1e-6)
+            assert np.array_equal(zero[name], one[name])
+
+
+def test_a_static_graph_learns_unused_parameters_once() -> None:
+    models, inputs = branch_models(), batches(2)
+
+    def train(rank: int) -> list[bool]:
+        model = DDP(models[rank], static_graph=True, bucket_cap_mb=1e-4)
+        for _ in range(3):
+            model.zero_grad()
+            (model(inputs[rank], "left right") ** 2).mean().backward()
+        alone = copy.deepcopy(models[rank])
+        for x in inputs:
+            ((alone(x, "left right") ** 2).mean() / 2).backward()
+        for a, b in zip(model.module.parameters(), alone.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-5, atol=1e-6)
+        return [param.grad is None for param in model.module.parameters()]
+
+    assert run_ranks(2, train).results() == [[False] * 4 + [True] * 2] * 2
+
+
+def test_no_sync_accumulates_locally_and_the_next_backward_reduces_everything() -> None:
+    models, first, second = make_models(2), batches(2, seed=1), batches(2, seed=2)
+
+    def train(rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        model = DDP(models[rank])
+        with model.no_sync():
+            loss_of(model, first[rank]).backward()
+        local = gradients(model.module)
+        loss_of(model, second[rank]).backward()
+        return local, gradients(model.module)
+
+    results = run_ranks(2, train).results()
+    both = [
+        a + b for a, b in zip(expected_gradients(models[0], first), expected_gradients(models[0], second), strict=True)
+    ]
+    for rank, (local, reduced) in enumerate(results):
+        assert_close(local, expected_gradients(models[rank], [first[rank]]))
+        assert_close(reduced, both)
+
+
+def test_two_forwards_before_one_backward_and_two_backwards_of_one_forward() -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        model = DDP(models[rank])
+        (loss_of(model, inputs[rank]) + loss_of(model, inputs[rank])).backward()
+        twice_forward = gradients(model.module)
+        model.zero_grad()
+        out = (model(inputs[rank]) ** 2).mean()
+        out.backward(retain_graph=True)
+        out.backward()
+        return twice_forward, gradients(model.module)
+
+    doubled = [2 * array for array in expected_gradients(models[0], inputs)]
+    for forwards, backwards in run_ranks(2, train).results():
+        assert_close(forwards, doubled)
+        assert_close(backwards, doubled)
+
+
+def test_buffers_are_those_of_rank_0_in_each_training_forward() -> None:
+    models = [nn.Sequential(nn.Linear(IN, OUT), nn.BatchNorm1d(OUT)) for _ in range(2)]
+    inputs = batches(2)
+
+    def train(rank: int, broadcast: bool) -> np.ndarray:
+        model = DDP(models[rank], broadcast_buffers=broadcast)
+        for _ in range(2):
+            loss_of(model, inputs[rank]).backward()
+        model.eval()
+        with no_grad():
+            if rank == 0:  # evaluation on one rank needs no other
+                model(inputs[rank])
+        return models[rank].get_submodule("1").running_mean.numpy().copy()
+
+    apart = run_ranks(2, train, broadcast=False).results()
+    assert not np.allclose(apart[0], apart[1])
+    mean = models[0].get_submodule("1").running_mean.numpy()
+    together = run_ranks(2, train, broadcast=True).results()
+    # the last forward of each rank started from rank 0's buffers: only its own last batch differs
+    assert np.abs(together[0] - together[1]).max() < np.abs(apart[0] - apart[1]).max()
+    assert mean is not None
+
+
+@pytest.mark.parametrize(
+    ("hook", "rtol"),
+    [
+        (default_hooks.allreduce_hook, 1e-6),
+        (default_hooks.fp16_compress_hook, 4e-3),
+        (default_hooks.bf16_compress_hook, 3e-2),
+        (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), 4e-3),
+        (default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook), 3e-2),
+    ],
+)
+def test_default_hooks_average_within_their_precision(hook: Any, rtol: float) -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(models[rank], bucket_cap_mb=1e-4)
+        model.register_comm_hook(None, hook)
+        loss_of(model, inputs[rank]).backward()
+        return gradients(model.module)
+
+    expected = expected_gradients(models[0], inputs)
+    for result in run_ranks(2, train).results():
+        for a, b in zip(result, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
+
+
+def test_a_hook_sees_buckets_in_order_with_their_gradients_and_parameters_also_in_a_world_of_one() -> None:
+    model = make_model()
+    seen: list[tuple[int, bool, int]] = []
+
+    def hook(state: list[str], bucket: GradBucket) -> Future[Tensor]:
+        for gradient, param in zip(bucket.gradients(), bucket.parameters(), strict=True):
+            assert gradient.shape == param.shape
+            assert np.array_equal(gradient.numpy(), param.grad.numpy())
+        seen.append((bucket.index(), bucket.is_last(), len(state)))
+        future: Future[Tensor] = Future()
+        future.set_result(Tensor._wrap(bucket.buffer().numpy() * 3))
+        return future
+
+    def train(rank: int) -> list[np.ndarray]:
+        wrapped = DDP(model, bucket_cap_mb=1e-4)
+        wrapped.register_comm_hook(["state"], hook)
+        with pytest.raises(UsageError, match="registered already"):
+            wrapped.register_comm_hook(None, hook)
+        loss_of(wrapped, batches(1)[0]).backward()
+        return gradients(model)
+
+    tripled = [3 * array for array in expected_gradients(model, batches(1))]
+    assert_close(run_ranks(1, train).results()[0], tripled)
+    assert [index for index, _, _ in seen] == list(range(len(seen)))
+    assert [last for _, last, _ in seen] == [False] * (len(seen) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (lambda state, bucket: bucket.buffer(), "must return a Future of the reduced tensor, got Tensor"),
+        (lambda state, bucket: _done(Tensor._wrap(np.zeros(2, np.float32))), r"elements, the result 2"),
+        (lambda state, bucket: _done(None), "must give a Tensor, got NoneType"),
+    ],
+)
+def test_a_wrong_hook_is_named(hook: Any, said: str) -> None:
+    def train(rank: int) -> None:
+        wrapped = DDP(make_model())
+        wrapped.register_comm_hook(None, hook)
+        loss_of(wrapped, batches(1)[0]).backward()
+
+    with pytest.raises(UsageError, match=said):
+        run_ranks(1, train).results()
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_a_hook_with_another_signature_is_refused_at_registration() -> None:
+    def train(rank: int) -> None:
+        wrapped = DDP(make_model())
+        with pytest.raises(UsageError, match=r"must take \(state, bucket\), it takes 1 arguments"):
+            wrapped.register_comm_hook(None, lambda bucket: bucket)
+        with pytest.raises(UsageError, match="expected a function"):
+            wrapped.register_comm_hook(None, "allreduce")
+
+    run_ranks(1, train).results()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"device_ids": [0]}, UsageError, "device_ids and output_device must be None"),
+        ({"dim": 1}, UsageError, "dim must be 0, got 1"),
+        ({"bucket_cap_mb": 0}, UsageError, "bucket_cap_mb must be positive"),
+        ({"mixed_precision": object()}, UsageError, "mixed_precision=.* is not supported"),
+        ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
+        ({"shards": 0}, UsageError, "expected an integer of at least the world size"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        run_ranks(1, lambda rank: DDP(make_model(), **arguments)).results()
+
+
+def test_a_module_without_parameters_or_a_group_is_refused() -> None:
+    with pytest.raises(UsageError, match="no parameter that requires a gradient"):
+        run_ranks(1, lambda rank: DDP(nn.ReLU())).results()
+    with pytest.raises(UsageError, match="there is no process group"):
+        DDP(make_model())
+    with pytest.raises(UsageError, match=r"expected an nn.Module, got int"):
+        DDP(3)  # type: ignore[arg-type]
+
+
+def test_a_world_of_one_leaves_the_module_alone() -> None:
+    model = make_model()
+
+    def train(rank: int) -> list[np.ndarray]:
+        wrapped = DDP(model)
+        assert all(
+            param._grad_slot is None and not (param._hooks and param._hooks.post) for param in model.parameters()
+        )
+        loss_of(wrapped, batches(1)[0]).backward()
+        return gradients(model)
+
+    assert_close(run_ranks(1, train).results()[0], expected_gradients(model, batches(1)))
+
+
+@pytest.mark.parametrize("how", ["wrapped again", "dropped"])
+def test_a_wrapper_that_is_gone_leaves_no_hook_behind(how: str) -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> tuple[int, list[np.ndarray]]:
+        former = DDP(models[rank])
+        loss_of(former, inputs[rank]).backward()
+        if how == "dropped":
+            del former
+            gc.collect()
+        model = DDP(models[rank])
+        models[rank].zero_grad()
+        loss_of(model, inputs[rank]).backward()
+        counts = {len(param._hooks.post) for param in models[rank].parameters()}
+        return counts.pop(), gradients(models[rank])
+
+    for hooks, result in run_ranks(2, train).results():
+        assert hooks == 1
+        assert_close(result, expected_gradients(models[0], inputs))
+
+
+def test_frozen_and_shared_parameters_train_as_in_one_process() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.frozen = nn.Linear(IN, IN), nn.Linear(IN, IN), nn.Linear(IN, IN)
+            self.second.weight = self.first.weight
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.frozen(self.first(x)))
+
+    models, inputs = [Tied(), Tied()], batches(2)
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(models[rank])
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(model, inputs[rank]).backward()
+            optimizer.step()
+        return [param.detach().numpy().copy() for param in model.parameters()]
+
+    alone = copy.deepcopy(models[0])
+    results = run_ranks(2, train).results()
+    optimizer = optim.SGD([param for param in alone.parameters() if param.requires_grad], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for x in inputs:
+            (loss_of(alone, x) / 2).backward()
+        optimizer.step()
+    assert_close(results[0], [param.detach().numpy() for param in alone.parameters()])
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_stats_tell_buckets_and_waiting() -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> dict[str, Any]:
+        model = DDP(models[rank], bucket_cap_mb=1e-4)
+        loss_of(model, inputs[rank]).backward()
+        return dict(model.stats())
+
+    told = run_ranks(2, train).results()[1]
+    assert (told["world_size"], told["rank"], told["backwards"]) == (2, 1, 1)
+    assert sum(map(len, told["bucket_parameters"])) == 4
+    assert told["bucket_parameters"][0][0] == "2.bias"
+    assert told["wait_s"] >= told["last_wait_s"] > 0

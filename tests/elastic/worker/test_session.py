@@ -1,0 +1,177 @@
+"""A session hears its agent and says so at once to whoever waits."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fake_agent import FakeAgent, world
+
+from resilin.dist.endpoint import Listener
+from resilin.elastic import control
+from resilin.elastic.session import Leaving, Session, is_elastic
+from resilin.elastic.session import world as current_world
+from resilin.errors import ElasticError, WorldChanged
+
+WAIT_S = 10.0
+
+
+class Group:
+    """Remembers what it was aborted with."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.aborted = threading.Event()
+
+    def abort(self, error: BaseException) -> None:
+        self.error = error
+        self.aborted.set()
+
+
+@pytest.fixture
+def agent() -> Iterator[FakeAgent]:
+    made = FakeAgent()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(agent: FakeAgent) -> Iterator[Session]:
+    with Listener() as listener:
+        made = Session(agent.worker_end, listener)
+        yield made
+        made.close()
+
+
+def heard(session: Session, agent: FakeAgent, *messages: control.Message) -> None:
+    """Send `messages` and wait until the session's thread has heeded all of them."""
+    number = (session._world.number if session._world else 0) + 100
+    for message in (*messages, world(number, ["x"])):
+        agent.send(message)
+    with session._changed:
+        assert session._changed.wait_for(lambda: session._world and session._world.number == number, WAIT_S)
+        session._world = None
+
+
+def in_generation(session: Session, agent: FakeAgent, number: int = 1) -> Group:
+    agent.expect(control.Hello)
+    agent.send(world(number, ["a"]))
+    assert session.next_world(after=0).number == number
+    group = Group()
+    session.joined(number, group)
+    return group
+
+
+def test_hello_carries_the_pid_and_where_peers_find_this_worker(agent: FakeAgent, session: Session) -> None:
+    hello = agent.expect(control.Hello)
+    assert hello == control.Hello(pid=os.getpid(), endpoint=session.listener.describe())
+
+
+def test_an_abort_reaches_the_running_group_with_its_reason(agent: FakeAgent, session: Session) -> None:
+    group = in_generation(session, agent)
+    agent.send(control.Abort(generation=1, reason="killed by SIGKILL", ranks=(2,)))
+    assert group.aborted.wait(WAIT_S)
+    assert isinstance(group.error, WorldChanged)
+    assert str(group.error) == "generation 1 ended: ranks [2]: killed by SIGKILL"
+    assert group.error.generation == 1
+
+
+def test_an_abort_of_an_older_generation_does_not_touch_a_newer_one(agent: FakeAgent, session: Session) -> None:
+    group = in_generation(session, agent, number=5)
+    heard(session, agent, control.Abort(generation=4, reason="old"))
+    assert not group.aborted.is_set()
+
+
+def test_an_abort_before_the_group_was_formed_is_raised_when_it_joins(agent: FakeAgent, session: Session) -> None:
+    agent.expect(control.Hello)
+    agent.send(world(1, ["a"]))
+    session.next_world(after=0)
+    heard(session, agent, control.Abort(generation=1, reason="gone"))
+    with pytest.raises(WorldChanged, match="generation 1 ended: gone"):
+        session.joined(1, Group())
+
+
+def test_a_world_that_is_already_over_is_never_entered(agent: FakeAgent, session: Session) -> None:
+    agent.expect(control.Hello)
+    agent.send(world(1, ["a"]))
+    agent.send(control.Abort(generation=1, reason="gone"))
+    agent.send(world(2, ["a"]))
+    heard_two = session.next_world(after=0)
+    assert heard_two.number in (1, 2)
+    assert session.next_world(after=1).number == 2
+
+
+def test_commit_reports_the_step_and_gives_way_to_a_pending_generation(agent: FakeAgent, session: Session) -> None:
+    in_generation(session, agent)
+    session.committed(7)
+    told = agent.expect(control.Committed)
+    assert isinstance(told, control.Committed)
+    assert (told.generation, told.step) == (1, 7)
+    heard(session, agent, control.Pending(number=2))
+    with pytest.raises(WorldChanged, match="generation 2 waits at step 8; nothing is rolled back"):
+        session.committed(8)
+
+
+def test_a_worker_asked_to_leave_ends_at_its_next_commit_with_code_0(agent: FakeAgent, session: Session) -> None:
+    in_generation(session, agent)
+    heard(session, agent, control.Leave(reason="node is drained"))
+    with pytest.raises(Leaving) as leaving:
+        session.committed(3)
+    assert (leaving.value.code, leaving.value.reason) == (0, "node is drained")
+    assert agent.expect(control.Committed)
+
+
+def test_done_waits_until_the_agent_says_that_all_are(agent: FakeAgent, session: Session) -> None:
+    in_generation(session, agent)
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: (session.finished(9), ended.set()))
+    thread.start()
+    assert agent.expect(control.Done) == control.Done(generation=1)
+    assert not ended.is_set()
+    agent.send(control.Finish())
+    thread.join(WAIT_S)
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "news", [control.Abort(generation=1, reason="lost"), control.Pending(number=2), world(2, ["a"])]
+)
+def test_done_is_taken_back_when_the_world_changes_first(
+    agent: FakeAgent, session: Session, news: control.Message
+) -> None:
+    in_generation(session, agent)
+    agent.send(news)
+    with pytest.raises(WorldChanged, match="generation 1 ended"):
+        session.finished(9)
+
+
+def test_the_agents_death_aborts_the_group_and_ends_every_wait(agent: FakeAgent, session: Session) -> None:
+    group = in_generation(session, agent)
+    agent.close()
+    assert group.aborted.wait(WAIT_S)
+    assert isinstance(group.error, ElasticError)
+    with pytest.raises(ElasticError, match="the agent closed the control descriptor"):
+        session.next_world(after=1)
+
+
+def test_nonsense_from_the_agent_is_an_error_that_shows_it(agent: FakeAgent, session: Session) -> None:
+    agent.expect(control.Hello)
+    agent.send(control.Done(generation=3))
+    with pytest.raises(ElasticError, match="the agent sent 'done', which only a worker may send"):
+        session.next_world(after=0)
+
+
+def test_without_a_launcher_the_world_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", control.ENV_FD):
+        monkeypatch.delenv(name, raising=False)
+    assert not is_elastic()
+    assert (current_world().rank, current_world().world_size) == (0, 1)
+
+
+def test_outside_elastic_run_the_launchers_variables_say_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RESILIN_GENERATION", "6")
+    here = current_world()
+    assert (here.rank, here.world_size, here.local_rank, here.generation) == (3, 4, 1, 6)

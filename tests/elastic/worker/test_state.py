@@ -1,0 +1,251 @@
+"""State: commit, rollback, and what counts as intact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import dist, nn, optim
+from resilin.core import rng
+from resilin.core.tensor import Tensor
+from resilin.data import ElasticSampler
+from resilin.elastic import ledger, parts, sync
+from resilin.elastic.ledger import Entry, Ledger
+from resilin.elastic.state import State
+from resilin.elastic.sync import Report, choose
+from resilin.errors import StateError, UsageError
+from resilin.testing.ranks import run_ranks
+
+
+def make(**more: Any) -> State:
+    resilin.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
+    sampler = ElasticSampler(20, 4, 2)
+    return State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, best=0.0, **more)
+
+
+def half_step(state: State, seed: int = 0) -> None:
+    """Everything of a step before optimizer.step()."""
+    x = Tensor._wrap(np.random.default_rng(seed).standard_normal((4, 4)).astype(np.float32))
+    state.optimizer.zero_grad()
+    ((state.model(x) + resilin.rand(4, 3)) ** 2).mean().backward()
+
+
+def step(state: State, seed: int = 0) -> None:
+    half_step(state, seed)
+    state.optimizer.step()
+    state.scheduler.step()
+    state.best += 1.5
+    state.commit(next(state.sampler.steps()))
+
+
+def contents(state: State) -> bytes:
+    """Everything that a rollback must bring back."""
+    tree, tensors = parts.split(state.state_dict())
+    return parts.digest([tree, [tensor._array for tensor in tensors]])
+
+
+def test_a_rollback_brings_back_everything_that_a_half_step_changed() -> None:
+    state = make()
+    for seed in range(3):
+        step(state, seed)
+    before = contents(state)
+    half_step(state, seed=9)
+    state.best = 99.0
+    state.extra = "new"
+    state.scheduler.step()
+    assert contents(state) != before
+    assert state._roll_back()
+    assert state._intact()
+    assert contents(state) == before
+    assert (state.step, state.sampler.step, state.best) == (3, 3, 4.5)
+    with pytest.raises(AttributeError, match="no 'extra'"):
+        _ = state.extra
+
+
+def test_a_rank_interrupted_after_optimizer_step_is_not_intact() -> None:
+    state = make()
+    step(state)
+    half_step(state)
+    assert state._intact()
+    state.optimizer.step()
+    assert not state._intact()
+    assert not state._roll_back()
+
+
+def test_the_first_optimizer_step_counts_too_although_the_state_had_no_tensors_yet() -> None:
+    state = make()
+    state._joined(0, 1)
+    half_step(state)
+    state.optimizer.step()
+    assert not state._intact()
+
+
+def test_with_snapshots_every_rank_is_intact_after_a_rollback() -> None:
+    state = make(snapshot=True)
+    for seed in range(2):
+        step(state, seed)
+    before = contents(state)
+    half_step(state, seed=3)
+    state.optimizer.step()
+    assert state._roll_back()
+    assert state._intact()
+    assert contents(state) == before
+    step(state, seed=4)
+    straight = make()
+    for seed in (0, 1, 4):
+        step(straight, seed)
+    assert contents(state) == contents(straight)
+
+
+def test_a_rollback_can_be_repeated_and_leaves_the_commit_untouched() -> None:
+    state = make(history={"losses": [1, 2]})
+    step(state)
+    before = contents(state)
+    for _ in range(2):
+        state.history["losses"].append(3)
+        half_step(state)
+        state._roll_back()
+        assert contents(state) == before
+
+
+def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits() -> None:
+    straight, saved, loaded = make(), make(), make()
+    for seed in range(2):
+        step(straight, seed)
+        step(saved, seed)
+    loaded.load_state_dict(saved.state_dict())
+    step(straight, 5)
+    step(loaded, 5)
+    assert contents(straight) == contents(loaded)
+    with pytest.raises(UsageError, match="expected the objects"):
+        State(other=optim.SGD([Tensor._wrap(np.ones(1), requires_grad=True)], lr=1)).load_state_dict(saved.state_dict())
+
+
+def test_plain_values_are_attributes_and_registered_objects_cannot_be_replaced() -> None:
+    state = make()
+    state.best = 3
+    assert state.best == 3
+    with pytest.raises(UsageError, match="'model' is a registered object"):
+        state.model = None
+    with pytest.raises(UsageError, match="'step' is a name of State itself"):
+        state.step = 3
+    with pytest.raises(UsageError, match="'commit' is a name of State itself"):
+        State(commit=3)
+    with pytest.raises(AttributeError, match="State has no 'absent'; registered: model, optimizer"):
+        _ = state.absent
+
+
+def test_commit_with_a_plan_needs_one_sampler() -> None:
+    plan = next(ElasticSampler(4, 2, 1).steps())
+    with pytest.raises(UsageError, match="expected one registered ElasticSampler to move, found 0"):
+        State(best=0).commit(plan)
+
+
+def test_every_commit_of_a_plan_is_in_the_ledger(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    state, book = make(), Ledger(path)
+    state._use_ledger(book)
+    for seed in range(5):
+        step(state, seed)
+    state.commit()  # nothing consumed
+    book.close()
+    assert ledger.read(path)[1] == Entry(0, 1, 4, 4, 1, 0)
+    assert ledger.verify(ledger.read(path), 20).ok
+
+
+def test_the_random_state_goes_back_too() -> None:
+    state = make()
+    step(state)
+    drawn = resilin.rand(3).numpy().copy()
+    state._roll_back()
+    assert np.array_equal(resilin.rand(3).numpy(), drawn)
+    assert rng.get_rng_state() is not None
+
+
+# ---------------------------------------------------------------------------------------- who is right
+
+
+def report(step: int = 5, settled: bool = True, intact: bool = True, digest: bytes = b"d") -> Report:
+    return Report(settled=settled, step=step, intact=intact, digests={"all": digest})
+
+
+def test_survivors_at_the_same_step_transfer_nothing() -> None:
+    choice = choose([report(), report(), report()])
+    assert (choice.sources, choice.receivers, choice.agreed) == ((0, 1, 2), (), True)
+
+
+def test_those_behind_and_newcomers_receive_from_all_at_the_highest_step() -> None:
+    choice = choose([report(4), report(5), report(0, settled=False), report(5)])
+    assert (choice.sources, choice.receivers) == ((1, 3), (0, 2))
+
+
+def test_a_dirty_rank_is_never_a_source() -> None:
+    assert choose([report(intact=False), report()]).sources == (1,)
+
+
+def test_a_newcomer_with_a_higher_step_does_not_win_over_survivors() -> None:
+    assert choose([report(9, settled=False), report(5)]).sources == (1,)
+
+
+def test_at_the_start_the_lowest_rank_at_the_highest_step_is_the_only_source() -> None:
+    assert choose([report(0, settled=False)] * 3).sources == (0,)
+    assert choose([report(0, settled=False), report(7, settled=False), report(7, settled=False)]).sources == (1,)
+
+
+def test_sources_whose_small_parts_differ_do_not_agree() -> None:
+    choice = choose([report(), report(digest=b"e")])
+    assert (choice.receivers, choice.agreed) == ((), False)
+
+
+def test_when_nobody_is_intact_the_error_says_what_to_do() -> None:
+    with pytest.raises(StateError, match=r"step 5 any more.*right after optimizer.step.*snapshot=True"):
+        choose([report(intact=False), report(4), report(intact=False)])
+
+
+# ---------------------------------------------------------------------------------------- transfer between states
+
+
+def test_a_newcomer_becomes_equal_to_its_sources_with_every_part_and_bit() -> None:
+    states = [make(), make(), make()]
+    for state in states[:2]:
+        for seed in range(3):
+            step(state, seed)
+        state.__dict__["_settled"] = True
+    for param in states[2].model.parameters():
+        param._array += 1
+    states[1].scheduler.gamma = 0.5  # a stale learning rate rule: replaced by rank 0's
+
+    def join(rank: int) -> int:
+        if rank == 1:
+            states[1]._capture()
+        return sync.make_equal(states[rank], dist.default_group(), rank, 3)
+
+    moved = run_ranks(3, join).results()
+    expected = contents(states[0])
+    assert [contents(state) == expected for state in states] == [True] * 3
+    assert states[1].scheduler.gamma == 0.1
+    assert moved[2] == moved[0] + moved[1] > 0
+    assert states[2].sampler.plan(2, 3, epoch=0, position=0, step=0).shards[0].number == 1
+    assert next(states[2].sampler.steps()).shards[0].number == 1
+    for state in states:
+        step(state, seed=8)
+    assert contents(states[2]) == contents(states[0])
+
+
+def test_a_newcomer_with_another_model_is_refused_with_both_shapes() -> None:
+    state, other = make(), State(model=nn.Linear(4, 2))
+    state._capture()
+    with pytest.raises(StateError, match=r"model: parameter '0.bias' is absent here and \(\(3,\), 'float32'\)"):
+        other._accept(sync.Small(1, {"model": state._last.small.parts["model"]}, {}, None))
+
+
+def test_an_object_that_does_not_take_its_state_over_is_named() -> None:
+    with pytest.raises(StateError, match="scheduler: after load_state_dict"):
+        sync._check({"scheduler": b"1", "model": b"2"}, {"scheduler": b"x", "model": b"2"}, 0)
