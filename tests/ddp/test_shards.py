@@ -182,9 +182,13 @@ def test_a_shard_with_samples_but_without_backward_is_refused() -> None:
 
 def test_a_second_backward_in_a_shard_is_refused() -> None:
     def greedy(model: DDP) -> None:
-        with pytest.raises(UsageError, match="a second backward"), model.shard(OneShard(0, 2)):
-            model(ones()).sum().backward()
-            model(ones()).sum().backward()
+        def twice() -> None:
+            with model.shard(OneShard(0, 2)):
+                model(ones()).sum().backward()
+                model(ones()).sum().backward()
+
+        with pytest.raises(UsageError, match="a second backward"):
+            twice()
 
     in_a_world_of_one(greedy)
 
