@@ -1,21 +1,26 @@
-"""Who this process is in the current world, as far as lower floors may know. `dist` announces it."""
+"""Who this process is in the current world, as far as lower floors may know. `dist` says how to find out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from resilin._base import env
 
-_announced: tuple[int, int] | None = None
+Source = Callable[[], tuple[int, int] | None]
+
+_source: Source | None = None
 
 
-def announce(rank: int | None, world_size: int | None) -> None:
-    """Record this process's rank and world size; None and None: there is no group any more."""
-    global _announced
-    _announced = None if rank is None or world_size is None else (rank, world_size)
+def set_source(source: Source | None) -> None:
+    """Ask `source` for (rank, world size) from now on; it gives None while there is no group."""
+    global _source
+    _source = source
 
 
 def current() -> tuple[int, int] | None:
     """(rank, world size) of the default group, else of the launcher's variables RANK and WORLD_SIZE, else None."""
-    if _announced is not None:
-        return _announced
+    here = _source() if _source is not None else None
+    if here is not None:
+        return here
     rank, world_size = env.get_int("RANK"), env.get_int("WORLD_SIZE")
     return None if rank is None or world_size is None else (rank, world_size)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from resilin._base import env, host
+from resilin._base import world as base_world
 from resilin._base.clock import Deadline
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
@@ -58,6 +59,14 @@ def default_group() -> ProcessGroup:
 def set_default_group(group: ProcessGroup | None) -> None:
     """Make `group` the default group (WORLD); None takes it away. The caller keeps owning it."""
     _WORLD.default = group
+
+
+def _here() -> tuple[int, int] | None:
+    group = getattr(_WORLD.thread, "group", None) or _WORLD.default
+    return None if group is None else (group.rank(), group.size())
+
+
+base_world.set_source(_here)  # data's samplers ask there who they are
 
 
 @contextlib.contextmanager

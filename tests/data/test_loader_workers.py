@@ -221,11 +221,7 @@ def test_workers_die_with_a_killed_parent():
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    # the workers inherit stdout: reading to its end is waiting for all of them to be gone
+    # the workers hold stdout open and wait for ever: that its end is reached proves that they are gone
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, text=True)
     assert done.returncode == -signal.SIGKILL
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    assert len(done.stdout.split()) == 2

@@ -52,19 +52,19 @@ def test_distributed_sampler_shuffles_anew_for_each_epoch_and_repeats_without_se
 
 
 def test_distributed_sampler_asks_the_current_group(monkeypatch):
-    monkeypatch.setattr(world, "_announced", (2, 3))
+    monkeypatch.setattr(world, "_source", lambda: (2, 3))
     assert list(DistributedSampler(range(6), shuffle=False)) == [2, 5]
 
 
 def test_distributed_sampler_reads_the_launchers_environment(monkeypatch):
-    monkeypatch.setattr(world, "_announced", None)
+    monkeypatch.setattr(world, "_source", lambda: None)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert list(DistributedSampler(range(6), shuffle=False)) == [1, 3, 5]
 
 
 def test_distributed_sampler_says_what_to_do_without_a_group(monkeypatch):
-    monkeypatch.setattr(world, "_announced", None)
+    monkeypatch.setattr(world, "_source", lambda: None)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(UsageError, match="init_process_group"):
