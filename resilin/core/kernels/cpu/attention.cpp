@@ -29,7 +29,7 @@ RESILIN_SIMD void softmax_rows(float *s, Mask mask, bool causal, float scale, in
         }
         float top = max_of(row, seen);
         top = top == -std::numeric_limits<float>::infinity() ? 0.0f : top;
-        for (int64_t i = 0; i < seen; i++) row[i] = exp_(row[i] - top);
+        for (int64_t i = 0; i < seen; i++) row[i] = exp_low(row[i] - top);
         const float sum = sum_of(row, seen);
         const float inv = sum == 0.0f ? 0.0f : 1.0f / sum;
         for (int64_t i = 0; i < seen; i++) row[i] *= inv;

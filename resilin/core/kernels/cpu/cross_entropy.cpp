@@ -31,7 +31,7 @@ RESILIN_SIMD void forward_rows(const Task &t, float w_sum, int64_t begin, int64_
     for (int64_t n = begin; n < end; n++) {
         const float *row = t.z + n * t.C;
         const float top = max_of(row, t.C);
-        for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_(row[c] - top);
+        for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_low(row[c] - top);
         lse[n] = std::log(sum_of(scratch, t.C)) + top;
         const int64_t hit = t.target[n];
         if (hit == t.ignore) {
@@ -60,7 +60,7 @@ RESILIN_SIMD void backward_rows(const Task &t, float w_sum, const float *g, cons
         }
         const float on_hit = g[n] * (1.0f - t.smoothing) * (t.w ? t.w[hit] : 1.0f);
         const float on_all = g[n] * share, total = on_hit + on_all * w_sum, shift = lse[n];
-        for (int64_t c = 0; c < t.C; c++) out[c] = exp_(row[c] - shift) * total;
+        for (int64_t c = 0; c < t.C; c++) out[c] = exp_low(row[c] - shift) * total;
         out[hit] -= on_hit;
         if (t.smoothing != 0.0f)
             for (int64_t c = 0; c < t.C; c++) out[c] -= on_all * (t.w ? t.w[c] : 1.0f);

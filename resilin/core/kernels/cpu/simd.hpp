@@ -30,20 +30,17 @@ template <class... Rest> RESILIN_INLINE float polynomial(float x, float c0, floa
     return polynomial(x, fma(c0, x, c1), rest...);
 }
 
-// e^x within 1 ulp; right for subnormal results, infinities and NaN. Range reduction by ln 2 in two parts and a
-// polynomial of degree 5 on [-ln2/2, ln2/2] (coefficients: Cephes, expf).
-RESILIN_INLINE float exp_(float x) {
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -105.0f ? -105.0f : x;
-    const float shifter = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+// e^x for x <= 0 (and x a rounding error above) within 1 ulp; 0 where the result would be subnormal; NaN stays NaN.
+// Range reduction by ln 2 in two parts and a polynomial on [-ln2/2, ln2/2] (coefficients: Cephes, expf).
+RESILIN_INLINE float exp_low(float x) {
+    x = x < -88.0f ? -88.0f : x;
+    const float shifter = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer, 0x4B400000 + n as bits
     const float t = fma(x, 1.44269504f, shifter);
-    const int32_t n = bit_cast<int32_t>(t) - 0x4B400000;
     const float k = t - shifter;
     const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, x));
     const float p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
-                                   1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f);
-    const int32_t half = n >> 1; // two factors: 2^n alone overflows at both ends
-    return p * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
+                               1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f);
+    return p * bit_cast<float>(static_cast<uint32_t>(bit_cast<int32_t>(t) + 127) << 23);
 }
 
 // Natural logarithm of a positive normal number, within 2 ulp (coefficients: Cephes, logf).

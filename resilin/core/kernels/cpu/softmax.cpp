@@ -15,7 +15,7 @@ RESILIN_SIMD void forward_rows(const float *x, int64_t D, int64_t begin, int64_t
         const float *row = x + n * D;
         float *out = y + n * D;
         const float top = max_of(row, D);
-        for (int64_t i = 0; i < D; i++) out[i] = exp_(row[i] - top);
+        for (int64_t i = 0; i < D; i++) out[i] = exp_low(row[i] - top);
         const float inv = 1.0f / sum_of(out, D);
         for (int64_t i = 0; i < D; i++) out[i] *= inv;
     }
@@ -35,7 +35,7 @@ RESILIN_SIMD void log_forward_rows(const float *x, int64_t D, int64_t begin, int
         const float *row = x + n * D;
         float *out = y + n * D;
         const float top = max_of(row, D);
-        for (int64_t i = 0; i < D; i++) out[i] = exp_(row[i] - top);
+        for (int64_t i = 0; i < D; i++) out[i] = exp_low(row[i] - top);
         const float log_sum = std::log(sum_of(out, D));
         for (int64_t i = 0; i < D; i++) out[i] = row[i] - top - log_sum;
     }
@@ -46,7 +46,7 @@ RESILIN_SIMD void log_backward_rows(const float *g, const float *y, int64_t D, i
         const float *gr = g + n * D, *yr = y + n * D;
         float *out = dx + n * D;
         const float sum = sum_of(gr, D);
-        for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exp_(yr[i]) * sum;
+        for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exp_low(yr[i]) * sum;
     }
 }
 
