@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any, Generic, TypeVar
 
 from resilin._base.threads import OwnedThread
@@ -20,6 +21,8 @@ from resilin.data.sampler import BatchSampler, RandomSampler, Sampler, Sequentia
 from resilin.data.seeds import draw_seed
 from resilin.data.worker import WorkerConfig
 from resilin.errors import UsageError
+
+_AT_EXIT = 10  # priority among multiprocessing's own finalizers: before it terminates its children
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -170,7 +173,7 @@ class DataLoader(Generic[T_co]):
         ]
         pool = WorkerPool(configs, self.multiprocessing_context)
         if self.persistent_workers:
-            weakref.finalize(self, pool.close)  # the loader owns it; also runs when the interpreter exits
+            Finalize(self, pool.close, exitpriority=_AT_EXIT)  # the loader owns it
         return pool
 
     def _give_back(self, pool: WorkerPool) -> None:
@@ -206,7 +209,8 @@ class _WorkerIterator(Iterator[Any]):
         self._indices = indices
         self._timeout_s = loader.timeout or None
         self._pool = loader._take_pool()
-        self._finalizer = weakref.finalize(self, self._pool.close)  # a loop left by break or an exception
+        # runs when the loop is left by break or an exception, and before multiprocessing ends its children at exit
+        self._finalizer = Finalize(self, self._pool.close, exitpriority=_AT_EXIT)
         self._asked: deque[int] = deque()  # workers, in the order of the batches asked for
         self._active = deque(range(len(self._pool)))  # workers whose stream has not ended, next one first
         self._pool.begin(base_seed)
@@ -244,7 +248,8 @@ class _WorkerIterator(Iterator[Any]):
         raise StopIteration
 
     def _finish(self) -> None:
-        if self._finalizer.detach() is not None:
+        if self._finalizer.still_active():
+            self._finalizer.cancel()
             self._loader._give_back(self._pool)
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import queue
 import random
+import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -91,6 +92,10 @@ def get_worker_info() -> WorkerInfo | None:
 
 def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int) -> None:
     """The worker process: serve `connection` until it says stop (None) or the parent is gone."""
+    # a signal to the whole process group is the parent's to act on; it ends its workers, or dies and they follow
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)  # a forked event loop's
     threads.set_num_threads(1)  # workers are the parallelism; and a forked pool of threads has no threads
     memory.install()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -105,8 +110,6 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
                 messages.send(connection, serving.fetch(request), parent_pid)
     except (BrokenPipeError, ConnectionResetError):
         return  # the parent closed its end in the middle of a pass
-    except KeyboardInterrupt:
-        return  # Ctrl-C reaches the whole process group; the parent reports it
 
 
 class _Serving:

@@ -205,6 +205,28 @@ def test_spawned_workers_do_the_same():
     assert [index.tolist() for index, _ in loader] == [[0, 1], [2, 3]]
 
 
+def test_workers_survive_the_signals_that_are_for_the_parent():
+    batches = iter(DataLoader(Scripted(*[os.getpid] * 8), num_workers=1, prefetch_factor=1))
+    pid = next(batches).item()
+    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.SIGINT)
+    assert [batch.item() for batch in batches] == [pid] * 7
+
+
+def test_an_interpreter_can_exit_in_the_middle_of_a_pass():
+    script = textwrap.dedent(
+        """
+        from resilin.data import DataLoader
+        kept = DataLoader(range(99), num_workers=2, persistent_workers=True)
+        list(kept)
+        batches = iter(DataLoader(range(99), num_workers=2))
+        print(next(batches).item())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
 def test_workers_die_with_a_killed_parent():
     script = textwrap.dedent(
         """
