@@ -1,0 +1,91 @@
+"""The program of test_inplace_recovery: trains a small network and kills itself where it is told to.
+
+    inplace_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
+
+A kill is SIGKILL to its own process, once per job: a file in FOLDER remembers it. Every process writes what it saw to
+FOLDER/<pid>: one line "generation rank step" per committed step; rank 0 writes the final digest to FOLDER/result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import resilin
+from resilin import elastic, nn, optim
+from resilin.ddp import DistributedDataParallel as DDP
+from resilin.nn import functional as F
+
+SHARDS, SAMPLES, BATCH = 4, 60, 8
+FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:]}
+
+
+def maybe_die(site: str, step: int) -> None:
+    """Die here if this is the place, and nobody died here before."""
+    kill = (site, str(elastic.world().rank), str(step))
+    if kill not in KILLS:
+        return
+    try:
+        (FOLDER / "-".join(("killed", *kill))).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@elastic.run
+def train(state: elastic.State) -> None:
+    world = elastic.world()
+    maybe_die("start", state.step)
+    model = DDP(state.model, shards=SHARDS)
+    rng = np.random.default_rng(0)
+    x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
+    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
+    hook = model.module.get_submodule("0").weight.register_hook(lambda g: maybe_die("backward", state.step))
+    seen = (FOLDER / str(os.getpid())).open("a")
+    while state.step < STEPS:
+        for plan in state.sampler.steps():
+            state.optimizer.zero_grad()
+            for shard in plan.shards:
+                with model.shard(shard):
+                    if len(shard):
+                        maybe_die("forward", state.step)
+                        F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+            maybe_die("reduced", state.step)
+            state.optimizer.step()
+            maybe_die("applied", state.step)
+            state.scheduler.step()
+            state.commit(plan)
+            print(world.generation, world.rank, state.step, file=seen, flush=True)
+            maybe_die("committed", state.step)
+            if state.step == STEPS:
+                break
+    hook.remove()
+    maybe_die("done", state.step)
+
+
+def main() -> None:
+    resilin.manual_seed(3)
+    resilin.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    train(state)
+    digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
+    for tree in (model.state_dict(), *optimizer.state_dict()["state"].values()):
+        for name, value in sorted(tree.items()):
+            array = value.numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    if elastic.world().rank == 0:
+        (FOLDER / "result").write_text(digest.hexdigest())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Real processes, real SIGKILL: survivors keep their process; the result is that of an undisturbed single worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from resilin._base import env
+from resilin.elastic import ledger
+
+pytestmark = pytest.mark.multiproc
+WORKER = Path(__file__).with_name("inplace_worker.py")
+STEPS, SAMPLES = 24, 60
+TIMEOUT_S = 60
+
+
+def launch(folder: Path, workers: int, *kills: str, restarts: int = 9) -> subprocess.CompletedProcess[str]:
+    """Run the program with `workers` workers under `elastic-run`."""
+    return subprocess.run(
+        [
+            Path(sys.executable).with_name("elastic-run"),
+            "--standalone",
+            f"--nproc-per-node={workers}",
+            f"--max-restarts={restarts}",
+            WORKER,
+            folder,
+            str(STEPS),
+            *kills,
+        ],
+        env=env.snapshot({"RESILIN_LEDGER": str(folder / "ledger")}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@cache
+def undisturbed() -> str:
+    """Digest of parameters, optimizer, scheduler and sampler after one worker trained alone, without a launcher."""
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, WORKER, folder, str(STEPS)]
+        subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
+        return (Path(folder) / "result").read_text()
+
+
+def histories(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
+    """Per pid: (generation, rank, step) of its commits."""
+    found = defaultdict(list)
+    for file in folder.iterdir():
+        if file.name.isdigit():
+            found[int(file.name)] = [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+    return found
+
+
+def check(folder: Path, outcome: subprocess.CompletedProcess[str]) -> None:
+    """What must hold whatever happened."""
+    assert outcome.returncode == 0, outcome.stderr
+    assert (folder / "result").read_text() == undisturbed(), outcome.stderr
+    verdict = ledger.verify(ledger.read(str(folder / "ledger")), SAMPLES, unfinished_last=True)
+    assert verdict.ok, str(verdict)
+    assert verdict.steps == STEPS
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_without_a_fault_the_bits_are_those_of_one_worker(tmp_path: Path, workers: int) -> None:
+    check(tmp_path, launch(tmp_path, workers))
+
+
+@pytest.mark.parametrize(
+    "kill",
+    ["start:1:0", "forward:0:5", "backward:1:6", "reduced:1:7", "applied:0:8", "committed:1:9", "done:1:24"],
+)
+def test_a_killed_worker_is_replaced_and_the_survivor_keeps_its_process(tmp_path: Path, kill: str) -> None:
+    outcome = launch(tmp_path, 2, kill)
+    check(tmp_path, outcome)
+    assert (tmp_path / f"killed-{kill.replace(':', '-')}").exists(), "the fault was never reached"
+    commits = histories(tmp_path)
+    survivor = max(commits.values(), key=len)
+    steps = [step for _, _, step in survivor]
+    assert steps == list(range(1, STEPS + 1)), "the survivor committed every step once, in one process"
+
+
+def test_several_kills_of_different_ranks_in_one_job(tmp_path: Path) -> None:
+    kills = ["backward:2:3", "applied:0:6", "committed:1:11", "forward:1:11", "reduced:0:17"]
+    outcome = launch(tmp_path, 3, *kills)
+    check(tmp_path, outcome)
+    assert all((tmp_path / f"killed-{kill.replace(':', '-')}").exists() for kill in kills)
+
+
+def test_the_loss_of_every_worker_but_one_is_survived(tmp_path: Path) -> None:
+    outcome = launch(tmp_path, 3, "forward:1:7", "forward:2:7")
+    check(tmp_path, outcome)
