@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.api.shaping import cat
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
@@ -108,7 +109,7 @@ class MultiheadAttention(Module):
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            weights = F.attention_weights(q, k, mask)
+            weights = _weights(q, k, mask)
             y_BHTD = F.dropout(weights, dropout, self.training) @ v
         else:
             y_BHTD = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal and mask is None)
@@ -183,8 +184,14 @@ class MultiheadAttention(Module):
             return k_BSE, v_BSE, mask
         if mask is not None:
             free = creation.zeros(*mask.shape[:-1], extra, device=mask.device, dtype=mask.dtype)
-            mask = F.cat([mask, free], dim=-1)
-        return F.cat(more_k, dim=1), F.cat(more_v, dim=1), mask
+            mask = cat([mask, free], dim=-1)
+        return cat(more_k, dim=1), cat(more_v, dim=1), mask
+
+
+def _weights(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax of the scores: what each query takes of each value."""
+    scores = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-2, -1)
+    return F.softmax(scores if mask is None else scores + mask, -1)
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.core.api.neural import check_reduction
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
@@ -12,7 +13,7 @@ class _Loss(Module):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        F.check_reduction(reduction)
+        check_reduction(reduction)
         self.reduction = reduction
 
 

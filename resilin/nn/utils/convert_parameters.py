@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from resilin.core.api.shaping import cat
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.nn import functional as F
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """All elements of all parameters, in order, in one dimension. Differentiable."""
-    return F.cat([parameter.reshape(-1) for parameter in parameters], dim=0)
+    return cat([parameter.reshape(-1) for parameter in parameters], dim=0)
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:

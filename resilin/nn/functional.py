@@ -1,0 +1,89 @@
+"""The functions of torch.nn.functional. All are core's; here they have PyTorch's place and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.api import neural
+from resilin.core.api.neural import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    batch_norm,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    conv2d,
+    cross_entropy,
+    dropout,
+    gelu,
+    kl_div,
+    l1_loss,
+    layer_norm,
+    leaky_relu,
+    linear,
+    log_softmax,
+    max_pool2d,
+    mse_loss,
+    nll_loss,
+    normalize,
+    one_hot,
+    pad,
+    relu,
+    scaled_dot_product_attention,
+    sigmoid,
+    smooth_l1_loss,
+    softmax,
+    softplus,
+)
+from resilin.core.tensor import Tensor
+
+__all__ = [
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "max_pool2d",
+    "mse_loss",
+    "nll_loss",
+    "normalize",
+    "one_hot",
+    "pad",
+    "relu",
+    "scaled_dot_product_attention",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softplus",
+    "tanh",
+]
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """The rows of `weight` (num, D) at the integers `input`; row `padding_idx` gets no gradient."""
+    return neural.embedding(input, weight, padding_idx)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """input * sigmoid(input)."""
+    result: Tensor = neural.silu(input)
+    if inplace:
+        return input.copy_(result)  # type: ignore[no-any-return]
+    return result
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    result: Any = input.tanh()
+    return result  # type: ignore[no-any-return]
