@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from resilin import errors
+from resilin.elastic import environment
+from resilin.elastic.environment import Place
 from resilin.errors import ResilinError
+from resilin.launcher import arguments, exit_codes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -80,6 +83,21 @@ def test_errors_page_names_every_exception() -> None:
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, ResilinError)]
     assert len(classes) > 20
     assert [c.__name__ for c in classes if f"`{c.__name__}`" not in page] == []
+
+
+def test_launcher_page_names_every_flag_variable_and_exit_code() -> None:
+    page = (ROOT / "docs" / "launcher.md").read_text()
+    flags = {o for action in arguments.parser()._actions for o in action.option_strings if "_" not in o}
+    place = Place(
+        rank=0, local_rank=0, world_size=2, local_world_size=2, node_rank=0, node_count=1, generation=1,
+        restarts_used=0, master_addr="127.0.0.1", master_port=1,
+    )  # fmt: skip
+    variables = environment.variables(place, environment.Job(name="j", secret="s"), {}, "error.json")
+    named = set(re.findall(r"`([^`]+)`", page))
+    assert (flags - {"-h", "--help"}) | set(variables) <= named
+    codes = re.findall(r"^  (\S+) ", exit_codes.HELP, re.MULTILINE)
+    assert len(codes) == 8
+    assert [code for code in codes if f"\n| {code} |" not in page] == []
 
 
 def test_parity_page_has_every_row() -> None:
