@@ -21,6 +21,7 @@ from resilin._base import env
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.threads import OwnedThread
 from resilin.dist.backends.base import Aborted, Backend, Call
+from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.control import Control
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
@@ -86,10 +87,27 @@ class ProcessGroup:
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
         data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
-        self.backend: Backend = StreamBackend(rank, self._size, data)
+        shared = topology.shared_memory and self._size > 1
+        self.backend: Backend = (
+            ShmBackend(rank, self._size, self._share) if shared else StreamBackend(rank, self._size, data)
+        )
         self._control = Control(control, self, self._mailbox, name or "group")
         _LIVE.add(self)
         self._control.start()
+
+    def attach(self, deadline: Deadline) -> None:
+        """Finish what needs the peers' help before the first collective."""
+        if isinstance(self.backend, ShmBackend):
+            try:
+                self.backend.attach(deadline)
+            except Aborted:
+                raise self._error(None) from None
+
+    def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
+        try:
+            self._control.send(peer, kind, 0, (payload,), Deadline(self.timeout_s), fd)
+        except OSError as error:
+            raise PeerLost(f"rank {peer} closed the connection", [peer]) from error
 
     # --- facts ---
 
@@ -131,7 +149,7 @@ class ProcessGroup:
         limit = self.timeout_s if timeout_s is None else timeout_s
         if not async_op and not self._queued:
             with self._busy:
-                self._execute(kind, task, limit)
+                self._execute(kind, task, limit, False)
             return None
         work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
         with self._submitting:
@@ -152,7 +170,7 @@ class ProcessGroup:
             error: BaseException | None = None
             try:
                 with self._busy:
-                    self._execute(kind, task, limit)
+                    self._execute(kind, task, limit, True)
             except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
                 error = raised
             with self._submitting:
@@ -162,10 +180,10 @@ class ProcessGroup:
             else:
                 work._future.set_exception(error)
 
-    def _execute(self, kind: Kind, task: Run, limit: float) -> None:
+    def _execute(self, kind: Kind, task: Run, limit: float, background: bool) -> None:
         if self._failure is not None or self._closed:
             raise self._error(None)
-        call = Call(kind, self._sequence, limit)
+        call = Call(kind, self._sequence, limit, background)
         self._sequence += 1
         try:
             task(call)
@@ -331,7 +349,7 @@ def connect(
     connections = assemble(
         listener, topology, rank, group=group_name, generation=generation, secret=key, deadline=deadline
     )
-    return ProcessGroup(
+    group = ProcessGroup(
         connections,
         topology,
         rank,
@@ -342,6 +360,12 @@ def connect(
         listener=listener,
         secret=key,
     )
+    try:
+        group.attach(deadline)
+    except BaseException:
+        group.close()
+        raise
+    return group
 
 
 def copy_error(error: BaseException) -> BaseException:

@@ -19,9 +19,10 @@ class Aborted(Exception):
 class Call:
     """One collective on its way: its number in the group and its limits."""
 
-    __slots__ = ("kind", "sequence", "started", "timeout_s")
+    __slots__ = ("background", "kind", "sequence", "started", "timeout_s")
 
-    def __init__(self, kind: Kind, sequence: int, timeout_s: float) -> None:
+    def __init__(self, kind: Kind, sequence: int, timeout_s: float, background: bool = False) -> None:
+        self.background = background  # on the worker thread: the program computes meanwhile, so waits do not spin
         self.kind = kind
         self.sequence = sequence
         self.timeout_s = timeout_s
@@ -44,6 +45,14 @@ def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> Collective
     return CollectiveMismatch(
         f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; nothing was sent, tensors are unchanged"
     )
+
+
+def join(slices: dict[Subtree, Array], plan: Plan) -> Array:
+    """The root's value from the ranks' parts: left + right at every node of the plan, rounded to the dtype there."""
+    values = dict(slices)
+    for node, left, right in plan.joins:
+        values[node] = values.pop(left) + values.pop(right)
+    return values[plan.root]
 
 
 class Backend(Protocol):

@@ -16,7 +16,7 @@ import numpy as np
 
 from resilin._base.clock import Deadline
 from resilin.dist import schedules
-from resilin.dist.backends.base import Aborted, Call, mismatch
+from resilin.dist.backends.base import Aborted, Call, join, mismatch
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
 from resilin.dist.schedules import Part, Step
@@ -262,14 +262,6 @@ class StreamBackend:
             late = {rank for rank in (to, source) if rank is not None}
             names = " and ".join(f"rank {rank}" for rank in sorted(late))
             raise CollectiveTimeout(f"{names} did not answer", late)
-
-
-def join(slices: dict[Subtree, Array], plan: Plan) -> Array:
-    """The root's value from the ranks' parts: left + right at every node of the plan, rounded to the dtype there."""
-    values = dict(slices)
-    for node, left, right in plan.joins:
-        values[node] = values.pop(left) + values.pop(right)
-    return values[plan.root]
 
 
 def _part(flat: Array, cut: Sequence[int], part: Part) -> Array:

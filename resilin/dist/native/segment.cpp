@@ -1,0 +1,221 @@
+#include "segment.hpp"
+
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "signals.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define RELAX() _mm_pause()
+#else
+#define RELAX() std::atomic_signal_fence(std::memory_order_seq_cst)
+#endif
+
+namespace resilin::dist {
+namespace {
+
+constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
+constexpr int SPINS_PER_LOOK = 64;     // turns between two looks at the clock
+constexpr size_t LINE_BYTES = 64;
+
+double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// sleep while *word == expected, until the absolute deadline; returns errno (0, EAGAIN, EINTR, ETIMEDOUT)
+int futex_wait(std::atomic<uint32_t> *word, uint32_t expected, double deadline) {
+    timespec at, *limit = nullptr;
+    if (std::isfinite(deadline)) {
+        at.tv_sec = static_cast<time_t>(deadline);
+        at.tv_nsec = static_cast<long>((deadline - std::floor(deadline)) * 1e9);
+        limit = &at;
+    }
+    const long r = syscall(SYS_futex, word, FUTEX_WAIT_BITSET, expected, limit, nullptr, FUTEX_BITSET_MATCH_ANY);
+    return r == 0 ? 0 : errno;
+}
+
+} // namespace
+
+size_t Segment::bytes(int ranks) { return sizeof(Header) + sizeof(Slot) * static_cast<size_t>(ranks); }
+
+Segment::Segment(int fd, int rank, int ranks, bool create) : rank_(rank), ranks_(ranks), size_(bytes(ranks)) {
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) throw std::invalid_argument("rank or ranks out of range");
+    if (create && ftruncate(fd, static_cast<off_t>(size_)) != 0) throw std::runtime_error("no memory for the control segment");
+    struct stat info;
+    if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) < size_) throw std::runtime_error("control segment too short");
+    void *at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (at == MAP_FAILED) throw std::runtime_error("cannot map the control segment");
+    header_ = static_cast<Header *>(at);
+    slots_ = reinterpret_cast<Slot *>(static_cast<char *>(at) + sizeof(Header));
+    if (create) { // a fresh memfd is zero: every counter starts right
+        header_->ranks = static_cast<uint32_t>(ranks);
+        header_->magic = MAGIC;
+    } else if (header_->magic != MAGIC || header_->ranks != static_cast<uint32_t>(ranks)) {
+        munmap(at, size_);
+        throw std::runtime_error("not a control segment for this group");
+    }
+}
+
+Segment::~Segment() {
+    munmap(header_, size_);
+    for (auto &[key, where] : arenas_) munmap(where.first, where.second);
+}
+
+void Segment::wake() {
+    header_->event.fetch_add(1, std::memory_order_seq_cst);
+    if (header_->sleepers.load(std::memory_order_seq_cst) != 0)
+        syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Segment::abort(uint32_t code, int rank) {
+    uint64_t none = 0;
+    header_->abort.compare_exchange_strong(none, uint64_t{code} << 32 | static_cast<uint32_t>(rank + 1));
+    header_->event.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+Status Segment::barrier(double deadline, double spin_s) {
+    const uint64_t number = ++count_;
+    slots_[rank_].arrived.store(number, std::memory_order_release);
+    const uint64_t arrivals = header_->arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
+    if (arrivals == number * static_cast<uint64_t>(ranks_)) {
+        header_->epoch.store(number, std::memory_order_seq_cst);
+        wake();
+        return OK;
+    }
+    return wait(number, deadline, spin_s);
+}
+
+// The abort word is read before the epoch: a rank that completed this barrier and then left or died must not fail it.
+Status Segment::wait(uint64_t number, double deadline, double spin_s) {
+    const auto look = [&]() -> int {
+        const bool abort = header_->abort.load(std::memory_order_acquire) != 0;
+        if (header_->epoch.load(std::memory_order_seq_cst) >= number) return OK;
+        return abort ? ABORTED : -1;
+    };
+    if (spin_s > 0) {
+        const double until = now() + spin_s;
+        do {
+            for (int i = 0; i < SPINS_PER_LOOK; i++) {
+                if (header_->epoch.load(std::memory_order_acquire) >= number) return OK;
+                RELAX();
+            }
+            if (header_->abort.load(std::memory_order_relaxed) != 0) break;
+        } while (now() < until);
+    }
+    for (;;) {
+        const uint32_t event = header_->event.load(std::memory_order_seq_cst);
+        header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+        int status = look();
+        int why = 0;
+        if (status < 0) why = futex_wait(&header_->event, event, deadline);
+        header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        if (status < 0) status = look();
+        if (status >= 0) return static_cast<Status>(status);
+        if (why == ETIMEDOUT || now() >= deadline) return TIMEOUT;
+        if (why == EINTR) check_signals();
+    }
+}
+
+bool Segment::same_descriptors() {
+    for (int r = 1; r < ranks_; r++) {
+        if (std::memcmp(&side(0).descriptor, &side(r).descriptor, sizeof(Descriptor)) != 0) {
+            mismatched_ = r;
+            return false;
+        }
+    }
+    return true;
+}
+
+Status Segment::exchange(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
+    round_++;
+    Side &side = slots_[rank_].side[round_ & 1];
+    side.descriptor = mine;
+    std::memcpy(side.payload, payload, size);
+    const Status met = barrier(deadline, spin_s);
+    if (met != OK) return met;
+    return same_descriptors() ? OK : MISMATCH;
+}
+
+Status Segment::all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s) {
+    const size_t size = count * item_size(mine.dtype);
+    pending_ = {data, count, size, mine.dtype, static_cast<Op>(mine.op)};
+    if (size <= INLINE_BYTES) {
+        const Status met = exchange(mine, data, size, deadline, spin_s);
+        if (met != OK) return met;
+        const char *srcs[MAX_RANKS];
+        for (int r = 0; r < ranks_; r++) srcs[r] = side(r).payload;
+        reduce(mine.dtype, pending_.op, srcs, ranks_, &data, 1, count);
+        return OK;
+    }
+    Side &own = slots_[rank_].side[(round_ + 1) & 1];
+    own.arena = arena;
+    own.offset = offset;
+    const Status met = exchange(mine, nullptr, 0, deadline, spin_s);
+    return met != OK ? met : reduce_shared(deadline, spin_s);
+}
+
+Status Segment::resume(double deadline, double spin_s) { return reduce_shared(deadline, spin_s); }
+
+// Every rank reduces one slice of all ranks' buffers, in rank order, and writes it back to all of them.
+Status Segment::reduce_shared(double deadline, double spin_s) {
+    char *at[MAX_RANKS];
+    for (int r = 0; r < ranks_; r++) {
+        at[r] = r == rank_ ? pending_.data : address(r, side(r).arena, side(r).offset, pending_.size);
+        if (!at[r]) {
+            missing_ = {r, side(r).arena};
+            return MISSING;
+        }
+    }
+    const size_t item = item_size(pending_.dtype), line = LINE_BYTES / item; // whole cache lines per rank
+    const size_t lines = (pending_.count + line - 1) / line, n = static_cast<size_t>(ranks_), me = static_cast<size_t>(rank_);
+    size_t start = me * lines / n * line, stop = (me + 1) * lines / n * line;
+    if (stop > pending_.count) stop = pending_.count;
+    if (start < stop) {
+        for (int r = 0; r < ranks_; r++) at[r] += start * item;
+        reduce(pending_.dtype, pending_.op, at, ranks_, at, ranks_, stop - start);
+    }
+    return barrier(deadline, spin_s);
+}
+
+std::vector<int> Segment::late() const {
+    std::vector<int> ranks;
+    for (int r = 0; r < ranks_; r++)
+        if (slots_[r].arrived.load(std::memory_order_acquire) < count_) ranks.push_back(r);
+    return ranks;
+}
+
+bool Segment::add_arena(int rank, uint64_t id, int fd, size_t size) {
+    struct stat info;
+    if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) < size || size == 0) return false;
+    void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return false;
+    madvise(at, size, MADV_HUGEPAGE); // advice: without huge pages for shared memory nothing is lost
+    const std::lock_guard<std::mutex> guard(mutex_);
+    auto &entry = arenas_[{rank, id}];
+    if (entry.first) munmap(entry.first, entry.second);
+    entry = {static_cast<char *>(at), size};
+    return true;
+}
+
+char *Segment::address(int rank, uint64_t id, uint64_t offset, size_t size) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = arenas_.find({rank, id});
+    if (found == arenas_.end() || offset > found->second.second || size > found->second.second - offset) return nullptr;
+    return found->second.first + offset;
+}
+
+} // namespace resilin::dist
