@@ -30,6 +30,10 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def without_blocks(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
 def anchors(page: Path) -> set[str]:
     """The names under which the headings of `page` can be linked to."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
@@ -38,7 +42,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_to_a_file_of_the_repository_resolves(page: Path) -> None:
-    for link in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+    for link in LINK.findall(without_blocks(page.read_text())):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
@@ -93,7 +97,7 @@ def test_launcher_page_names_every_flag_variable_and_exit_code() -> None:
         restarts_used=0, master_addr="127.0.0.1", master_port=1,
     )  # fmt: skip
     variables = environment.variables(place, environment.Job(name="j", secret="s"), {}, "error.json")
-    named = set(re.findall(r"`([^`]+)`", page))
+    named = set(re.findall(r"`([^`]+)`", without_blocks(page)))
     assert (flags - {"-h", "--help"}) | set(variables) <= named
     codes = re.findall(r"^  (\S+) ", exit_codes.HELP, re.MULTILINE)
     assert len(codes) == 8
