@@ -3,8 +3,10 @@
 #include "array.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
+#include "simd.hpp"
 
 #include <cstring>
+#include <vector>
 
 namespace resilin {
 namespace {
@@ -20,47 +22,60 @@ struct Window {
         P = (H + 2 * ph - dh * (KH - 1) - 1) / sh + 1;
         Q = (W + 2 * pw - dw * (KW - 1) - 1) / sw + 1;
     }
-    // output columns [first, last) whose input column q * sw + offset lies inside the image
-    void inside(int64_t offset, int64_t &first, int64_t &last) const {
-        first = offset >= 0 ? 0 : std::min(Q, (-offset + sw - 1) / sw);
-        last = offset >= W ? first : std::max(first, std::min(Q, (W - 1 - offset) / sw + 1));
-    }
+    int64_t padded_height() const { return H + 2 * ph; }
+    int64_t padded_width() const { return W + 2 * pw; }
 };
 
-// one kernel position of one channel of one sample: P * Q values
-template <class T> void gather(const T *image, const Window &s, int64_t i, int64_t j, T *out) {
-    const int64_t offset = j * s.dw - s.pw;
-    int64_t first, last;
-    s.inside(offset, first, last);
-    for (int64_t p = 0; p < s.P; p++, out += s.Q) {
-        const int64_t h = p * s.sh + i * s.dh - s.ph;
-        if (h < 0 || h >= s.H) {
-            std::memset(out, 0, static_cast<size_t>(s.Q) * sizeof(T));
-            continue;
-        }
-        const T *row = image + h * s.W + offset;
-        for (int64_t q = 0; q < first; q++) out[q] = T(0);
-        if (s.sw == 1)
-            for (int64_t q = first; q < last; q++) out[q] = row[q];
-        else
-            for (int64_t q = first; q < last; q++) out[q] = row[q * s.sw];
-        for (int64_t q = last; q < s.Q; q++) out[q] = T(0);
-    }
+// Copies or adds n elements; pieces of 8 have a fixed size, so that rows of small images cost a few instructions.
+template <class T> RESILIN_INLINE void copy_row(const T *from, T *to, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(T));
+    for (; i < n; i++) to[i] = from[i];
+}
+template <class T> RESILIN_INLINE void add_row(const T *from, T *to, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int64_t j = 0; j < 8; j++) to[i + j] += from[i + j];
+    for (; i < n; i++) to[i] += from[i];
 }
 
-template <class T> void scatter(const T *cols, const Window &s, int64_t i, int64_t j, T *image) {
-    const int64_t offset = j * s.dw - s.pw;
-    int64_t first, last;
-    s.inside(offset, first, last);
-    for (int64_t p = 0; p < s.P; p++, cols += s.Q) {
-        const int64_t h = p * s.sh + i * s.dh - s.ph;
-        if (h < 0 || h >= s.H) continue;
-        T *row = image + h * s.W + offset;
-        if (s.sw == 1)
-            for (int64_t q = first; q < last; q++) row[q] += cols[q];
-        else
-            for (int64_t q = first; q < last; q++) row[q * s.sw] += cols[q];
-    }
+// All windows of one padded image: P * Q values for each kernel position, `step` elements apart.
+template <class T> RESILIN_INLINE void gather(const T *padded, const Window &s, int64_t step, T *cols) {
+    const int64_t wide = s.padded_width();
+    for (int64_t i = 0; i < s.KH; i++)
+        for (int64_t j = 0; j < s.KW; j++, cols += step)
+            for (int64_t p = 0; p < s.P; p++) {
+                const T *row = padded + (p * s.sh + i * s.dh) * wide + j * s.dw;
+                if (s.sw == 1)
+                    copy_row(row, cols + p * s.Q, s.Q);
+                else
+                    for (int64_t q = 0; q < s.Q; q++) cols[p * s.Q + q] = row[q * s.sw];
+            }
+}
+RESILIN_SIMD void gather_windows(const float *x, const Window &s, int64_t step, float *cols) {
+    gather(x, s, step, cols);
+}
+RESILIN_SIMD void gather_windows(const double *x, const Window &s, int64_t step, double *cols) {
+    gather(x, s, step, cols);
+}
+
+template <class T> RESILIN_INLINE void scatter(const T *cols, const Window &s, int64_t step, T *padded) {
+    const int64_t wide = s.padded_width();
+    for (int64_t i = 0; i < s.KH; i++)
+        for (int64_t j = 0; j < s.KW; j++, cols += step)
+            for (int64_t p = 0; p < s.P; p++) {
+                T *row = padded + (p * s.sh + i * s.dh) * wide + j * s.dw;
+                if (s.sw == 1)
+                    add_row(cols + p * s.Q, row, s.Q);
+                else
+                    for (int64_t q = 0; q < s.Q; q++) row[q * s.sw] += cols[p * s.Q + q];
+            }
+}
+RESILIN_SIMD void scatter_windows(const float *cols, const Window &s, int64_t step, float *padded) {
+    scatter(cols, s, step, padded);
+}
+RESILIN_SIMD void scatter_windows(const double *cols, const Window &s, int64_t step, double *padded) {
+    scatter(cols, s, step, padded);
 }
 
 template <class T> nb::object im2col_as(Array x, const Window &s) {
@@ -68,11 +83,16 @@ template <class T> nb::object im2col_as(Array x, const Window &s) {
     NewArray<T> cols({static_cast<npy_intp>(s.C * KK), static_cast<npy_intp>(s.N * L)});
     {
         WithoutGil free(s.C * KK * s.N * L);
-        parallel_rows(s.C * KK, s.N * L, [&](int64_t begin, int64_t end) {
-            for (int64_t k = begin; k < end; k++)
-                for (int64_t n = 0; n < s.N; n++)
-                    gather(x.data<T>() + (n * s.C + k / KK) * s.H * s.W, s, k % KK / s.KW, k % s.KW,
-                           cols.data + (k * s.N + n) * L);
+        parallel_rows(s.C * s.N, KK * L, [&](int64_t begin, int64_t end) {
+            const bool bare = s.ph == 0 && s.pw == 0;
+            std::vector<T> padded(bare ? 0 : static_cast<size_t>(s.padded_height() * s.padded_width()));
+            for (int64_t cn = begin; cn < end; cn++) {
+                const int64_t c = cn / s.N, n = cn % s.N;
+                const T *image = x.data<T>() + (n * s.C + c) * s.H * s.W;
+                for (int64_t h = 0; h < s.H && !bare; h++) // the border stays zero
+                    copy_row(image + h * s.W, padded.data() + (h + s.ph) * s.padded_width() + s.pw, s.W);
+                gather_windows(bare ? image : padded.data(), s, s.N * L, cols.data + (c * KK * s.N + n) * L);
+            }
         });
     }
     return cols.object;
@@ -85,12 +105,14 @@ template <class T> nb::object col2im_as(Array cols, const Window &s) {
     {
         WithoutGil free(s.C * KK * s.N * L);
         parallel_rows(s.C * s.N, KK * L, [&](int64_t begin, int64_t end) {
+            std::vector<T> padded(static_cast<size_t>(s.padded_height() * s.padded_width()));
             for (int64_t cn = begin; cn < end; cn++) {
                 const int64_t c = cn / s.N, n = cn % s.N;
+                std::fill(padded.begin(), padded.end(), T(0));
+                scatter_windows(cols.data<T>() + (c * KK * s.N + n) * L, s, s.N * L, padded.data());
                 T *image = x.data + (n * s.C + c) * s.H * s.W;
-                std::memset(image, 0, static_cast<size_t>(s.H * s.W) * sizeof(T));
-                for (int64_t k = 0; k < KK; k++)
-                    scatter(cols.data<T>() + ((c * KK + k) * s.N + n) * L, s, k / s.KW, k % s.KW, image);
+                for (int64_t h = 0; h < s.H; h++)
+                    copy_row(padded.data() + (h + s.ph) * s.padded_width() + s.pw, image + h * s.W, s.W);
             }
         });
     }

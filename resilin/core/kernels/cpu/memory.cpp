@@ -69,7 +69,7 @@ class Allocator {
         return distance < slots_.size() * SLOT;
     }
 
-    // nullptr when no memory is left; `fresh` says that the block was never written
+    // nullptr when no arena can be had (malloc is tried then); `fresh` says that the block was never written
     void *allocate(size_t size, bool &fresh) {
         const size_t pages = round_up(size);
         std::lock_guard<std::mutex> hold(mutex_);
@@ -380,16 +380,16 @@ void after_fork_in_child() {
 } // namespace
 
 void *allocate(size_t size) {
-    if (size < ARENA_MIN_BLOCK) return std::malloc(std::max<size_t>(size, 1));
     bool fresh;
-    return allocator().allocate(size, fresh);
+    void *block = size < ARENA_MIN_BLOCK ? nullptr : allocator().allocate(size, fresh);
+    return block ? block : std::malloc(std::max<size_t>(size, 1));
 }
 
 void *allocate_zeroed(size_t size) {
-    if (size < ARENA_MIN_BLOCK) return std::calloc(1, std::max<size_t>(size, 1));
     bool fresh;
-    void *block = allocator().allocate(size, fresh);
-    if (block && !fresh) std::memset(block, 0, size);
+    void *block = size < ARENA_MIN_BLOCK ? nullptr : allocator().allocate(size, fresh);
+    if (!block) return std::calloc(1, std::max<size_t>(size, 1));
+    if (!fresh) std::memset(block, 0, size);
     return block;
 }
 
