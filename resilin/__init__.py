@@ -1,1 +1,50 @@
+"""resilin: torch-free distributed elastic training with PyTorch's names.
 
+`import resilin` loads nothing: names are resolved on first use, so that agents and launchers never import numpy.
+Tensor functions and dtypes live in `resilin.core.names`, everything else in the sub-packages.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PACKAGES = frozenset(
+    (
+        "autograd",
+        "core",
+        "cuda",
+        "data",
+        "ddp",
+        "dist",
+        "elastic",
+        "errors",
+        "launcher",
+        "nn",
+        "optim",
+        "store",
+        "testing",
+    )
+)
+_MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"resilin.{name}")
+    if name.startswith("__"):
+        raise AttributeError(f"module 'resilin' has no attribute {name!r}")
+    module = importlib.import_module(_MOVED.get(name, "resilin.core.names"))
+    try:
+        value = getattr(module, name)
+    except AttributeError:
+        raise AttributeError(f"module 'resilin' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    names = importlib.import_module("resilin.core.names")
+    return sorted({*globals(), *_PACKAGES, *_MOVED, *names.__all__})

@@ -1,0 +1,243 @@
+"""Indexing, gathering, scattering, choosing, sorting with PyTorch's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.api.reducing import Found
+from resilin.core.device import different_devices
+from resilin.core.ops import index as ops
+from resilin.core.ops import shape as shape_ops
+from resilin.core.tensor import Tensor, check_dim, wrap
+
+_BASIC = (int, slice, type(None), type(Ellipsis))
+
+
+def to_index(index: Any) -> Any:
+    """An index for the array: tensors become integer or boolean arrays. IndexError for what cannot index."""
+    kind = type(index)
+    if kind is int or kind is slice:
+        return index
+    if isinstance(index, tuple):
+        return tuple([to_index(i) for i in index])
+    if isinstance(index, Tensor):
+        array = index._array
+        if array.dtype.kind not in "iub":
+            raise IndexError(f"tensors used as indices must be integer or bool tensors, got {index.dtype}")
+        return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array
+    if isinstance(index, list):
+        return np.array(index) if index else np.zeros(0, np.int64)
+    if isinstance(index, bool | np.ndarray):
+        return index
+    if isinstance(index, np.integer):
+        return int(index)
+    if index is None or index is Ellipsis:
+        return index
+    raise IndexError(
+        f"only integers, slices, ellipsis, None and integer or bool tensors can index, got {kind.__name__}"
+    )
+
+
+def getitem(self: Tensor, index: Any) -> Tensor:
+    """self[index]: a view for integers and slices, a copy for tensors of indices."""
+    found = to_index(index)
+    try:
+        return ops.getitem.call(self, found)
+    except IndexError as error:
+        raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {error}") from None
+
+
+def index_array(where: str, index: Tensor, dim_length: int | None = None, allow: str = "iu") -> Any:
+    """The array of an integer index tensor, checked. RuntimeError for another dtype, IndexError out of range."""
+    if not isinstance(index, Tensor):
+        raise TypeError(f"{where}(): expected a Tensor of indices, got {type(index).__name__}")
+    array = index._array
+    if array.dtype.kind not in allow:
+        raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
+    if dim_length is not None and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= dim_length:
+            bad = low if low < 0 else high
+            raise IndexError(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
+    return array
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Elements picked along `dim`: out[i][j] = input[index[i][j]][j] for dim 0."""
+    axis = check_dim(dim, input._array.ndim)
+    array = index_array("gather", index, input._array.shape[axis])
+    if array.ndim != input._array.ndim:
+        raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
+    return ops.take_along_axis.call(input, array, axis)
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`gather` with broadcasting; of the flattened tensor when `dim` is None."""
+    if dim is None:
+        flat = shape_ops.reshape.call(input, (input._array.size,))
+        return gather(flat, 0, indices.reshape(-1))
+    return gather(input, dim, indices)
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """`input` with `src` added at `index` along `dim`; repeated places are summed in index order."""
+    axis = check_dim(dim, input._array.ndim)
+    array = index_array("scatter_add", index, input._array.shape[axis])
+    if src._dev is not input._dev:
+        raise different_devices("scatter_add", input._dev, src._dev)
+    part = src if src._array.shape == array.shape else src[tuple(slice(n) for n in array.shape)]
+    return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
+
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Tensor:
+    """`input` with `src` (a tensor or a number) written at `index` along `dim`."""
+    axis = check_dim(dim, input._array.ndim)
+    array = index_array("scatter", index, input._array.shape[axis])
+    source = value if src is None else src
+    if isinstance(source, Tensor) and source._array.shape != array.shape:
+        source = source[tuple(slice(n) for n in array.shape)]
+    return ops.scatter.call(input, source, array, axis)
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Slices of `dim` at `index`, copied."""
+    axis = check_dim(dim, input._array.ndim)
+    array = index_array("index_select", index, input._array.shape[axis])
+    if array.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    return ops.getitem.call(input, (slice(None),) * axis + (array.reshape(-1),) if axis else array.reshape(-1))
+
+
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """`input` with slices of `source` added at `index` along `dim`, in index order."""
+    axis = check_dim(dim, input._array.ndim)
+    array = index_array("index_add", index, input._array.shape[axis])
+    added = ops.index_add_zeros.call(
+        source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
+    )
+    return input + (added if alpha == 1 else added * alpha)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where `mask` is true, in one dimension."""
+    a, m = np.broadcast_shapes(input._array.shape, mask._array.shape), mask._array
+    return ops.getitem.call(input.expand(a), np.broadcast_to(m, a))
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """`value` where `mask` is true, else `input`."""
+    if mask._array.dtype.kind != "b":
+        raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
+    number = value if isinstance(value, Tensor) else wrap(np.asarray(value, input._array.dtype), input._dev)
+    return ops.where_else.call(number, input, mask._array)
+
+
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where `condition` holds, else `other`; with a condition only, the indices where it holds."""
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    cond = condition._array if isinstance(condition, Tensor) else condition
+    dev = condition._dev
+    a, b = input, other
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        target = dtypes.promote_np(a._array.dtype, b._array.dtype)
+    elif isinstance(a, Tensor) or isinstance(b, Tensor):
+        known, number = (a, b) if isinstance(a, Tensor) else (b, a)
+        target = known._array.dtype
+        if isinstance(number, float) and target.kind in "iub":
+            target = dtypes.default_np()
+        elif isinstance(number, int) and not isinstance(number, bool) and target.kind == "b":
+            target = np.dtype(np.int64)
+    else:
+        target = dtypes.to_numpy(type(a) if isinstance(a, float) else type(b))
+    a, b = (
+        (x if x._array.dtype == target else shape_ops.astype.call(x, target))
+        if isinstance(x, Tensor)
+        else wrap(np.asarray(x, target), dev)
+        for x in (a, b)
+    )
+    if a._dev is not dev or b._dev is not dev:
+        raise different_devices("where", dev, a._dev if a._dev is not dev else b._dev)
+    return ops.where_else.call(a, b, cond)
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """The indices of elements that differ from 0: one row each, or one tensor per dimension."""
+    found = np.nonzero(input._dev.backend.to_host(input._array))
+    if as_tuple:
+        return tuple(wrap(part, input._dev) for part in found)
+    return wrap(np.stack(found, axis=-1) if found else np.zeros((int(bool(input)), 0), np.int64), input._dev)
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
+    """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
+    if input._array.ndim == 0:
+        return Found(input.clone(), wrap(np.zeros((), np.int64), input._dev))
+    axis = check_dim(dim, input._array.ndim)
+    order = _argsort(input._array, axis, descending)
+    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+
+
+def _argsort(array: Any, axis: int, descending: bool) -> Any:
+    if not descending:
+        return np.argsort(array, axis=axis, kind="stable")
+    backwards = np.flip(array, axis)  # sorting the reversed order and reversing it keeps equal elements in order
+    order = np.flip(np.argsort(backwards, axis=axis, kind="stable"), axis)
+    return array.shape[axis] - 1 - order
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort `input` along `dim`."""
+    return sort(input, dim, descending).indices
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
+    """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
+    axis = check_dim(dim, input._array.ndim)
+    length = input._array.shape[axis] if input._array.ndim else 1
+    if not 0 <= k <= length:
+        raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
+    order = np.take(_argsort(input._array, axis, largest), np.arange(k), axis=axis)
+    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Found:
+    """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
+    found = topk(input, k, dim, largest=False)
+    axis = check_dim(dim, input._array.ndim)
+    last = (slice(None),) * axis + (slice(k - 1, k) if keepdim else k - 1,)
+    return Found(found.values[last], found.indices[last])
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median (the lower one of two); with `dim` a pair (values, indices)."""
+    if dim is None:
+        flat = input.reshape(-1)
+        return kthvalue(flat, (flat.numel() + 1) // 2, 0).values
+    return kthvalue(input, (input.size(dim) + 1) // 2, dim, keepdim)
+
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """The distinct elements in order; optionally the index of each element among them and how often each occurs."""
+    values, inverse, counts = np.unique(input._array, return_inverse=True, return_counts=True)
+    out = [wrap(values, input._dev)]
+    if return_inverse:
+        out.append(wrap(inverse.reshape(input._array.shape), input._dev))
+    if return_counts:
+        out.append(wrap(counts, input._dev))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each non-negative integer occurs, or the sum of its weights."""
+    array = index_array("bincount", input)
+    return wrap(np.bincount(array, None if weights is None else weights._array, minlength), input._dev)
+
+
+def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False) -> Tensor:
+    """Where each element would be inserted to keep a vector sorted."""
+    side: Any = "right" if right else "left"
+    return wrap(np.asarray(np.searchsorted(sorted_sequence._array, input._array, side)), input._dev)

@@ -1,0 +1,298 @@
+"""Arithmetic, comparison and products with PyTorch's names and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.ops import elementwise as ops
+from resilin.core.ops import matmul as products
+from resilin.core.ops import shape as shape_ops
+from resilin.core.ops.registry import OPS
+from resilin.core.tensor import Tensor, wrap
+
+exp, expm1, exp2, log, log1p, log2, log10 = (OPS[n].call for n in "exp expm1 exp2 log log1p log2 log10".split())
+sqrt, rsqrt, reciprocal, square, neg = (OPS[n].call for n in "sqrt rsqrt reciprocal square negative".split())
+sin, cos, tan, sinh, cosh, tanh = (OPS[n].call for n in "sin cos tan sinh cosh tanh".split())
+asin, acos, atan, atan2 = (OPS[n].call for n in "arcsin arccos arctan arctan2".split())
+floor, ceil, trunc, sign = (OPS[n].call for n in "floor ceil trunc sign".split())
+isnan, isinf, isfinite, signbit = (OPS[n].call for n in "isnan isinf isfinite signbit".split())
+eq, ne, lt, le, gt, ge = (OPS[n].call for n in "equal not_equal less less_equal greater greater_equal".split())
+logical_and, logical_or, logical_xor, logical_not = (OPS[f"logical_{n}"].call for n in "and or xor not".split())
+maximum, minimum, remainder, fmod, mul = (OPS[n].call for n in "maximum minimum remainder fmod multiply".split())
+multiply, negative = mul, neg
+_add, _subtract, _divide, _power = (OPS[n].call for n in "add subtract divide power".split())
+
+
+def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input + alpha * other."""
+    return _add(input, other if alpha == 1 else other * alpha)
+
+
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input - alpha * other."""
+    return _subtract(input, other if alpha == 1 else other * alpha)
+
+
+subtract = sub
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other; `rounding_mode` "trunc" or "floor" rounds and keeps integers integer."""
+    if rounding_mode is None:
+        return _divide(input, other)
+    if rounding_mode not in ("trunc", "floor"):
+        raise RuntimeError(
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found {rounding_mode!r}"
+        )
+    return floor_divide(input, other) if rounding_mode == "floor" else _trunc_divide(input, other)
+
+
+divide = true_divide = div
+
+
+def floor_divide(input: Any, other: Any) -> Tensor:
+    """floor(input / other), in the operands' common dtype."""
+    if isinstance(input, Tensor) and input._rg or isinstance(other, Tensor) and other._rg:
+        return floor(_divide(input, other))
+    return _without_grad(np.floor_divide, input, other)
+
+
+def _trunc_divide(input: Any, other: Any) -> Tensor:
+    exact = _divide(input, other)
+    result = trunc(exact)
+    tensor = input if isinstance(input, Tensor) else other
+    return result if tensor.is_floating_point() else result.to(tensor.dtype)
+
+
+def _without_grad(fn: Any, a: Any, b: Any) -> Tensor:
+    """A numpy function of two operands through the promotion of subtraction."""
+    tensor = a if isinstance(a, Tensor) else b
+    x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        target = dtypes.promote_np(x._array.dtype, y._array.dtype)
+    else:
+        target = _add(tensor.detach(), y if isinstance(x, Tensor) else x)._array.dtype
+    arrays = [v._array.astype(target) if isinstance(v, Tensor) else np.asarray(v, target) for v in (x, y)]
+    with np.errstate(all="ignore"):
+        return wrap(np.asarray(fn(*arrays)), tensor._dev)
+
+
+def _bitwise(name: str) -> Any:
+    fn = getattr(np, name)
+
+    def bitwise(input: Any, other: Any) -> Tensor:
+        tensor = input if isinstance(input, Tensor) else other
+        if tensor._array.dtype.kind not in "biu":
+            raise RuntimeError(f"{name}: expected boolean or integer tensors, got {tensor.dtype}")
+        return _without_grad(fn, input, other)
+
+    bitwise.__name__ = name
+    bitwise.__doc__ = f"numpy's {name} of booleans or integers."
+    return bitwise
+
+
+bitwise_and, bitwise_or, bitwise_xor = map(_bitwise, ("bitwise_and", "bitwise_or", "bitwise_xor"))
+bitwise_left_shift, bitwise_right_shift = map(_bitwise, ("left_shift", "right_shift"))
+
+
+def bitwise_not(input: Tensor) -> Tensor:
+    """~input for booleans and integers."""
+    if input._array.dtype.kind not in "biu":
+        raise TypeError(f"~ needs a boolean or integer tensor, got {input.dtype}")
+    return wrap(np.asarray(~input._array), input._dev)
+
+
+def pow(input: Any, exponent: Any) -> Tensor:
+    """input ** exponent."""
+    return _power(input, exponent)
+
+
+def abs(input: Tensor) -> Tensor:
+    """|input|; real for complex tensors."""
+    if input.is_complex():
+        re, im = shape_ops.real.call(input), shape_ops.imag.call(input)
+        return sqrt(re * re + im * im)
+    return ops.absolute.call(input)
+
+
+absolute = abs
+
+
+def angle(input: Tensor) -> Tensor:
+    """The argument of each element."""
+    if input.is_complex():
+        return atan2(shape_ops.imag.call(input), shape_ops.real.call(input))
+    return wrap(np.angle(input._array).astype(input._array.dtype), input._dev)
+
+
+def real(input: Tensor) -> Tensor:
+    """The real part; real tensors as they are."""
+    return shape_ops.real.call(input) if input.is_complex() else input
+
+
+def imag(input: Tensor) -> Tensor:
+    """A view of the imaginary part. RuntimeError for real tensors."""
+    if not input.is_complex():
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return shape_ops.imag.call(input)
+
+
+def conj(input: Tensor) -> Tensor:
+    """The complex conjugate; real tensors as they are."""
+    return shape_ops.conj.call(input) if input.is_complex() else input
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Rounded half to even, to `decimals` places."""
+    if input._array.dtype.kind in "biu":
+        return input
+    if decimals == 0:
+        return ops.rint.call(input)
+    scale = 10.0**decimals
+    return ops.rint.call(input * scale) / scale
+
+
+def frac(input: Tensor) -> Tensor:
+    """The part behind the decimal point, with the sign of the input."""
+    return input - trunc(input)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Elements limited to [min, max]; the gradient is 0 outside and 1 at the limits."""
+    if min is None and max is None:
+        raise RuntimeError("clamp: at least one of 'min' or 'max' must not be None")
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        out = input if min is None else maximum(input, min)
+        return out if max is None else minimum(out, max)
+    if input._array.dtype.kind in "iu" and any(isinstance(v, float) for v in (min, max)):
+        input = shape_ops.astype.call(input, dtypes.default_np())
+    return OPS["clip_to"].call(input, min, max)
+
+
+clip = clamp
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight * (end - input)."""
+    return input + weight * (end - input)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 * tensor2."""
+    return input + (tensor1 * tensor2) * value
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 / tensor2."""
+    return input + (tensor1 / tensor2) * value
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The matrix product; leading dimensions broadcast, one-dimensional tensors are vectors."""
+    if not isinstance(input, Tensor) or not isinstance(other, Tensor):
+        raise TypeError(f"matmul(): expected two Tensors, got {type(input).__name__} and {type(other).__name__}")
+    a, b = input._array, other._array
+    if a.dtype is not b.dtype and a.dtype != b.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {input.dtype} != {other.dtype}")
+    try:
+        return products.matmul.call(input, other)
+    except ValueError:
+        raise RuntimeError(
+            f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied: the last dimension of the first "
+            "must equal the last but one of the second"
+        ) from None
+
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices."""
+    if input._array.ndim != 2 or mat2._array.ndim != 2:
+        raise RuntimeError(f"mm: expected two matrices, got {input.dim()}D and {mat2.dim()}D tensors")
+    return matmul(input, mat2)
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of two batches of matrices."""
+    if input._array.ndim != 3 or mat2._array.ndim != 3 or input._array.shape[0] != mat2._array.shape[0]:
+        raise RuntimeError(f"bmm: expected equal batches of matrices, got {tuple(input.shape)} and {tuple(mat2.shape)}")
+    return matmul(input, mat2)
+
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """The product of a matrix and a vector."""
+    return matmul(input, vec)
+
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The inner product of two vectors."""
+    if input._array.ndim != 1 or tensor._array.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {input.dim()}D and {tensor.dim()}D tensors")
+    return matmul(input, tensor)
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """The outer product of two vectors."""
+    return input.unsqueeze(1) * vec2
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    product = matmul(mat1, mat2)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * bmm(batch1, batch2)."""
+    return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements are equal."""
+    return input._array.shape == other._array.shape and bool(np.array_equal(input._array, other._array))
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """|input - other| <= atol + rtol * |other|, elementwise."""
+    return wrap(np.asarray(np.isclose(input._array, other._array, rtol, atol, equal_nan)), input._dev)
+
+
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are close; see `isclose`."""
+    return bool(np.allclose(input._array, other._array, rtol, atol, equal_nan))
+
+
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """NaN and infinities replaced; by the dtype's limits where no number is given."""
+    limits = np.finfo(input._array.dtype)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    out = input.masked_fill(isnan(input), nan)
+    out = out.masked_fill(eq(input, float("inf")), high)
+    return out.masked_fill(eq(input, float("-inf")), low)  # type: ignore[no-any-return]
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a floating point one."""
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is a complex one."""
+    return input.is_complex()
+
+
+def numel(input: Tensor) -> int:
+    """Number of elements."""
+    return input.numel()
+
+
+def result_type(a: Any, b: Any) -> dtypes.dtype:
+    """The dtype that arithmetic between the two gives."""
+    return _add(a, b).dtype

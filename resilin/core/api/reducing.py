@@ -1,0 +1,184 @@
+"""Reductions and scans with PyTorch's arguments (`dim`, `keepdim`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.ops import elementwise
+from resilin.core.ops import index as index_ops
+from resilin.core.ops import reduce as ops
+from resilin.core.ops import shape as shape_ops
+from resilin.core.tensor import Tensor, check_dim, wrap
+
+
+class Found(NamedTuple):
+    """Values and where they were found, as from `max(dim=...)`."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def axes(dim: Any, ndim: int) -> Any:
+    """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction."""
+    if dim is None:
+        return None
+    if isinstance(dim, int):
+        front = check_dim(dim, ndim)
+        return front if ndim else None
+    if len(dim) == 0:
+        return None
+    found = tuple(check_dim(d, ndim) for d in dim)
+    if len(set(found)) != len(found):
+        raise RuntimeError(f"dim {tuple(dim)} names a dimension twice")
+    return found
+
+
+def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
+    if dtype is not None:
+        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    elif input._array.dtype.kind in "biu":
+        input = shape_ops.astype.call(input, np.dtype(np.int64))
+    return ops.sum.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:
+    if dtype is not None:
+        return shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    if input._array.dtype.kind in "biu":
+        raise RuntimeError(f"{where}(): the input must be floating point or complex, got {input.dtype}; give dtype=")
+    return input
+
+
+def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The arithmetic mean over `dim` (all when None)."""
+    input = _floating("mean", input, dtype)
+    return ops.mean.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The product over `dim` (all when None)."""
+    if dtype is not None or input._array.dtype.kind in "biu":
+        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    return ops.prod.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
+    def extreme(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dim, Tensor):
+            return pairwise(input, dim)
+        if input._array.size == 0 and dim is None:
+            raise RuntimeError(f"{name}(): expected a non-empty tensor, or give dim")
+        if dim is None:
+            return reduce(input, None, False)
+        axis = check_dim(dim, input._array.ndim)
+        if input._array.ndim == 0:
+            return Found(input, wrap(np.zeros((), np.int64), input._dev))
+        where = arg(input, axis, True)
+        values = index_ops.take_along_axis.call(input, where._array, axis)
+        if keepdim:
+            return Found(values, where)
+        return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(where, axis))
+
+    extreme.__name__ = name
+    extreme.__doc__ = (
+        f"The {name} of all elements; with `dim` a pair (values, indices); with a second tensor the elementwise {name}."
+    )
+    return extreme
+
+
+max = _extreme("max", ops.amax.call, ops.argmax.call, elementwise.maximum.call)
+min = _extreme("min", ops.amin.call, ops.argmin.call, elementwise.minimum.call)
+
+
+def amax(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The largest elements over `dim`; ties share the gradient."""
+    return ops.amax.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def amin(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The smallest elements over `dim`; ties share the gradient."""
+    return ops.amin.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Index of the largest element (the first of equals); of the flattened tensor when `dim` is None."""
+    return ops.argmax.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Index of the smallest element (the first of equals); of the flattened tensor when `dim` is None."""
+    return ops.argmin.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def any(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Whether any element is true, over `dim`."""
+    return ops.any.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def all(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements are true, over `dim`."""
+    return ops.all.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    """How many elements differ from 0, over `dim`."""
+    return ops.count_nonzero.call(input, axes(dim, input._array.ndim), False)
+
+
+def var(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+) -> Tensor:
+    """The variance over `dim`, dividing by n - correction; `var(x, False)` is the biased one."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = int(unbiased)
+    return ops.var.call(_floating("var", input, None), axes(dim, input._array.ndim), correction, keepdim)
+
+
+def std(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+) -> Tensor:
+    """The square root of `var`."""
+    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+
+
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(input))) over `dim`, without overflow."""
+    return ops.logsumexp.call(input, axes(dim, input._array.ndim), keepdim)
+
+
+def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The p-norm of the elements over `dim`; "fro" and 2 are the Euclidean norm."""
+    axis = axes(dim, input._array.ndim)
+    if p in ("fro", 2, None):
+        return ops.norm2.call(input, axis, keepdim)
+    size = input.abs()
+    if p == math.inf:
+        return amax(size, dim, keepdim)
+    if p == -math.inf:
+        return amin(size, dim, keepdim)
+    if p == 0:
+        return sum((size != 0).to(size.dtype), dim, keepdim)
+    if p == 1:
+        return sum(size, dim, keepdim)
+    return sum(size**p, dim, keepdim) ** (1.0 / p)
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running sums along `dim`."""
+    if dtype is not None or input._array.dtype.kind in "biu":
+        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    return ops.cumsum.call(input, check_dim(dim, input._array.ndim))
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running products along `dim`."""
+    if dtype is not None:
+        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    return ops.cumprod.call(input, check_dim(dim, input._array.ndim))

@@ -1,0 +1,315 @@
+"""Shapes, joining and splitting with PyTorch's arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.ops import index as index_ops
+from resilin.core.ops import shape as ops
+from resilin.core.ops.creation import shape_of
+from resilin.core.tensor import Tensor, check_dim
+
+
+def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """`shape` with -1 replaced. RuntimeError when the number of elements does not fit."""
+    if len(shape) == 1 and isinstance(shape[0], tuple | list):
+        shape = tuple(shape[0])
+    lengths = [int(n) for n in shape]
+    known = math.prod(n for n in lengths if n != -1)
+    if lengths.count(-1) == 1 and known and array.size % known == 0:
+        lengths[lengths.index(-1)] = array.size // known
+        return tuple(lengths)
+    if -1 in lengths or known != array.size or min(lengths, default=0) < 0:
+        raise RuntimeError(f"{where}: shape '{lengths}' is invalid for input of size {array.size}")
+    return tuple(lengths)
+
+
+def reshape(input: Tensor, *shape: Any) -> Tensor:
+    """The elements in C order under another shape; a view where the strides allow, else a copy. -1 is inferred."""
+    return ops.reshape.call(input, _sized("reshape", input._array, shape))
+
+
+def view(input: Tensor, *shape: Any) -> Tensor:
+    """The same memory under another shape. RuntimeError when the strides do not allow it."""
+    array = input._array
+    target = _sized("view", array, shape)
+    out: Tensor = ops.reshape.call(input, target)
+    if array.size and (out._vc is None or out._vc is not input._vc):
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride: use .reshape(...) instead, which may copy"
+        )
+    return out
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """`view` under the other's shape."""
+    return view(input, other._array.shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """`reshape` to the other's shape."""
+    return reshape(input, other._array.shape)
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Dimensions `start_dim` to `end_dim` joined into one."""
+    shape = input._array.shape
+    first, last = check_dim(start_dim, len(shape)), check_dim(end_dim, len(shape))
+    if first > last:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if first == last and shape:
+        return input
+    return ops.reshape.call(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Dimension `dim` split into `sizes`."""
+    shape = input._array.shape
+    axis = check_dim(dim, len(shape))
+    known = -math.prod(sizes)
+    lengths = [shape[axis] // known if n == -1 else n for n in sizes]
+    return reshape(input, *shape[:axis], *lengths, *shape[axis + 1 :])
+
+
+def ravel(input: Tensor) -> Tensor:
+    """All elements in one dimension."""
+    return ops.reshape.call(input, (input._array.size,))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """A view with two dimensions exchanged."""
+    ndim = input._array.ndim
+    return ops.swapaxes.call(input, check_dim(dim0, ndim), check_dim(dim1, ndim)) if ndim else input
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    """A view with the dimensions in the order `dims`."""
+    order = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+    ndim = input._array.ndim
+    found = tuple(check_dim(d, ndim) for d in order)
+    if sorted(found) != list(range(ndim)):
+        raise RuntimeError(f"permute: dims {tuple(order)} do not name each of the {ndim} dimensions once")
+    return ops.permute_dims.call(input, found)
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """A view with dimensions moved."""
+    ndim = input._array.ndim
+    sources = [check_dim(d, ndim) for d in ([source] if isinstance(source, int) else source)]
+    targets = [check_dim(d, ndim) for d in ([destination] if isinstance(destination, int) else destination)]
+    rest = iter(d for d in range(ndim) if d not in sources)
+    places = dict(zip(targets, sources, strict=True))
+    return ops.permute_dims.call(input, tuple(places[i] if i in places else next(rest) for i in range(ndim)))
+
+
+def t(input: Tensor) -> Tensor:
+    """The transpose of a matrix; vectors as they are."""
+    if input._array.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input._array.ndim}D")
+    return ops.swapaxes.call(input, 0, 1) if input._array.ndim == 2 else input
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """A view with a new dimension of length 1 at `dim`."""
+    return ops.expand_dims.call(input, check_dim(dim, input._array.ndim + 1))
+
+
+def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+    """A view without the dimensions of length 1, or without `dim` where it has length 1."""
+    shape = input._array.shape
+    chosen = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+    found = tuple(sorted({check_dim(d, len(shape)) for d in chosen}))
+    found = tuple(d for d in found if d < len(shape) and shape[d] == 1)
+    return ops.squeeze.call(input, found)
+
+
+def expand(input: Tensor, *sizes: Any) -> Tensor:
+    """A view with dimensions of length 1 stretched; -1 keeps a length."""
+    target = list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes)
+    shape = input._array.shape
+    extra = len(target) - len(shape)
+    for i, length in enumerate(shape):
+        if extra >= 0 and target[i + extra] == -1:
+            target[i + extra] = length
+    if (
+        extra < 0
+        or any(a not in (b, 1) for a, b in zip(shape, target[extra:], strict=True))
+        or min(target, default=0) < 0
+    ):
+        raise RuntimeError(f"expand: a tensor of shape {tuple(shape)} cannot be expanded to {tuple(sizes)}")
+    return ops.broadcast_to.call(input, tuple(target))
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """`expand` to the other's shape."""
+    return expand(input, other._array.shape)
+
+
+def broadcast_to(input: Tensor, shape: Any) -> Tensor:
+    """`expand` to `shape`."""
+    return expand(input, tuple(shape))
+
+
+def repeat(input: Tensor, *repeats: Any) -> Tensor:
+    """The tensor repeated along each dimension (a copy)."""
+    reps = shape_of(repeats)
+    if len(reps) < input._array.ndim:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    return ops.tile.call(input, reps)
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """`repeat` that fills missing dimensions with 1."""
+    reps = shape_of(dims)
+    return ops.tile.call(input, (1,) * (input._array.ndim - len(reps)) + reps)
+
+
+def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Tensor:
+    """Each element repeated in place along `dim` (of the flattened tensor when None)."""
+    if dim is None:
+        input, dim = ravel(input), 0
+    axis = check_dim(dim, input._array.ndim)
+    counts = repeats._array if isinstance(repeats, Tensor) else repeats
+    return index_ops.getitem.call(
+        input, (slice(None),) * axis + (np.repeat(np.arange(input._array.shape[axis]), counts),)
+    )
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors joined along an existing dimension; other lengths must agree."""
+    tensors = [x for x in tensors if x._array.shape != (0,)] or list(tensors)[:1]
+    if not tensors:
+        raise RuntimeError("cat(): expected a non-empty list of Tensors")
+    ndim = tensors[0]._array.ndim
+    if ndim == 0:
+        raise RuntimeError("zero-dimensional tensors cannot be concatenated; use stack()")
+    axis = check_dim(dim, ndim)
+    for x in tensors:
+        if x._array.ndim != ndim:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {ndim} and {x._array.ndim}")
+    return ops.concat.call(tensors, axis, tuple(x._array.shape[axis] for x in tensors))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new dimension."""
+    tensors = list(tensors)
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty list of Tensors")
+    return ops.stack.call(tensors, check_dim(dim, tensors[0]._array.ndim + 1))
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the second dimension (the first for vectors)."""
+    return cat(tensors, 1 if tensors[0]._array.ndim > 1 else 0)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the first dimension; vectors become rows."""
+    return cat([x if x._array.ndim > 1 else unsqueeze(x, 0) for x in tensors], 0)
+
+
+def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of consecutive parts along `dim`: of one size (the last may be smaller) or of the given sizes."""
+    axis = check_dim(dim, tensor._array.ndim)
+    length = tensor._array.shape[axis]
+    if isinstance(split_size_or_sections, int):
+        size = split_size_or_sections
+        sizes = [min(size, length - start) for start in range(0, length, size)] if length else [0]
+    else:
+        sizes = list(split_size_or_sections)
+        if sum(sizes) != length:
+            raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(narrow(tensor, axis, start, size))
+        start += size
+    return tuple(parts)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` views of equal size along `dim` (the last may be smaller)."""
+    length = input._array.shape[check_dim(dim, input._array.ndim)]
+    return split(input, max(1, -(-length // chunks)), dim)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """A view of `length` elements from `start` along `dim`."""
+    axis = check_dim(dim, input._array.ndim)
+    return index_ops.getitem.call(input, (slice(None),) * axis + (slice(start, start + length),))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """A view at one index of `dim`."""
+    axis = check_dim(dim, input._array.ndim)
+    return input[(slice(None),) * axis + (index,)]
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of all slices along `dim`."""
+    axis = check_dim(dim, input._array.ndim)
+    return tuple(input[(slice(None),) * axis + (i,)] for i in range(input._array.shape[axis]))
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """The order along `dims` reversed (a copy)."""
+    chosen = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+    return ops.flip.call(input, tuple(check_dim(d, input._array.ndim) for d in chosen))
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """Elements moved by `shifts` along `dims`; those that leave come back at the start."""
+    if isinstance(shifts, int) and isinstance(dims, int | None):
+        return ops.roll.call(input, shifts, dims)
+    return ops.roll.call(input, tuple(shifts), tuple(dims))
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A view of the diagonal of two dimensions, as the last dimension."""
+    ndim = input._array.ndim
+    return ops.diagonal.call(input, offset, check_dim(dim1, ndim), check_dim(dim2, ndim))
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, or a matrix with this diagonal."""
+    if input._array.ndim == 2:
+        return ops.copy.call(ops.diagonal.call(input, diagonal, 0, 1))
+    size = input._array.shape[0] + abs(diagonal)
+    places = np.arange(input._array.shape[0])
+    return index_ops.index_add_zeros.call(input, (size, size), (places + max(-diagonal, 0), places + max(diagonal, 0)))
+
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The part on and below a diagonal of the last two dimensions."""
+    return ops.tril.call(input, diagonal)
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The part on and above a diagonal of the last two dimensions."""
+    return ops.triu.call(input, diagonal)
+
+
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy, recorded."""
+    return ops.copy.call(input)
+
+
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """Itself when the elements lie in C order, else a copy."""
+    return input if input._array.flags.c_contiguous else ops.ascontiguous.call(input)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinate tensors of a grid."""
+    axes = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
+    lengths = tuple(x._array.size for x in axes)
+    grid = tuple(
+        expand(reshape(x, *(n if i == j else 1 for j, n in enumerate(lengths))), lengths) for i, x in enumerate(axes)
+    )
+    return tuple(transpose(x, 0, 1) for x in grid) if indexing == "xy" else grid

@@ -1,0 +1,1 @@
+"""Automatic differentiation: `tape` records, `engine` walks back, the rest stands on these two."""

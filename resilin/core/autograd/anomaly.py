@@ -1,0 +1,37 @@
+"""Anomaly mode: every node remembers where it was made, and a NaN gradient is an error that says so."""
+
+from __future__ import annotations
+
+from resilin.core.autograd.grad_mode import mode
+
+
+class set_detect_anomaly:
+    """Switch anomaly mode of this thread on or off at once; as a context manager, until its end."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = _switch(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        _switch(self._before)
+
+
+class detect_anomaly:
+    """Inside, a backward that fails or gives NaN shows where the forward operation was called. Slow: for debugging."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._before = False
+
+    def __enter__(self) -> None:
+        self._before = _switch(True)
+
+    def __exit__(self, *exc: object) -> None:
+        _switch(self._before)
+
+
+def _switch(value: bool) -> bool:
+    before = mode.anomaly
+    mode.anomaly = value
+    return before

@@ -1,0 +1,334 @@
+"""Backward: walks the tape in descending creation order, iteratively, and frees as it goes.
+
+The order depends on nothing but the order of the forward operations, and each gradient is summed in that order, so a
+backward is deterministic. A leaf's hooks run as soon as its last contribution of this backward has arrived.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.tape import Node, Pick, edge_of
+from resilin.core.device import CPU
+from resilin.core.ops.registry import TENSOR_XP
+from resilin.core.tensor import Tensor, wrap
+
+_by_seq = attrgetter("seq")
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+
+
+_running = _Running()
+
+
+def queue_callback(fn: Callable[[], None]) -> None:
+    """Call `fn` once at the end of the backward that is running in this thread. RuntimeError when none is."""
+    if not _running.runs:
+        raise RuntimeError("queue_callback: no backward is running in this thread")
+    _running.runs[-1].callbacks.append(fn)
+
+
+class _Run:
+    """One backward. With `create`, gradients are recorded tensors; otherwise they are bare arrays."""
+
+    __slots__ = ("callbacks", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
+
+    def __init__(self, create: bool, keep: bool, targets: dict[Any, int] | None) -> None:
+        self.create = create
+        self.keep = keep
+        self.targets = targets  # node or leaf -> position, when gradients are returned instead of accumulated
+        self.captured: dict[Any, Any] = {}
+        self.grads: dict[Node, Any] = {}  # gradients that wait for their node
+        self.owned: set[Any] = set()  # nodes and leaves whose waiting array is ours alone to add into
+        self.sums: dict[Tensor, Any] = {}  # gradients that wait for their leaf
+        self.uses: dict[Tensor, int] = {}  # contributions a leaf still waits for
+        self.callbacks: list[Callable[[], None]] = []
+
+    def plan(self, roots: Sequence[Any]) -> list[Node]:
+        """All nodes reachable from `roots`, latest first; counts the uses of every leaf."""
+        found: set[Node] = set()
+        stack = [root for root in roots if isinstance(root, Node)]
+        uses = self.uses
+        for root in roots:
+            if not isinstance(root, Node):
+                uses[root] = uses.get(root, 0) + 1
+        while stack:
+            node = stack.pop()
+            if node in found:
+                continue
+            found.add(node)
+            for edge in node.edges:
+                if edge is None:
+                    continue
+                if isinstance(edge, Node):
+                    stack.append(edge)
+                else:
+                    uses[edge] = uses.get(edge, 0) + 1
+        order = sorted(found, key=_by_seq, reverse=True)
+        return order if self.targets is None else self._needed(order, self.targets)
+
+    def _needed(self, order: list[Node], targets: dict[Any, int]) -> list[Node]:
+        """Only the nodes on a way from the roots to a target."""
+        leads: set[Node] = set()
+        for node in reversed(order):
+            if node in targets or any(edge in targets or edge in leads for edge in node.edges if edge is not None):
+                leads.add(node)
+        return [node for node in order if node in leads]
+
+    def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
+        """Sum `g` into what waits at `edge`."""
+        before = waiting.get(edge)
+        if before is None:
+            waiting[edge] = g
+        elif edge in self.owned:
+            np.add(before, g, out=before)
+        else:
+            waiting[edge] = before + g
+            if not self.create and isinstance(waiting[edge], np.ndarray):
+                self.owned.add(edge)
+
+    def walk(self, order: list[Node]) -> None:
+        """Run every node's rule and hand its gradients on."""
+        grads, create, keep, targets = self.grads, self.create, self.keep, self.targets
+        for node in order:
+            g = grads.pop(node, None)
+            if g is None:
+                self.hand_on(node, None)
+                continue
+            if node._pre:
+                g = self.hooked(node._pre, g, node.dev)
+            if targets is not None and node in targets:
+                self.captured[node] = g
+            if isinstance(node, Pick):
+                self.collect(node, g)
+                continue
+            try:
+                parts = node.run_recorded(TENSOR_XP, g) if create else node.run(g)
+            except Exception as error:
+                if node.trace is not None:
+                    error.add_note("forward call of this operation:\n" + "".join(node.trace))
+                raise
+            del g
+            if mode.anomaly:
+                _check_nan(node, parts)
+            if not keep:
+                node.free()
+            self.hand_on(node, parts)
+
+    def collect(self, pick: Pick, g: Any) -> None:
+        """Put the gradient of one output into its parent's list."""
+        parent: Any = pick.edges[0]
+        parts = self.grads.setdefault(parent, [None] * parent.op.outputs if parent.op.outputs > 0 else {})
+        parts[pick.index] = g
+
+    def hand_on(self, node: Node, parts: Any) -> None:
+        """Give each input its part; a leaf that has them all accumulates."""
+        if isinstance(node, Pick):
+            return
+        grads, targets = self.grads, self.targets
+        parts = parts if parts is not None else (None,) * len(node.edges)
+        for edge, part, meta in zip(node.edges, parts, node.metas, strict=True):
+            if edge is None:
+                continue
+            if part is not None and (part.shape != meta[0] or _np_dtype(part) != meta[1]):  # type: ignore[index]
+                part = _undo(part, meta)
+            if isinstance(edge, Node):
+                if part is not None:
+                    self.add(edge, part, grads)
+                continue
+            if targets is None or edge in targets:
+                if part is not None:
+                    self.add(edge, part, self.sums)
+                left = self.uses[edge] - 1
+                self.uses[edge] = left
+                if left == 0:
+                    del part
+                    self.finish(edge)
+
+    def finish(self, leaf: Tensor) -> None:
+        """The whole gradient of `leaf` is there."""
+        g = self.sums.pop(leaf, None)
+        if g is None:
+            return
+        hooks = leaf._hooks
+        if hooks is not None and hooks.pre:
+            g = self.hooked(hooks.pre, g, leaf._dev)
+        if self.targets is not None:
+            self.captured[leaf] = g
+            return
+        if self.create:
+            leaf._grad = g if leaf._grad is None else leaf._grad + g
+        else:
+            _accumulate(leaf, g)
+        if hooks is not None and hooks.post:
+            for hook in tuple(hooks.post.values()):
+                hook(leaf)
+
+    def hooked(self, hooks: dict[int, Any], g: Any, dev: Any) -> Any:
+        """The gradient after the hooks saw it."""
+        value = g if self.create else wrap(g if isinstance(g, np.ndarray) or dev is not CPU else np.asarray(g), dev)
+        for hook in tuple(hooks.values()):
+            result = hook(value)
+            if result is not None:
+                value = result
+        return value if self.create else value._array
+
+
+def _np_dtype(part: Any) -> Any:
+    return part._array.dtype if isinstance(part, Tensor) else part.dtype
+
+
+def _undo(part: Any, meta: Any) -> Any:
+    """Undo broadcasting and promotion: sum over the dimensions that were stretched, return to the input's dtype."""
+    shape, dtype = meta
+    recorded = isinstance(part, Tensor)
+    if part.shape != shape:
+        extra = part.ndim - len(shape)
+        axes = tuple(range(extra)) + tuple(
+            i + extra for i, n in enumerate(shape) if n == 1 and part.shape[i + extra] != 1
+        )
+        if axes:
+            part = TENSOR_XP.sum(part, axes, True) if recorded else part.sum(axis=axes, keepdims=True)
+        if part.shape != shape:
+            part = part.reshape(shape)
+    if _np_dtype(part) != dtype:
+        if dtype.kind != "c" and _np_dtype(part).kind == "c":
+            part = part.real
+        part = TENSOR_XP.astype(part, dtype) if recorded else part.astype(dtype)
+    return part
+
+
+def _accumulate(leaf: Tensor, g: Any) -> None:
+    """Add `g` into `leaf.grad`; take the array itself when nobody else holds it."""
+    before = leaf._grad
+    if before is not None:
+        if before._rg:
+            leaf._grad = before + wrap(g, leaf._dev)
+        else:
+            before._array += g
+            before._bump()
+        return
+    slot = leaf._grad_slot
+    if slot is not None:
+        slot[...] = g
+        leaf._grad = wrap(slot, leaf._dev)
+    elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:
+        leaf._grad = wrap(g, leaf._dev)
+    elif leaf._dev is CPU:
+        leaf._grad = wrap(np.array(g, order="C"), leaf._dev)
+    else:
+        leaf._grad = wrap(leaf._dev.xp.array(g, copy=True), leaf._dev)
+
+
+# References to a gradient that only `finish` (its local), the call and `_accumulate` hold, as sys.getrefcount sees it.
+_ALONE = 3
+
+
+def _check_nan(node: Node, parts: Any) -> None:
+    for index, part in enumerate(parts):
+        array = part._array if isinstance(part, Tensor) else part
+        if array is not None and array.dtype.kind in "fc" and bool(np.isnan(np.sum(array))):
+            error = RuntimeError(f"{node.name()} returned NaN in the gradient of its input {index}")
+            if node.trace is not None:
+                error.add_note("forward call of this operation:\n" + "".join(node.trace))
+            raise error
+
+
+def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Any]:
+    """Put the first gradients in place; gives the roots."""
+    roots = []
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        edge = edge_of(tensor)
+        if edge is None:
+            raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+        if gradient is None:
+            if tensor._array.size != 1:
+                raise RuntimeError("grad can be implicitly created only for scalar outputs")
+            gradient = wrap(tensor._dev.xp.ones_like(tensor._array), tensor._dev)
+        elif gradient._array.shape != tensor._array.shape:
+            raise RuntimeError(
+                f"Mismatch in shape: grad_output has shape {tuple(gradient.shape)}, output has {tuple(tensor.shape)}"
+            )
+        value = gradient if run.create else gradient._array
+        if gradient._array.dtype != tensor._array.dtype:
+            value = _undo(value, (tensor._array.shape, tensor._array.dtype))
+        roots.append(edge)
+        run.add(edge, value, run.grads if isinstance(edge, Node) else run.sums)
+    return roots
+
+
+def run_backward(
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    *,
+    retain_graph: bool,
+    create_graph: bool,
+    targets: Sequence[Tensor] | None = None,
+) -> list[Any]:
+    """Propagate `gradients` from `tensors`. Without `targets`, leaves accumulate; with them, their gradients are
+    returned (tensors, or None where nothing flowed) and no leaf is touched."""
+    positions = None if targets is None else {edge_of(t): i for i, t in enumerate(targets)}
+    run = _Run(create_graph, retain_graph, positions)
+    before = mode.grad
+    mode.grad = create_graph
+    _running.runs.append(run)
+    try:
+        with np.errstate(all="ignore"):
+            roots = _start(run, tensors, gradients)
+            order = run.plan(roots)
+            for root in roots:
+                if not isinstance(root, Node):
+                    run.uses[root] -= 1
+            run.walk(order)
+            for leaf in list(run.sums):
+                run.finish(leaf)
+            while run.callbacks:
+                run.callbacks.pop(0)()
+    finally:
+        _running.runs.pop()
+        mode.grad = before
+    if targets is None:
+        return []
+    found = [run.captured.get(edge_of(t)) for t in targets]
+    return [
+        g if g is None or isinstance(g, Tensor) else wrap(np.asarray(g) if isinstance(g, np.generic) else g, t._dev)
+        for g, t in zip(found, targets, strict=True)
+    ]
+
+
+def backward(
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Accumulate gradients into leaves, or with `inputs` into these tensors only."""
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run_backward(tensors, gradients, retain_graph=keep, create_graph=create_graph)
+        return
+    targets = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not targets:
+        raise RuntimeError("'inputs' argument to backward cannot be empty")
+    found = run_backward(tensors, gradients, retain_graph=keep, create_graph=create_graph, targets=targets)
+    for target, g in zip(targets, found, strict=True):
+        if g is None:
+            continue
+        if create_graph:
+            target._grad = g if target._grad is None else target._grad + g
+        else:
+            _accumulate(target, g._array)
+        if target._hooks is not None:
+            for hook in tuple(target._hooks.post.values()):
+                hook(target)

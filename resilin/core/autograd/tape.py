@@ -1,0 +1,267 @@
+"""The tape: one `Node` per recorded operation, with edges to the nodes (or leaves) of its inputs.
+
+Nodes are numbered in creation order; an edge always leads to a lower number, so descending order is a valid and
+deterministic order for backward.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from typing import Any
+
+import numpy as np
+
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.dtype import NpDtype
+from resilin.core.tensor import Tensor, View, share_version, wrap
+
+_next_seq = itertools.count().__next__
+
+
+class Meta:
+    """What a rule gets for an input that was not saved: its shape and (numpy) dtype."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: NpDtype) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+class Node:
+    """A recorded operation.
+
+    `op` is the op's declaration (`vjp(xp, needs, g, y, *inputs, *params)` gives one gradient per tensor input) and
+    `impl` the implementation that ran. `saved` holds the inputs its rule reads (None for the others), `versions` their
+    version counters at that time; both are dropped as backward passes.
+    """
+
+    __slots__ = (
+        "dev",
+        "edges",
+        "freed",
+        "impl",
+        "metas",
+        "needs",
+        "op",
+        "params",
+        "residual",
+        "saved",
+        "seq",
+        "trace",
+        "versions",
+        "y",
+        "_pre",
+        "__weakref__",
+    )
+
+    def __init__(self, op: Any, impl: Any, dev: Any, edges: Any, metas: Any, needs: Any, params: Any) -> None:
+        self.seq = _next_seq()
+        self.op = op
+        self.impl = impl
+        self.dev = dev
+        self.edges: tuple[Node | Tensor | None, ...] = edges
+        self.metas: tuple[tuple[tuple[int, ...], NpDtype] | None, ...] = metas
+        self.needs: tuple[bool, ...] = needs
+        self.params = params
+        self.saved: Any = None
+        self.versions: Any = None
+        self.y: Any = None
+        self.residual: Any = None
+        self.freed = False
+        self._pre: dict[int, Any] | None = None
+        self.trace = traceback.format_stack()[:-3] if mode.anomaly else None
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} object at {id(self):#x}>"
+
+    def name(self) -> str:
+        """E.g. "MulBackward"."""
+        return "".join(part.capitalize() for part in str(self.op.name).split("_")) + "Backward"
+
+    def pre_hooks(self) -> dict[int, Any]:
+        """Hooks that see the gradient of this node's output before the rule does."""
+        if self._pre is None:
+            self._pre = {}
+        return self._pre
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """The nodes its gradients go to, as (node, 0); a leaf stands for itself."""
+        return tuple((edge, 0) for edge in self.edges)
+
+    def arrays(self) -> list[Any]:
+        """The saved inputs as arrays. RuntimeError when one was modified in place, or when they are gone."""
+        if self.freed:
+            raise _already_freed(self)
+        out = []
+        for value, version, meta in zip(self.saved, self.versions, self.metas, strict=True):
+            if isinstance(value, Tensor):
+                vc = value._vc
+                if vc is not None and vc[0] != version:
+                    raise _modified(self, value, version)
+                out.append(value._array)
+            elif value is None and meta is not None:
+                out.append(Meta(*meta))
+            else:
+                out.append(value)
+        return out
+
+    def run(self, g: Any) -> Any:
+        """Gradients of the inputs, as arrays, for the gradient array `g` of the output."""
+        arrays = self.arrays()
+        y = self._saved_output()
+        impl = self.impl
+        if impl.residual:
+            return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params)
+        return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params)
+
+    def run_recorded(self, xp: Any, g: Tensor) -> Any:
+        """Gradients of the inputs as tensors that are themselves recorded, by the op's generic rule."""
+        inputs = [
+            kept if isinstance(kept, Tensor) else other
+            for kept, other in zip(self.saved or (), self.arrays(), strict=True)
+        ]
+        array = self._saved_output()
+        y: Tensor | None = None
+        if array is not None:
+            y = wrap(array, self.dev)
+            y._node, y._rg = self, True
+        return self.op.generic.vjp(xp, self.needs, g, y, *inputs, *self.params)
+
+    def _saved_output(self) -> Any:
+        kept = self.y
+        if kept is None:
+            return None
+        array, vc, version = kept
+        if vc[0] != version:
+            raise _modified(self, array, version)
+        return array
+
+    def free(self) -> None:
+        """Drop what was saved. Nodes that saved nothing can be walked again."""
+        if self.op.saves_any or self.y is not None:
+            self.freed = True
+        self.saved = self.y = self.residual = None
+        if not self.freed:
+            self.saved = (None,) * len(self.edges)
+
+
+class Pick(Node):
+    """One output of a node with several. Its gradient waits in the parent's list."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, parent: Node, index: int) -> None:
+        super().__init__(parent.op, None, parent.dev, (parent,), (None,), (True,), ())
+        self.index = index
+        self.saved = (None,)
+
+    def free(self) -> None:
+        """Nothing is saved here."""
+
+
+def _already_freed(node: Node) -> RuntimeError:
+    return RuntimeError(
+        f"Trying to backward through the graph a second time: {node.name()} has freed what it saved. "
+        "Give retain_graph=True to the first backward if two are wanted"
+    )
+
+
+def _modified(node: Node, value: Any, version: int) -> RuntimeError:
+    message = (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"a tensor of shape {tuple(value.shape)} saved by {node.name()} at version {version}"
+    )
+    if isinstance(value, Tensor):
+        message += f" is at version {value._version}"
+    return RuntimeError(message + ". Use the out-of-place operation, or detect_anomaly() to see where it was saved")
+
+
+def edge_of(tensor: Tensor) -> Any:
+    """Where the gradient of `tensor` goes: its node, the leaf itself, or None when it needs none."""
+    view = tensor._view
+    if view is not None and view.base._node is not view.seen:
+        refresh(tensor, view)
+    if not tensor._rg:
+        return None
+    return tensor._node or tensor
+
+
+def refresh(tensor: Tensor, view: View) -> None:
+    """Record a view anew from its base, whose history an in-place write has changed."""
+    fresh = view.base
+    for op, params in view.chain:
+        fresh = op.call(fresh, *params)
+    tensor._node, tensor._rg, view.seen = fresh._node, fresh._rg, view.base._node
+
+
+def mark_view(out: Tensor, source: Tensor, op: Any, params: tuple[Any, ...]) -> None:
+    """Say that `out` shares `source`'s memory, made by view op `op`."""
+    out._vc = share_version(source)
+    if mode.grad:
+        parent = source._view
+        if parent is None:
+            out._view = View(source, ((op, params),), source._node)
+        else:
+            out._view = View(parent.base, (*parent.chain, (op, params)), parent.base._node)
+
+
+def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tuple[Any, ...], residual: Any) -> None:
+    """Make `out` remember that `op` computed it from `inputs` (tensors, or None and numbers for the constant ones)."""
+    edges = []
+    metas: list[Any] = []
+    needs = []
+    for value in inputs:
+        if isinstance(value, Tensor):
+            edge = edge_of(value) if value._rg or value._view is not None else None
+            if edge is not None:
+                array = value._array
+                edges.append(edge)
+                metas.append((array.shape, array.dtype))
+                needs.append(True)
+                continue
+        edges.append(None)
+        metas.append(None)
+        needs.append(False)
+    key = tuple(needs)
+    node = Node(op, impl, out._dev, edges, metas, key, params)
+    keeps, keeps_y = op.keeps(key)
+    node.saved = [value if keep else None for value, keep in zip(inputs, keeps, strict=True)]
+    node.versions = [
+        value._vc[0] if keep and isinstance(value, Tensor) and value._vc is not None else 0
+        for value, keep in zip(inputs, keeps, strict=True)
+    ]
+    if keeps_y:
+        node.y = (out._array, share_version(out), out._version)
+    node.residual = residual
+    out._node = node
+    out._rg = True
+
+
+def wants_grad(inputs: tuple[Any, ...]) -> bool:
+    """Whether an operation on `inputs` must be recorded."""
+    if not mode.grad:
+        return False
+    return any(isinstance(value, Tensor) and (value._rg or value.requires_grad) for value in inputs)
+
+
+def is_differentiable(array: Any) -> bool:
+    """Whether gradients can flow through an array of this dtype."""
+    kind: str = array.dtype.kind
+    return kind in "fVc"
+
+
+def same_memory(view: Any, source: Any) -> bool:
+    """Whether a view op's result lies in `source`'s memory (a reshape may have had to copy)."""
+    if view is source:
+        return True
+    base = view.base
+    if base is None:
+        return False
+    return base is source or base is source.base or bool(np.may_share_memory(view, source))

@@ -1,0 +1,1 @@
+"""Backends: what stands behind a device."""

@@ -1,0 +1,115 @@
+"""The `cpu` backend and the numpy-backed `sim` test devices.
+
+`xp` is numpy plus the few functions that ops need and numpy lacks. A `sim:N` device holds ordinary numpy arrays; the
+engine refuses to mix tensors of different devices, so code for several devices is tested without any.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def _conj(x: Any) -> Any:
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:  # a Python number
+        return x.conjugate()
+    return np.conjugate(x) if dtype.kind == "c" else x
+
+
+def _constant(array: Any, like: Any) -> Any:
+    return array.astype(like.dtype, copy=False)
+
+
+def _astype(x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype else x.astype(dtype)
+
+
+def _index_add_zeros(g: Array, shape: tuple[int, ...], index: Any) -> Array:
+    """Zeros of `shape` with `g` added at `index`, repeated places summed in order. What undoes `x[index]`."""
+    out = np.zeros(shape, g.dtype)
+    if _is_basic(index):
+        out[index] = g
+    elif isinstance(index, np.ndarray) and index.dtype.kind in "iu" and out.size and g.size:
+        _add_rows(out, index.reshape(-1) % shape[0], g.reshape(index.size, -1))
+    else:
+        np.add.at(out, index, g)
+    return out
+
+
+def _is_basic(index: Any) -> bool:
+    if isinstance(index, tuple):
+        return all(_is_basic(i) for i in index)
+    return index is None or index is Ellipsis or isinstance(index, int | slice)
+
+
+def _add_rows(out: Array, rows: Array, g: Array) -> None:
+    """out[rows] += g with repeated rows summed in the order of `rows`: sorted stably, then one reduceat."""
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    starts = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1])))
+    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0)
+
+
+def _scatter_add_zeros(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
+    """Zeros of `shape` with `g` added at `index` along `axis`. What undoes take_along_axis."""
+    out = np.zeros(shape, g.dtype)
+    places = list(np.indices(index.shape, sparse=True))
+    places[axis] = index
+    np.add.at(out, tuple(places), g)
+    return out
+
+
+def make_xp() -> SimpleNamespace:
+    """numpy's public names plus the extras. The op registry adds every op that numpy has no function for."""
+    names = {n: f for n, f in vars(np).items() if callable(f) and not isinstance(f, type) and not n.startswith("_")}
+    extras = {
+        "conj": _conj,
+        "astype": _astype,
+        "constant": _constant,
+        "index_add_zeros": _index_add_zeros,
+        "scatter_add_zeros": _scatter_add_zeros,
+    }
+    return SimpleNamespace(**{**names, **extras})
+
+
+class NumpyBackend:
+    """The host's memory."""
+
+    type = "cpu"
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    def from_host(self, array: Array, index: int) -> Array:
+        """A copy."""
+        return array.copy()
+
+    def to_host(self, array: Array) -> Array:
+        """The array itself."""
+        return array
+
+    def synchronize(self, index: int) -> None:
+        """Nothing is ever queued."""
+
+
+class SimBackend(NumpyBackend):
+    """Eight pretended devices over numpy; reading one from the host copies, as it would from a real device."""
+
+    type = "sim"
+
+    def count(self) -> int:
+        """Eight."""
+        return 8
+
+    def to_host(self, array: Array) -> Array:
+        """A copy."""
+        return array.copy()

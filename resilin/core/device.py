@@ -1,0 +1,101 @@
+"""Devices and the registry of backends behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from resilin.core.backends.base import Backend
+from resilin.core.backends.numpy import NumpyBackend, SimBackend, make_xp
+
+_BACKENDS: dict[str, Backend] = {}
+_DEVICES: dict[tuple[str, int | None], device] = {}
+_EXTRAS: dict[str, Callable[..., Any]] = {}  # ops that array libraries have no function for: name to forward function
+
+
+class device:
+    """Where a tensor lives: `device("cpu")`, `device("sim:1")`, `device("sim", 1)`. Equal devices are one object.
+
+    Raises RuntimeError for an unknown type or an index that does not exist.
+    """
+
+    __slots__ = ("backend", "index", "type", "xp")
+    backend: Backend
+    type: str
+    index: int | None
+    xp: Any
+
+    def __new__(cls, type: str | device, index: int | None = None) -> device:
+        if isinstance(type, device):
+            return type
+        if index is None and ":" in type:
+            type, _, digits = type.partition(":")
+            if not digits.isdigit():
+                raise RuntimeError(f"invalid device string {type + ':' + digits!r}: expected 'type' or 'type:number'")
+            index = int(digits)
+        if type == "cpu":
+            index = None
+        elif index is None:
+            index = 0
+        found = _DEVICES.get((type, index))
+        return found or _make(cls, type, index)
+
+    def __repr__(self) -> str:
+        return (
+            f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+        )
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return device, (str(self),)
+
+
+def _make(cls: Any, type: str, index: int | None) -> device:
+    backend = _BACKENDS.get(type)
+    if backend is None:
+        raise RuntimeError(
+            f"no backend is registered for device type {type!r}; there are {', '.join(sorted(_BACKENDS))} "
+            "(register_backend adds one)"
+        )
+    if index is not None and index >= backend.count():
+        raise RuntimeError(f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)")
+    made: device = object.__new__(cls)
+    made.type, made.index, made.backend, made.xp = type, index, backend, backend.xp
+    return _DEVICES.setdefault((type, index), made)
+
+
+def register_backend(backend: Backend) -> None:
+    """Make devices of `backend.type` available. Raises RuntimeError when the type is taken."""
+    if backend.type in _BACKENDS:
+        raise RuntimeError(f"device type {backend.type!r} already has a backend")
+    _BACKENDS[backend.type] = backend
+    for name, forward in _EXTRAS.items():
+        _complete(backend.xp, name, forward)
+
+
+def add_to_namespaces(name: str, forward: Callable[..., Any]) -> None:
+    """Let rules call op `name` as `xp.name(...)` on every backend whose library has no such function."""
+    _EXTRAS[name] = forward
+    for backend in _BACKENDS.values():
+        _complete(backend.xp, name, forward)
+
+
+def _complete(xp: Any, name: str, forward: Callable[..., Any]) -> None:
+    if not hasattr(xp, name):
+        setattr(xp, name, partial(forward, xp))
+
+
+NUMPY_XP = make_xp()
+register_backend(NumpyBackend(NUMPY_XP))
+register_backend(SimBackend(NUMPY_XP))
+CPU = device("cpu")
+
+
+def different_devices(where: str, a: device, b: device) -> RuntimeError:
+    """The error for tensors that cannot meet."""
+    return RuntimeError(
+        f"{where}: expected all tensors to be on the same device, found {a} and {b}; move one with .to({str(a)!r})"
+    )

@@ -1,0 +1,202 @@
+"""Data types: PyTorch's names over numpy's, and the promotion rules of the Python array API standard.
+
+Promotion within a kind follows the standard's lattice; between kinds the higher kind wins (bool < integer < floating
+point < complex), as in PyTorch: int64 + float32 is float32. Python scalars are weak: they never widen within a kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+NpDtype = np.dtype[Any]
+
+_KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+
+
+class dtype:
+    """One data type. `np` is numpy's dtype for it; `itemsize` is in bytes."""
+
+    __slots__ = ("is_complex", "is_floating_point", "is_signed", "itemsize", "kind", "name", "np")
+
+    def __init__(self, name: str, np_dtype: Any) -> None:
+        self.name: Final = name
+        self.np: Final[NpDtype] = np.dtype(np_dtype)
+        self.itemsize: Final = self.np.itemsize
+        self.kind: Final = _KINDS[self.np.kind]
+        self.is_floating_point: Final = self.kind == 2
+        self.is_complex: Final = self.kind == 3
+        self.is_signed: Final = self.np.kind not in "bu"
+
+    def __repr__(self) -> str:
+        return f"resilin.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.name,)
+
+    def to_real(self) -> dtype:
+        """The dtype of the real part."""
+        return from_numpy(real_of(self.np))
+
+
+bool_ = dtype("bool", np.bool_)
+uint8 = dtype("uint8", np.uint8)
+uint16 = dtype("uint16", np.uint16)
+uint32 = dtype("uint32", np.uint32)
+uint64 = dtype("uint64", np.uint64)
+int8 = dtype("int8", np.int8)
+int16 = dtype("int16", np.int16)
+int32 = dtype("int32", np.int32)
+int64 = dtype("int64", np.int64)
+float16 = dtype("float16", np.float16)
+bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16)
+float32 = dtype("float32", np.float32)
+float64 = dtype("float64", np.float64)
+complex64 = dtype("complex64", np.complex64)
+complex128 = dtype("complex128", np.complex128)
+
+ALL: Final = (bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+ALL_COMPLEX: Final = (complex64, complex128)
+
+_BY_NUMPY: dict[NpDtype, dtype] = {d.np: d for d in (*ALL, *ALL_COMPLEX)}
+_BY_NAME: dict[str, dtype] = {d.name: d for d in (*ALL, *ALL_COMPLEX)}
+_BY_PYTHON: dict[type, dtype] = {bool: bool_, int: int64, complex: complex64}
+_PROMOTED: dict[tuple[NpDtype, NpDtype], NpDtype] = {}
+
+_default: dtype = float32
+_default_np: NpDtype = float32.np
+
+
+def by_name(name: str) -> dtype:
+    """The dtype called `name`, e.g. "float32". Raises TypeError for an unknown name."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise TypeError(f"no dtype is called {name!r}; there are {', '.join(_BY_NAME)}") from None
+
+
+def from_numpy(np_dtype: Any) -> dtype:
+    """The dtype for a numpy dtype. Raises TypeError for what a tensor cannot hold (strings, objects, longdouble, ...)."""
+    try:
+        return _BY_NUMPY[np_dtype]
+    except (KeyError, TypeError):
+        found = _BY_NUMPY.get(np.dtype(np_dtype).newbyteorder("="))
+        if found is None:
+            raise TypeError(f"a tensor cannot hold numpy dtype {np_dtype}; it can hold {', '.join(_BY_NAME)}") from None
+        return found
+
+
+def to_numpy(value: Any) -> NpDtype:
+    """The numpy dtype for a resilin dtype, numpy dtype, Python type or name. Raises TypeError otherwise."""
+    if type(value) is dtype:
+        return value.np
+    if value is float:
+        return _default_np
+    if isinstance(value, type) and value in _BY_PYTHON:
+        return _BY_PYTHON[value].np
+    if isinstance(value, str):
+        return by_name(value).np
+    return from_numpy(value).np
+
+
+def get_default_dtype() -> dtype:
+    """The dtype of tensors made from Python floats; float32 at first."""
+    return _default
+
+
+def set_default_dtype(d: dtype) -> None:
+    """Set the dtype of tensors made from Python floats. Raises TypeError unless it is a floating point dtype."""
+    global _default, _default_np
+    if type(d) is not dtype or not d.is_floating_point:
+        raise TypeError(f"set_default_dtype: expected a floating point dtype, got {d!r}")
+    _default, _default_np = d, d.np
+    _PROMOTED.clear()
+
+
+def default_np() -> NpDtype:
+    """numpy's dtype of the default dtype."""
+    return _default_np
+
+
+def complex_of(np_dtype: NpDtype) -> NpDtype:
+    """The complex dtype whose parts hold `np_dtype`."""
+    return complex128.np if np_dtype == float64.np or np_dtype == complex128.np else complex64.np
+
+
+def real_of(np_dtype: NpDtype) -> NpDtype:
+    """The dtype of the parts of a complex dtype; itself otherwise."""
+    if np_dtype.kind != "c":
+        return np_dtype
+    return float64.np if np_dtype == complex128.np else float32.np
+
+
+def promote_np(a: NpDtype, b: NpDtype) -> NpDtype:
+    """The common dtype of two arrays. Raises RuntimeError for uint64 with a signed integer: none holds both."""
+    if a == b:
+        return a
+    key = (a, b)
+    found = _PROMOTED.get(key)
+    if found is None:
+        found = _PROMOTED[key] = _promote(a, b)
+    return found
+
+
+def _promote(a: NpDtype, b: NpDtype) -> NpDtype:
+    kind_a, kind_b = _KINDS[a.kind], _KINDS[b.kind]
+    if kind_a < kind_b:
+        a, b, kind_a, kind_b = b, a, kind_b, kind_a
+    if kind_a == 3 and kind_b == 2:
+        return complex128.np if float64.np in (a, b) or a == complex128.np else complex64.np
+    if kind_a != kind_b:
+        return a
+    if {a, b} == {float16.np, bfloat16.np}:
+        return float32.np
+    found = np.result_type(a, b)
+    if kind_a == 1 and found.kind == "f":
+        raise RuntimeError(f"no integer dtype holds both {a} and {b}; convert one of them with .to(...)")
+    return found
+
+
+def promote_types(type1: dtype, type2: dtype) -> dtype:
+    """The dtype that arithmetic between the two gives."""
+    return from_numpy(promote_np(type1.np, type2.np))
+
+
+def can_cast(from_: dtype, to: dtype) -> bool:
+    """Whether `from_` converts to `to` without leaving its kind (as in-place results must)."""
+    return from_.kind <= to.kind
+
+
+class finfo:
+    """Limits of a floating point dtype: `eps`, `max`, `min`, `tiny`, `bits`, `resolution`."""
+
+    def __init__(self, type: dtype | None = None) -> None:
+        self.dtype = type or _default
+        if self.dtype.kind < 2:
+            raise TypeError(f"finfo() needs a floating point dtype, got {self.dtype!r}; use iinfo() for integers")
+        real = real_of(self.dtype.np)
+        info: Any = ml_dtypes.finfo(real) if real == bfloat16.np else np.finfo(real)
+        self.bits = int(info.bits)
+        self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
+        self.tiny = self.smallest_normal = float(info.smallest_normal)
+        self.resolution = float(info.resolution)
+
+    def __repr__(self) -> str:
+        return (
+            f"finfo(min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, dtype={self.dtype.name})"
+        )
+
+
+class iinfo:
+    """Limits of an integer dtype: `max`, `min`, `bits`."""
+
+    def __init__(self, type: dtype) -> None:
+        if type.kind != 1:
+            raise TypeError(f"iinfo() needs an integer dtype, got {type!r}; use finfo() for floating point")
+        info = np.iinfo(type.np)
+        self.dtype, self.bits, self.max, self.min = type, int(info.bits), int(info.max), int(info.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype.name})"

@@ -1,0 +1,213 @@
+"""In-place operations. Each runs the out-of-place op, writes its result into the tensor's memory, moves the tensor to
+the op's place in the graph and raises the version; writes through views reach the base's history, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.tape import View, edge_of, record
+from resilin.core.ops.index import index_put
+from resilin.core.ops.registry import Op, wants
+from resilin.core.ops.shape import astype
+from resilin.core.tensor import Tensor, wrap
+
+
+def check_writable(tensor: Tensor) -> None:
+    """RuntimeError when an in-place write of `tensor` would escape the graph."""
+    if tensor._view is not None and tensor._view.base._rg and tensor._view.base._node is None:
+        raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+    if tensor._rg and edge_of(tensor) is tensor:
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation. Use no_grad() around it"
+        )
+
+
+def write(tensor: Tensor, result: Tensor) -> Tensor:
+    """Make `tensor` hold what `result` holds, and be what it is in the graph."""
+    new, old = result._array, tensor._array
+    if new.shape != old.shape:
+        raise RuntimeError(
+            f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} of an in-place operation"
+        )
+    if new.dtype != old.dtype:
+        source, target = dtypes.from_numpy(new.dtype), dtypes.from_numpy(old.dtype)
+        if not dtypes.can_cast(source, target):
+            raise RuntimeError(f"result type {source.name} can't be cast to the desired output type {target.name}")
+        if result._rg:
+            result = astype.call(result, old.dtype)
+    _write_array(old, new)
+    adopt(tensor, result)
+    return tensor
+
+
+def _write_array(old: Any, new: Any) -> None:
+    if not getattr(old.flags, "writeable", True):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    old[...] = new
+
+
+def adopt(tensor: Tensor, result: Tensor) -> None:
+    """Move `tensor` to `result`'s place in the graph and count the write."""
+    tensor._bump()
+    if not result._rg and not tensor._rg:
+        return
+    view = tensor._view
+    if view is None:
+        tensor._node, tensor._rg = result._node, result._rg
+    else:
+        _rebase(tensor, view, result)
+
+
+def _rebase(tensor: Tensor, view: View, result: Tensor) -> None:
+    """The base's history now ends in a node that takes the written part from `result`, the rest from before."""
+    base = view.base
+    params = (view.chain,)
+    carrier = wrap(base._array, base._dev)
+    record(_SPLICE, _SPLICE.generic, carrier, (base, result), params, None)
+    base._node, base._rg = carrier._node, True
+    tensor._node, tensor._rg, view.seen = result._node, result._rg, base._node
+
+
+def _replay(xp: Any, value: Any, chain: Any) -> Any:
+    """`value` seen through a chain of view ops, as an array or as a tensor."""
+    for op, params in chain:
+        value = op.call(value, *params) if isinstance(value, Tensor) else op.generic.forward(xp, value, *params)
+    return value
+
+
+def _splice_forward(xp: Any, base: Any, part: Any, chain: Any = ()) -> Any:
+    out = xp.array(base, copy=True)
+    _replay(xp, out, chain)[...] = part
+    return out
+
+
+_SPLICE = Op("splice", _splice_forward, {"tensors": 2, "complex": True})
+
+
+@_SPLICE.vjp(0)
+def _(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
+    if isinstance(g, Tensor):
+        return _SPLICE.call(g, xp.zeros_like(_replay(xp, g, chain)), chain)
+    return _splice_forward(xp, g, 0, chain)
+
+
+@_SPLICE.vjp(1)
+def _(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
+    return _replay(xp, g, chain)
+
+
+def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., Tensor]:
+    """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
+
+    Outside the graph a numpy `ufunc` writes straight into the memory.
+    """
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        recorded = mode.grad and (wants(self, args[0] if args else None) or any(wants(a, None) for a in args))
+        if recorded:
+            check_writable(self)
+        elif ufunc is not None and not kwargs and _direct(ufunc, self, args):
+            self._bump()
+            return self
+        return write(self, fn(self, *args, **kwargs))
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"`{name[:-1]}` in place."
+    return method
+
+
+def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
+    """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
+    array = self._array
+    if array.dtype.kind not in "fc":
+        return False
+    other = args[0]
+    if isinstance(other, Tensor):
+        if other._array.dtype != array.dtype or other._dev is not self._dev or not array.flags.writeable:
+            return False
+        if other._array.shape != array.shape and np.broadcast_shapes(array.shape, other._array.shape) != array.shape:
+            return False
+        other = other._array
+    elif not isinstance(other, int | float):
+        return False
+    with np.errstate(all="ignore"):
+        ufunc(array, other, out=array)
+    return True
+
+
+def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Write the elements of `src` (broadcast, converted) into this tensor."""
+    if not isinstance(src, Tensor):
+        raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
+    if mode.grad and wants(self, src):
+        check_writable(self)
+        moved = src if src._dev is self._dev else src.to(self._dev)
+        return write(self, astype.call(moved, self._array.dtype).expand(self._array.shape))
+    array = src._array if src._dev is self._dev else src.to(self._dev)._array
+    try:
+        _write_array(self._array, array)
+    except ValueError:
+        raise RuntimeError(
+            f"copy_: shape {tuple(array.shape)} cannot be broadcast to {tuple(self._array.shape)}"
+        ) from None
+    self._bump()
+    return self
+
+
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Write one number everywhere."""
+    if isinstance(value, Tensor):
+        return copy_(self, value)
+    if mode.grad and self.requires_grad:
+        check_writable(self)
+        return _refill(self, value)
+    _write_array(self._array, value)
+    self._bump()
+    return self
+
+
+def _refill(self: Tensor, value: Any) -> Tensor:
+    constant = wrap(np.full(self._array.shape, value, self._array.dtype), self._dev)
+    _write_array(self._array, constant._array)
+    self._bump()
+    if self._view is None:
+        self._node, self._rg = None, False
+    else:
+        _rebase(self, self._view, constant)
+    return self
+
+
+def zero_(self: Tensor) -> Tensor:
+    """Write zeros everywhere."""
+    return fill_(self, 0)
+
+
+def setitem(self: Tensor, index: Any, value: Any) -> None:
+    """self[index] = value, in place."""
+    if mode.grad and wants(self, value):
+        check_writable(self)
+        source = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)
+        _assign(self, index, source._array)
+        carrier = wrap(self._array, self._dev)
+        record(index_put, index_put.generic, carrier, (self, source), (index,), None)
+        adopt(self, carrier)
+        return
+    _assign(self, index, value._array if isinstance(value, Tensor) else value)
+    self._bump()
+
+
+def _assign(self: Tensor, index: Any, value: Any) -> None:
+    try:
+        if not self._array.flags.writeable:
+            _write_array(self._array, value)
+        self._array[index] = value
+    except ValueError as error:
+        raise RuntimeError(f"shape mismatch: {error}") from None

@@ -1,0 +1,215 @@
+"""Attaches to `Tensor` the methods and operators that ops provide. Imported once, by `resilin.core`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core import inplace
+from resilin.core.api import convert, indexing, math, neural, reducing, shaping
+from resilin.core.autograd import engine
+from resilin.core.ops import creation, random
+from resilin.core.ops.registry import OPS
+from resilin.core.tensor import Parameter, Size, Tensor, wrap
+
+_MATH = """exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin
+acos atan atan2 floor ceil trunc sign isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor
+logical_not maximum minimum remainder fmod mul multiply add sub subtract div divide true_divide floor_divide bitwise_and
+bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift pow abs absolute angle conj round frac clamp
+clip lerp addcmul addcdiv matmul mm bmm mv dot outer addmm baddbmm equal isclose allclose nan_to_num""".split()
+_REDUCE = """sum mean prod max min amax amin argmax argmin any all count_nonzero var std logsumexp norm cumsum
+cumprod""".split()
+_SHAPE = """reshape view view_as reshape_as flatten unflatten ravel transpose permute movedim t unsqueeze squeeze expand
+expand_as broadcast_to repeat tile repeat_interleave split chunk narrow select unbind flip roll diagonal diag tril triu
+clone contiguous""".split()
+_INDEX = """gather take_along_dim scatter_add scatter index_select index_add masked_select masked_fill nonzero sort
+argsort topk kthvalue median unique bincount""".split()
+_NEURAL = "softmax log_softmax relu sigmoid".split()
+_IN_PLACE = """exp log sqrt rsqrt reciprocal neg sin cos tanh floor ceil trunc sign round abs add sub mul div
+floor_divide remainder pow clamp lerp addcmul addcdiv maximum minimum scatter_add scatter index_add masked_fill relu
+sigmoid bitwise_and bitwise_or bitwise_xor logical_not nan_to_num tril triu cumsum square expm1 log1p clip fmod""".split()
+_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+def _attach() -> None:
+    tensor: Any = Tensor
+    for module, names in ((math, _MATH), (reducing, _REDUCE), (shaping, _SHAPE), (indexing, _INDEX), (neural, _NEURAL)):
+        for name in names:
+            setattr(tensor, name, getattr(module, name))
+    for name, cast in convert.CASTS.items():
+        setattr(tensor, name, cast)
+    for name in _IN_PLACE:
+        fn = getattr(tensor, name)
+        setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name)))
+    tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, convert.type_
+    tensor.type_as = convert.type_as
+    tensor.copy_, tensor.fill_, tensor.zero_ = inplace.copy_, inplace.fill_, inplace.zero_
+    tensor.uniform_, tensor.normal_, tensor.bernoulli_ = random.fill_uniform, random.fill_normal, random.fill_bernoulli
+    tensor.bernoulli, tensor.multinomial = random.bernoulli, random.multinomial
+    tensor.where = lambda self, condition, other: indexing.where(condition, self, other)
+    tensor.backward = backward
+    tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_adjoint)
+    tensor.real, tensor.imag = property(math.real), property(math.imag)
+    tensor.swapaxes = tensor.swapdims = shaping.transpose
+    for name in ("zeros", "ones", "empty"):
+        setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
+    tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
+    tensor.__repr__ = tensor.__str__ = convert.text
+    tensor.__format__ = _format
+    tensor.__deepcopy__ = _deepcopy
+    tensor.__reduce_ex__ = _reduce_ex
+    Parameter.__repr__ = _parameter_text  # type: ignore[method-assign]
+    _attach_operators(tensor)
+
+
+def _attach_operators(tensor: Any) -> None:
+    add, subtract, multiply, divide = (OPS[n].call for n in ("add", "subtract", "multiply", "divide"))
+    reflected = {
+        "add": add,
+        "sub": subtract,
+        "mul": multiply,
+        "truediv": divide,
+        "floordiv": math.floor_divide,
+        "mod": math.remainder,
+        "pow": OPS["power"].call,
+        "matmul": math.matmul,
+        "and": math.bitwise_and,
+        "or": math.bitwise_or,
+        "xor": math.bitwise_xor,
+        "lshift": math.bitwise_left_shift,
+        "rshift": math.bitwise_right_shift,
+    }
+    for name, fn in reflected.items():
+        setattr(tensor, f"__{name}__", fn)
+        setattr(tensor, f"__r{name}__", _swapped(fn))
+    for name, fn in {"lt": math.lt, "le": math.le, "gt": math.gt, "ge": math.ge}.items():
+        setattr(tensor, f"__{name}__", fn)
+    tensor.__eq__, tensor.__ne__ = _comparison(math.eq), _comparison(math.ne)
+    tensor.__neg__, tensor.__abs__, tensor.__invert__ = math.neg, math.abs, math.bitwise_not
+    tensor.__pos__ = lambda self: self
+    tensor.__getitem__, tensor.__setitem__ = indexing.getitem, _setitem
+    names = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ipow": "pow_", "iand": "bitwise_and_"}
+    names |= {"ior": "bitwise_or_", "ixor": "bitwise_xor_", "ifloordiv": "floor_divide_", "imod": "remainder_"}
+    for name, method in names.items():
+        setattr(tensor, f"__{name}__", getattr(tensor, method))
+
+
+def _swapped(fn: Any) -> Any:
+    def swapped(self: Tensor, other: Any) -> Any:
+        return fn(other, self)
+
+    return swapped
+
+
+def _comparison(fn: Any) -> Any:
+    def compare(self: Tensor, other: Any) -> Any:
+        if isinstance(other, Tensor | int | float | complex | np.generic | np.ndarray):
+            return fn(self, other)
+        return NotImplemented
+
+    return compare
+
+
+def _setitem(self: Tensor, index: Any, value: Any) -> None:
+    inplace.setitem(self, indexing.to_index(index), value)
+
+
+def backward(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Accumulate the gradient of this tensor into the `grad` of every leaf it was computed from (or of `inputs`).
+
+    `gradient` (of this tensor's shape) may be left out for a single element. The graph is freed unless `retain_graph`.
+    """
+    engine.backward((self,), (gradient,), retain_graph, create_graph, inputs)
+
+
+def _reversed(self: Tensor) -> Tensor:
+    return self.permute(*range(self._array.ndim - 1, -1, -1)) if self._array.ndim != 2 else self.transpose(0, 1)  # type: ignore[no-any-return]
+
+
+def _matrix_transposed(self: Tensor) -> Tensor:
+    return self.transpose(-2, -1)  # type: ignore[no-any-return]
+
+
+def _adjoint(self: Tensor) -> Tensor:
+    return math.conj(self.transpose(-2, -1))
+
+
+def _new(make: Any) -> Any:
+    def new(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        made: Tensor = make(*size, dtype=dtype or self.dtype, device=device or self._dev, requires_grad=requires_grad)
+        return made
+
+    new.__doc__ = "Like the function of this name, with this tensor's dtype and device."
+    return new
+
+
+def _new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return creation.full(size, fill_value, dtype=dtype or self.dtype, device=device or self._dev)
+
+
+def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return creation.tensor(data, dtype=dtype or self.dtype, device=device or self._dev)
+
+
+def _format(self: Tensor, spec: str) -> str:
+    return format(self.item(), spec) if self._array.ndim == 0 and spec else str(self)
+
+
+def _parameter_text(self: Tensor) -> str:
+    return f"Parameter containing:\n{convert.text(self)}"
+
+
+def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    if self._node is not None:
+        raise RuntimeError("only tensors created explicitly by the user (graph leaves) support deepcopy; use .detach()")
+    made = wrap(self._array.copy(), self._dev)
+    if isinstance(self, Parameter):
+        made = Parameter(made, self._rg)
+        made.__dict__.update(self.__dict__)
+    made._rg = self._rg
+    memo[id(self)] = made
+    if self._grad is not None:
+        made._grad = _deepcopy(self._grad.detach(), memo)
+    return made
+
+
+def _reduce_ex(self: Tensor, protocol: int) -> Any:
+    """Pickled by value: a numpy array, its device and flags. Gradients and history stay behind, as in PyTorch."""
+    if self._node is not None and self._rg:
+        raise RuntimeError("only leaves can be pickled: call .detach() first")
+    kind = type(self) if isinstance(self, Parameter) else Tensor
+    return _rebuild, (kind, self._dev.backend.to_host(self._array), str(self._dev), self._rg)
+
+
+def _rebuild(kind: type, array: Any, where: str, requires_grad: bool) -> Tensor:
+    made = creation.from_numpy(array)
+    if where != "cpu":
+        made = made.to(where)
+    return Parameter(made, requires_grad) if issubclass(kind, Parameter) else made.requires_grad_(requires_grad)
+
+
+def _fill_namespace() -> None:
+    """What rules need of `TENSOR_XP` beside the ops."""
+    from_ops: Any = engine.TENSOR_XP
+    from_ops.where = indexing.where
+    from_ops.zeros_like, from_ops.ones_like, from_ops.full_like = (
+        creation.zeros_like,
+        creation.ones_like,
+        creation.full_like,
+    )
+    from_ops.max = lambda x, axis=None, keepdims=False: reducing.amax(x, axis, keepdims)
+    from_ops.min = lambda x, axis=None, keepdims=False: reducing.amin(x, axis, keepdims)
+    from_ops.arange = np.arange
+    from_ops.constant = lambda array, like: wrap(array.astype(like._array.dtype, copy=False), like._dev)
+
+
+Size.__module__ = "resilin"
+_attach()
+_fill_namespace()

@@ -1,0 +1,163 @@
+"""Activations. The fused kernels run on the CPU; the forms here are their reference and serve second derivatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels import gelu as gelu_kernel
+from resilin.core.kernels import relu as relu_kernel
+from resilin.core.kernels import softmax as softmax_kernel
+from resilin.core.ops.registry import op, override
+
+_SQRT_HALF = math.sqrt(0.5)
+_INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+
+@op(samples=lambda r: [(r(3, 4),)])
+def relu(xp, x):
+    """max(x, 0)."""
+    return xp.maximum(x, 0)
+
+
+@relu.vjp
+def _(xp, g, y, _x):
+    return g * xp.astype(y > 0, g.dtype)
+
+
+override(
+    "relu",
+    "cpu",
+    lambda xp, x: relu_kernel.forward(x),
+    lambda xp, needs, g, y, _x: (relu_kernel.backward(g, y),),
+)
+
+
+@op(quiet=True, floats=True, elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+def sigmoid(xp, x):
+    """1 / (1 + exp(-x)), without overflow."""
+    z = xp.exp(-xp.absolute(x))
+    return xp.where(x >= 0, 1 / (1 + z), z / (1 + z)).astype(x.dtype)
+
+
+@sigmoid.vjp
+def _(xp, g, y, _x):
+    return g * y * (1 - y)
+
+
+@op(elementwise=True, samples=lambda r: [(r(3, 4),)])
+def silu(xp, x):
+    """x * sigmoid(x)."""
+    return x * xp.sigmoid(x)
+
+
+@silu.vjp
+def _(xp, g, _y, x):
+    s = xp.sigmoid(x)
+    return g * s * (1 + x * (1 - s))
+
+
+@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+def softplus(xp, x, beta=1.0, threshold=20.0):
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x exceeds `threshold`."""
+    z = x * beta
+    y = (xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.absolute(z)))) / beta
+    return xp.where(z > threshold, x, y)
+
+
+@softplus.vjp
+def _(xp, g, _y, x, beta=1.0, threshold=20.0):
+    return g * xp.where(x * beta > threshold, xp.ones_like(x), xp.sigmoid(x * beta))
+
+
+_erf: Any = np.frompyfunc(math.erf, 1, 1)
+
+
+@op(floats=True, elementwise=True, samples=lambda r: [(r(3, 4),)])
+def erf(xp, x):
+    """The error function."""
+    return np.asarray(_erf(x)).astype(x.dtype)
+
+
+@erf.vjp
+def _(xp, g, _y, x):
+    return g * (2 / math.sqrt(math.pi)) * xp.exp(-(x * x))
+
+
+@op(samples=lambda r: [(r(3, 4),), (r(3, 4), "tanh")])
+def gelu(xp, x, approximate="none"):
+    """x * Phi(x) with the normal distribution function, or its tanh approximation."""
+    return gelu_kernel.reference_forward(x, approximate)
+
+
+@gelu.vjp
+def _(xp, g, _y, x, approximate="none"):
+    if approximate == "tanh":
+        t = xp.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x))
+        slope = _TANH_SCALE * (1 + 3 * 0.044715 * x * x)
+        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+    cdf = 0.5 * (1 + xp.erf(x * _SQRT_HALF))
+    return g * (cdf + x * _INV_SQRT_2PI * xp.exp(-0.5 * x * x))
+
+
+override(
+    "gelu",
+    "cpu",
+    lambda xp, x, approximate: gelu_kernel.forward(x, approximate),
+    lambda xp, needs, g, _y, x, approximate: (gelu_kernel.backward(g, x, approximate),),
+)
+
+
+def _axes(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4), 1), (r(3, 4), 0), (r(2, 3, 4), 1)]
+
+
+@op(samples=_axes)
+def softmax(xp, x, axis=-1):
+    """exp(x) / sum(exp(x)) along `axis`; shifted by the maximum, so it cannot overflow."""
+    return softmax_kernel.reference_forward(x.swapaxes(axis, -1)).swapaxes(axis, -1)
+
+
+@softmax.vjp
+def _(xp, g, y, _x, axis=-1):
+    z = g * y
+    return z - y * xp.sum(z, axis=axis, keepdims=True)
+
+
+@op(samples=_axes)
+def log_softmax(xp, x, axis=-1):
+    """log(softmax(x)), computed without the logarithm of a rounded number."""
+    return softmax_kernel.reference_log_forward(x.swapaxes(axis, -1)).swapaxes(axis, -1)
+
+
+@log_softmax.vjp
+def _(xp, g, y, _x, axis=-1):
+    return g - xp.exp(y) * xp.sum(g, axis=axis, keepdims=True)
+
+
+def _last(kernel: Any) -> Any:
+    """A kernel over rows, along any axis."""
+
+    def forward(xp, x, axis):
+        if axis == x.ndim - 1:
+            return kernel(x)
+        return kernel(xp.ascontiguousarray(x.swapaxes(axis, -1))).swapaxes(axis, -1)
+
+    return forward
+
+
+def _last_backward(kernel: Any) -> Any:
+    def backward(xp, needs, g, y, _x, axis):
+        if axis == y.ndim - 1:
+            return (kernel(g, y),)
+        g, y = (xp.ascontiguousarray(v.swapaxes(axis, -1)) for v in (g, y))
+        return (kernel(g, y).swapaxes(axis, -1),)
+
+    return backward
+
+
+override("softmax", "cpu", _last(softmax_kernel.forward), _last_backward(softmax_kernel.backward))
+override("log_softmax", "cpu", _last(softmax_kernel.log_forward), _last_backward(softmax_kernel.log_backward))

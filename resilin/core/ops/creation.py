@@ -1,0 +1,201 @@
+"""Making tensors: from data, filled, ranges. PyTorch's signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.device import CPU, device
+from resilin.core.tensor import Tensor, share_version, wrap
+
+
+def _finish(array: Any, dev: Any, requires_grad: bool) -> Tensor:
+    target = CPU if dev is None else device(dev)
+    made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
+    if requires_grad:
+        made.requires_grad_()
+    return made
+
+
+def _np(dtype: Any) -> Any:
+    return dtypes.default_np() if dtype is None else dtypes.to_numpy(dtype)
+
+
+def to_array(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+    """A new numpy array of `data`; Python floats get the default dtype, integers int64."""
+    if isinstance(data, Tensor):
+        data = data._dev.backend.to_host(data._array)
+    if dtype is not None:
+        return np.array(_plain(data), dtypes.to_numpy(dtype))
+    if isinstance(data, np.ndarray | np.generic):
+        array = np.array(data)
+    else:
+        array = np.array(_plain(data))
+        if array.dtype.kind == "f" and not _holds_numpy(data):
+            array = array.astype(dtypes.default_np())
+        elif array.dtype.kind == "c" and not _holds_numpy(data):
+            array = array.astype(dtypes.complex_of(dtypes.default_np()))
+    if array.dtype.kind == "O":
+        raise TypeError(f"cannot make a tensor of {type(data).__name__}: it holds objects that are not numbers")
+    if array.dtype.kind in "SU":
+        raise TypeError("cannot make a tensor of text")
+    return array.astype(dtypes.from_numpy(array.dtype).np, copy=False)
+
+
+def _holds_numpy(data: Any) -> bool:
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return isinstance(data, np.ndarray | np.generic | Tensor)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, list | tuple):
+        if not data:
+            return np.zeros(0, dtypes.default_np())
+        if isinstance(data[0], list | tuple | Tensor | np.ndarray):
+            parts = [_plain(part) for part in data]
+            shapes = {np.shape(part) for part in parts}
+            if len(shapes) > 1:
+                raise ValueError(f"cannot make a tensor of nested sequences with different shapes {sorted(shapes)}")
+            return parts
+    return data.detach().cpu().numpy() if isinstance(data, Tensor) else data
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
+    """A new leaf with a copy of `data`: numbers, nested sequences, numpy arrays, tensors.
+
+    Without `dtype`: bool, int64 and the default dtype for Python's numbers, the array's own dtype for numpy arrays.
+    """
+    return _finish(to_array(data, dtype), device, requires_grad)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a tensor: itself where dtype and device fit, sharing memory with a numpy array, else a copy."""
+    if isinstance(data, Tensor):
+        return data.to(device=device, dtype=dtype) if dtype is not None or device is not None else data
+    if isinstance(data, np.ndarray) and device in (None, "cpu", CPU):
+        wanted = data.dtype if dtype is None else dtypes.to_numpy(dtype)
+        if data.dtype == wanted and data.dtype.isnative:
+            return from_numpy(data)
+    return tensor(data, dtype=dtype, device=device)
+
+
+asarray = as_tensor
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over the memory of a numpy array: writes show on both sides."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    dtypes.from_numpy(array.dtype)
+    return wrap(array, CPU)
+
+
+def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` means. RuntimeError for negative lengths."""
+    if len(size) == 1 and isinstance(size[0], tuple | list):
+        size = tuple(size[0])
+    shape = tuple(int(n) for n in size)
+    if min(shape, default=0) < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    return shape
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros."""
+    return _finish(np.zeros(shape_of(size), _np(dtype)), device, requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones."""
+    return _finish(np.ones(shape_of(size), _np(dtype)), device, requires_grad)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Memory as it comes."""
+    return _finish(np.empty(shape_of(size), _np(dtype)), device, requires_grad)
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`fill_value` everywhere; its own dtype unless `dtype` is given."""
+    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    target = to_array(value).dtype if dtype is None else dtypes.to_numpy(dtype)
+    return _finish(
+        np.full(shape_of((size,) if not isinstance(size, int) else (size,)), value, target), device, requires_grad
+    )
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones on the diagonal of an n x m matrix."""
+    return _finish(np.eye(n, m, dtype=_np(dtype)), device, requires_grad)
+
+
+def arange(*bounds: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
+    values = [bound.item() if isinstance(bound, Tensor) else bound for bound in bounds]
+    if dtype is None:
+        target = np.dtype(np.int64) if all(isinstance(v, int) for v in values) else dtypes.default_np()
+    else:
+        target = dtypes.to_numpy(dtype)
+    return _finish(np.arange(*values).astype(target, copy=False), device, requires_grad)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` equally spaced values from `start` to `end`, both included."""
+    return _finish(np.linspace(start, end, steps).astype(_np(dtype)), device, requires_grad)
+
+
+def logspace(
+    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """`base` to the power of `linspace(start, end, steps)`."""
+    return _finish(np.logspace(start, end, steps, base=base).astype(_np(dtype)), device, False)
+
+
+def _like(fill: Any) -> Any:
+    def like(
+        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+    ) -> Tensor:
+        target = input._array.dtype if dtype is None else dtypes.to_numpy(dtype)
+        made = wrap(fill(input._dev.xp, input._array.shape, target), input._dev)
+        if device is not None:
+            made = made.to(device)
+        return made.requires_grad_() if requires_grad else made
+
+    return like
+
+
+zeros_like = _like(lambda xp, shape, dtype: xp.zeros(shape, dtype))
+zeros_like.__doc__ = "Zeros of the input's shape, dtype and device."
+ones_like = _like(lambda xp, shape, dtype: xp.ones(shape, dtype))
+ones_like.__doc__ = "Ones of the input's shape, dtype and device."
+empty_like = _like(lambda xp, shape, dtype: xp.empty(shape, dtype))
+empty_like.__doc__ = "Memory of the input's shape, dtype and device."
+
+
+def full_like(
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`fill_value` in the input's shape, dtype and device."""
+    made: Tensor = empty_like(input, dtype=dtype, device=device)
+    made._array[...] = fill_value
+    return made.requires_grad_() if requires_grad else made
+
+
+def complex(real: Tensor, imag: Tensor) -> Tensor:
+    """real + 1j * imag, for two tensors of one floating point dtype."""
+    from_parts = real + imag * 1j
+    return from_parts
+
+
+def detached_view(source: Tensor, array: Any) -> Tensor:
+    """A tensor outside the graph over part of `source`'s memory, sharing its version counter."""
+    made = wrap(array, source._dev)
+    made._vc = share_version(source)
+    return made

@@ -1,0 +1,497 @@
+"""Elementwise operations: arithmetic, comparisons, exponentials, rounding, choice.
+
+Gradients of complex functions follow PyTorch's convention: the rule gives g * conj(df/dz) for a holomorphic f.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.ops.registry import op
+
+_ONE = {"elementwise": True, "complex": True}
+
+
+def _pairs(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4), r(3, 4)), (r(3, 1), r(4)), (r(), r(2, 2)), (r(0, 3), r(3))]
+
+
+def _positive_pairs(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4), r(3, 4, low=0.5, high=2.0)), (r(3, 1), r(4, low=0.5, high=2.0))]
+
+
+def _any(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4),), (r(),), (r(0, 2),)]
+
+
+def _positive(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=0.5, high=2.0),), (r(low=0.5, high=2.0),)]
+
+
+def _inside(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=-0.8, high=0.8),)]
+
+
+@op(**_ONE, samples=_pairs)
+def add(xp, a, b):
+    """a + b."""
+    return a + b
+
+
+@add.vjp(0)
+def _(xp, g, _y, _a, _b):
+    return g
+
+
+@add.vjp(1)
+def _(xp, g, _y, _a, _b):
+    return g
+
+
+@op(**_ONE, samples=_pairs)
+def subtract(xp, a, b):
+    """a - b."""
+    return a - b
+
+
+@subtract.vjp(0)
+def _(xp, g, _y, _a, _b):
+    return g
+
+
+@subtract.vjp(1)
+def _(xp, g, _y, _a, _b):
+    return -g
+
+
+@op(**_ONE, samples=_pairs)
+def multiply(xp, a, b):
+    """a * b."""
+    return a * b
+
+
+@multiply.vjp(0)
+def _(xp, g, _y, _a, b):
+    return g * xp.conj(b)
+
+
+@multiply.vjp(1)
+def _(xp, g, _y, a, _b):
+    return g * xp.conj(a)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive_pairs)
+def divide(xp, a, b):
+    """a / b; integers give the default dtype."""
+    return a / b
+
+
+@divide.vjp(0)
+def _(xp, g, _y, _a, b):
+    return g / xp.conj(b)
+
+
+@divide.vjp(1)
+def _(xp, g, y, _a, b):
+    return -g * xp.conj(y / b)
+
+
+@op(**_ONE, quiet=True, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3))])
+def power(xp, a, b):
+    """a ** b. A negative integer power of an integer raises RuntimeError, as in PyTorch."""
+    return a**b
+
+
+@power.vjp(0)
+def _(xp, g, _y, a, b):
+    if isinstance(b, int | float):
+        return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
+    return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
+
+
+@power.vjp(1)
+def _(xp, g, y, a, _b):
+    if isinstance(a, int | float | complex):
+        return g * xp.conj(y * xp.log(xp.full_like(y, a)))
+    return g * xp.conj(y * xp.log(xp.where(y == 0, xp.ones_like(a), a)))
+
+
+@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+def maximum(xp, a, b):
+    """The larger of both; NaN wins. Equal values share the gradient."""
+    return xp.maximum(a, b)
+
+
+@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+def minimum(xp, a, b):
+    """The smaller of both; NaN wins. Equal values share the gradient."""
+    return xp.minimum(a, b)
+
+
+def _share(xp, g, y, a, b):
+    mine = xp.astype(a == y, y.dtype)
+    return g * mine / (1 + xp.astype(a == b, y.dtype))
+
+
+@maximum.vjp(0)
+@minimum.vjp(0)
+def _(xp, g, y, a, b):
+    return _share(xp, g, y, a, b)
+
+
+@maximum.vjp(1)
+@minimum.vjp(1)
+def _(xp, g, y, a, b):
+    return _share(xp, g, y, b, a)
+
+
+@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+def remainder(xp, a, b):
+    """Python's a % b: the sign of the result is that of b."""
+    return xp.remainder(a, b)
+
+
+@remainder.vjp(0)
+def _(xp, g, _y, _a, _b):
+    return g
+
+
+@remainder.vjp(1)
+def _(xp, g, _y, a, b):
+    return -g * xp.floor(a / b)
+
+
+@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+def fmod(xp, a, b):
+    """C's fmod: the sign of the result is that of a."""
+    return xp.fmod(a, b)
+
+
+@fmod.vjp(0)
+def _(xp, g, _y, _a, _b):
+    return g
+
+
+@fmod.vjp(1)
+def _(xp, g, _y, a, b):
+    return -g * xp.trunc(a / b)
+
+
+@op(elementwise=True, floats=True, samples=_positive_pairs, quiet=True)
+def arctan2(xp, a, b):
+    """The angle of the point (b, a)."""
+    return xp.arctan2(a, b)
+
+
+@arctan2.vjp(0)
+def _(xp, g, _y, a, b):
+    return g * b / (a * a + b * b)
+
+
+@arctan2.vjp(1)
+def _(xp, g, _y, a, b):
+    return -g * a / (a * a + b * b)
+
+
+@op(**_ONE, samples=_any)
+def negative(xp, x):
+    """-x."""
+    return -x
+
+
+@negative.vjp
+def _(xp, g, _y, _x):
+    return -g
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_any)
+def exp(xp, x):
+    """e ** x."""
+    return xp.exp(x)
+
+
+@exp.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(y)
+
+
+@op(elementwise=True, floats=True, quiet=True, samples=_any)
+def expm1(xp, x):
+    """e ** x - 1, exact near 0."""
+    return xp.expm1(x)
+
+
+@expm1.vjp
+def _(xp, g, y, _x):
+    return g * (y + 1)
+
+
+@op(elementwise=True, floats=True, quiet=True, samples=_any)
+def exp2(xp, x):
+    """2 ** x."""
+    return xp.exp2(x)
+
+
+@exp2.vjp
+def _(xp, g, y, _x):
+    return g * (y * 0.6931471805599453)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def log(xp, x):
+    """The natural logarithm."""
+    return xp.log(x)
+
+
+@log.vjp
+def _(xp, g, _y, x):
+    return g / xp.conj(x)
+
+
+@op(elementwise=True, floats=True, quiet=True, samples=_positive)
+def log1p(xp, x):
+    """log(1 + x), exact near 0."""
+    return xp.log1p(x)
+
+
+@log1p.vjp
+def _(xp, g, _y, x):
+    return g / (1 + x)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def log2(xp, x):
+    """The logarithm to base 2."""
+    return xp.log2(x)
+
+
+@log2.vjp
+def _(xp, g, _y, x):
+    return g / (xp.conj(x) * 0.6931471805599453)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def log10(xp, x):
+    """The logarithm to base 10."""
+    return xp.log10(x)
+
+
+@log10.vjp
+def _(xp, g, _y, x):
+    return g / (xp.conj(x) * 2.302585092994046)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def sqrt(xp, x):
+    """The square root; NaN below 0."""
+    return xp.sqrt(x)
+
+
+@sqrt.vjp
+def _(xp, g, y, _x):
+    return g / (2 * xp.conj(y))
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def rsqrt(xp, x):
+    """1 / sqrt(x)."""
+    return 1 / xp.sqrt(x)
+
+
+@rsqrt.vjp
+def _(xp, g, y, _x):
+    return -0.5 * g * xp.conj(y * y * y)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_positive)
+def reciprocal(xp, x):
+    """1 / x."""
+    return 1 / x
+
+
+@reciprocal.vjp
+def _(xp, g, y, _x):
+    return -g * xp.conj(y * y)
+
+
+@op(**_ONE, quiet=True, samples=_any)
+def square(xp, x):
+    """x * x."""
+    return x * x
+
+
+@square.vjp
+def _(xp, g, _y, x):
+    return 2 * g * xp.conj(x)
+
+
+@op(elementwise=True, samples=lambda r: [(r(3, 4),)])
+def absolute(xp, x):
+    """|x|; the gradient at 0 is 0."""
+    return xp.absolute(x)
+
+
+@absolute.vjp
+def _(xp, g, _y, x):
+    return g * xp.sign(x)
+
+
+@op(**_ONE, floats=True, samples=_any)
+def sin(xp, x):
+    """The sine."""
+    return xp.sin(x)
+
+
+@sin.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.cos(x))
+
+
+@op(**_ONE, floats=True, samples=_any)
+def cos(xp, x):
+    """The cosine."""
+    return xp.cos(x)
+
+
+@cos.vjp
+def _(xp, g, _y, x):
+    return -g * xp.conj(xp.sin(x))
+
+
+@op(**_ONE, floats=True, samples=_inside)
+def tan(xp, x):
+    """The tangent."""
+    return xp.tan(x)
+
+
+@tan.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(1 + y * y)
+
+
+@op(elementwise=True, floats=True, quiet=True, samples=_inside)
+def arcsin(xp, x):
+    """The inverse sine."""
+    return xp.arcsin(x)
+
+
+@arcsin.vjp
+def _(xp, g, _y, x):
+    return g / xp.sqrt(1 - x * x)
+
+
+@op(elementwise=True, floats=True, quiet=True, samples=_inside)
+def arccos(xp, x):
+    """The inverse cosine."""
+    return xp.arccos(x)
+
+
+@arccos.vjp
+def _(xp, g, _y, x):
+    return -g / xp.sqrt(1 - x * x)
+
+
+@op(elementwise=True, floats=True, samples=_any)
+def arctan(xp, x):
+    """The inverse tangent."""
+    return xp.arctan(x)
+
+
+@arctan.vjp
+def _(xp, g, _y, x):
+    return g / (1 + x * x)
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_any)
+def sinh(xp, x):
+    """The hyperbolic sine."""
+    return xp.sinh(x)
+
+
+@sinh.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.cosh(x))
+
+
+@op(**_ONE, floats=True, quiet=True, samples=_any)
+def cosh(xp, x):
+    """The hyperbolic cosine."""
+    return xp.cosh(x)
+
+
+@cosh.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.sinh(x))
+
+
+@op(**_ONE, floats=True, samples=_any)
+def tanh(xp, x):
+    """The hyperbolic tangent."""
+    return xp.tanh(x)
+
+
+@tanh.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(1 - y * y)
+
+
+def _flat(name: str) -> Any:
+    """An op whose gradient is zero almost everywhere."""
+
+    def forward(xp, x):
+        return getattr(xp, name)(x)
+
+    forward.__name__ = name
+    forward.__doc__ = f"numpy's {name}; its gradient is 0."
+    declared = op(elementwise=True, samples=lambda r: [(r(3, 4),)], order=1)(forward)
+
+    def rule(xp, g, _y, _x):
+        return xp.zeros_like(g)
+
+    declared.vjp(rule)
+    return declared
+
+
+floor, ceil, trunc, rint, sign = map(_flat, ("floor", "ceil", "trunc", "rint", "sign"))
+
+
+def _predicate(name: str, n: int) -> Any:
+    """A comparison or test: bool result, no gradient."""
+    if n == 2:
+
+        def forward(xp, a, b):
+            return getattr(xp, name)(a, b)
+    else:
+
+        def forward(xp, a):
+            return getattr(xp, name)(a)
+
+    forward.__name__ = name
+    forward.__doc__ = f"numpy's {name}, elementwise."
+    samples = _pairs if n == 2 else _any
+    return op(elementwise=True, differentiable=False, quiet=True, samples=samples)(forward)
+
+
+equal, not_equal, less, less_equal, greater, greater_equal = (
+    _predicate(name, 2) for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
+logical_and, logical_or, logical_xor = (_predicate(n, 2) for n in ("logical_and", "logical_or", "logical_xor"))
+isnan, isinf, isfinite, logical_not, signbit = (
+    _predicate(name, 1) for name in ("isnan", "isinf", "isfinite", "logical_not", "signbit")
+)
+
+
+@op(samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)], quiet=True)
+def clip_to(xp, x, low=None, high=None):
+    """Elements limited to [low, high]."""
+    if low is not None:
+        x = xp.maximum(x, low)
+    return x if high is None else xp.minimum(x, high)
+
+
+@clip_to.vjp
+def _(xp, g, _y, x, low=None, high=None):
+    inside = x >= low if low is not None else x <= high
+    if low is not None and high is not None:
+        inside = xp.logical_and(inside, x <= high)
+    return g * xp.astype(inside, g.dtype)

@@ -1,0 +1,123 @@
+"""Indexing: basic and advanced, gather and scatter, choice. Repeated places are summed in index order, so these are
+deterministic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.ops.registry import op
+
+_ROWS = np.array([2, 0, 2, 1])
+
+
+@op(
+    view=True,
+    complex=True,
+    samples=lambda r: [(r(3, 4), 1), (r(3, 4), (slice(None), slice(1, 4, 2))), (r(3, 4), _ROWS), (r(3), (None, 0))],
+)
+def getitem(xp, x, index=None):
+    """x[index]; a view for integers and slices, a copy for arrays."""
+    return x[index]
+
+
+@getitem.vjp
+def _(xp, g, _y, _x, index=None):
+    return xp.index_add_zeros(g, _x.shape, index)
+
+
+@op(complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS)])
+def index_add_zeros(xp, g, shape=(), index=None):
+    """Zeros of `shape` with `g` added at `index`."""
+    return xp.index_add_zeros(g, shape, index)
+
+
+@index_add_zeros.vjp
+def _(xp, h, _y, _g, shape=(), index=None):
+    return h[index]
+
+
+@op(complex=True, samples=lambda r: [(r(3, 4), r(4), 1), (r(3, 4), r(), (slice(None), 2))])
+def index_put(xp, x, value, index=None):
+    """`x` with `value` at `index`."""
+    out = xp.array(x, copy=True)
+    out[index] = value
+    return out
+
+
+@index_put.vjp(0)
+def _(xp, g, _y, _x, _value, index=None):
+    return xp.index_put(g, xp.zeros_like(g[index]), index)
+
+
+@index_put.vjp(1)
+def _(xp, g, _y, _x, _value, index=None):
+    return g[index]
+
+
+@op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)])
+def take_along_axis(xp, x, index=None, axis=0):
+    """Elements picked along `axis`, one index per element of the result."""
+    if all(a == b for i, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if i != axis):
+        return xp.take_along_axis(x, index, axis)
+    cut = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(index.shape))
+    return xp.take_along_axis(x[cut], index, axis)
+
+
+@take_along_axis.vjp
+def _(xp, g, _y, _x, index=None, axis=0):
+    return xp.scatter_add_zeros(g, _x.shape, axis, index)
+
+
+@op(complex=True, samples=lambda r: [(r(3, 2), (3, 4), 1, np.array([[0, 1], [2, 2], [3, 0]]))])
+def scatter_add_zeros(xp, g, shape=(), axis=0, index=None):
+    """Zeros of `shape` with `g` added at `index` along `axis`."""
+    return xp.scatter_add_zeros(g, shape, axis, index)
+
+
+@scatter_add_zeros.vjp
+def _(xp, h, _y, _g, shape=(), axis=0, index=None):
+    return xp.take_along_axis(h, index, axis)
+
+
+@op(
+    complex=True,
+    samples=lambda r: [(r(3, 4), r(3, 2), np.array([[0, 1], [2, 1], [3, 0]]), 1), (r(4), r(2), np.array([1, 3]), 0)],
+)
+def scatter(xp, x, value, index=None, axis=0):
+    """`x` with `value` written at `index` along `axis`."""
+    out = xp.array(x, copy=True)
+    places: list[Any] = list(xp.indices(index.shape, sparse=True))
+    places[axis] = index
+    out[tuple(places)] = value
+    return out
+
+
+@scatter.vjp(0)
+def _(xp, g, _y, _x, _value, index=None, axis=0):
+    return xp.scatter(g, xp.zeros_like(xp.take_along_axis(g, index, axis)), index, axis)
+
+
+@scatter.vjp(1)
+def _(xp, g, _y, _x, _value, index=None, axis=0):
+    return xp.take_along_axis(g, index, axis)
+
+
+_EYE = np.eye(3, 4, dtype=bool)
+
+
+@op(complex=True, samples=lambda r: [(r(3, 4), r(3, 4), _EYE), (r(4), r(), _EYE)])
+def where_else(xp, a, b, condition=None):
+    """`a` where `condition` holds, else `b`. Either may be a number."""
+    return xp.where(condition, a, b)
+
+
+@where_else.vjp(0)
+def _(xp, g, _y, _a, _b, condition=None):
+    return xp.where(condition, g, xp.zeros_like(g))
+
+
+@where_else.vjp(1)
+def _(xp, g, _y, _a, _b, condition=None):
+    return xp.where(condition, xp.zeros_like(g), g)

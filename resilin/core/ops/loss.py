@@ -1,0 +1,86 @@
+"""Losses that deserve a fused rule. Reductions and argument checks are in `core/api/neural.py`."""
+
+# N samples, C classes
+
+from __future__ import annotations
+
+import numpy as np
+
+from resilin.core.kernels import cross_entropy as kernel
+from resilin.core.kernels import embedding as embedding_kernel
+from resilin.core.ops.registry import op, override
+
+_TARGET = np.array([1, 0, 3])
+
+
+@op(samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, np.array([1.0, 2, 0.5, 3]), 0, 0.1)])
+def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
+    """Per-sample cross entropy of `logits` (N, C) against class numbers `target` (N,)."""
+    return kernel.reference_forward(logits, target, weight, ignore_index, label_smoothing)[0]
+
+
+@cross_entropy.vjp
+def _(xp, g, _y, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
+    N, C = logits.shape
+    valid = target != ignore_index
+    safe = np.where(valid, target, 0)
+    dtype = np.float64 if "64" in str(logits.dtype) else np.float32
+    w_C = np.ones(C, dtype) if weight is None else weight
+    chosen = np.zeros((N, C), dtype)
+    chosen[np.arange(N), safe] = (1 - label_smoothing) * w_C[safe]
+    chosen = (chosen + label_smoothing / C * w_C) * valid[:, None]
+    total = chosen.sum(1, keepdims=True)
+    p = xp.softmax(logits, 1)
+    return xp.expand_dims(g, 1) * (p * xp.constant(total, g) - xp.constant(chosen, g))
+
+
+def _forward(xp, logits, target, weight, ignore_index, label_smoothing):
+    return kernel.forward(logits, target, weight, ignore_index, label_smoothing)
+
+
+def _backward(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing):
+    return (kernel.backward(g, logits, target, lse, weight, ignore_index, label_smoothing),)
+
+
+override("cross_entropy", "cpu", _forward, _backward, residual=True)
+
+
+@op(samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])
+def embedding(xp, weight, index=None, padding_idx=None):
+    """The rows of `weight` (num, D) at `index`. Row `padding_idx` gets no gradient."""
+    return embedding_kernel.forward(weight, index)
+
+
+@embedding.vjp
+def _(xp, g, _y, _weight, index=None, padding_idx=None):
+    return xp.embedding_grad(g, index, _weight.shape[0], padding_idx)
+
+
+@op(samples=lambda r: [(r(2, 2, 3), np.array([[4, 0], [4, 2]]), 5)])
+def embedding_grad(xp, g, index=None, num=0, padding_idx=None):
+    """Rows of `g` added into (num, D) at `index`, in index order."""
+    return embedding_kernel.backward(g, index, num, padding_idx)
+
+
+@embedding_grad.vjp
+def _(xp, h, _y, _g, index=None, num=0, padding_idx=None):
+    rows = xp.embedding(h, index)
+    if padding_idx is None:
+        return rows
+    return xp.where_else(rows, xp.zeros_like(rows), (index != padding_idx)[..., None])
+
+
+@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])
+def bce_with_logits(xp, x, target):
+    """-(t log s + (1 - t) log(1 - s)) for s = sigmoid(x), without overflow."""
+    return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.absolute(x)))
+
+
+@bce_with_logits.vjp(0)
+def _(xp, g, _y, x, target):
+    return g * (xp.sigmoid(x) - target)
+
+
+@bce_with_logits.vjp(1)
+def _(xp, g, _y, x, _target):
+    return -g * x

@@ -1,0 +1,88 @@
+"""Matrix products. They go to numpy's BLAS; gradients multiply transposed views, so nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.kernels import reduce_rows as kernel
+from resilin.core.ops.registry import op
+
+
+def _t(xp, x):
+    """The last two dimensions exchanged; conjugated."""
+    return xp.conj(x.swapaxes(-1, -2))
+
+
+def _shapes(r: Any) -> list[tuple[Any, ...]]:
+    return [
+        (r(3, 4), r(4, 2)),
+        (r(2, 3, 4), r(4, 2)),
+        (r(2, 1, 3, 4), r(5, 4, 2)),
+        (r(4), r(4)),
+        (r(4), r(2, 4, 3)),
+        (r(3, 4), r(4)),
+    ]
+
+
+@op(complex=True, samples=_shapes)
+def matmul(xp, a, b):
+    """The matrix product; leading dimensions broadcast, one-dimensional arguments are vectors."""
+    return xp.matmul(a, b)
+
+
+@matmul.vjp(0)
+def _(xp, g, _y, _a, b):
+    if b.ndim == 1:
+        return g * xp.conj(b) if _a.ndim == 1 else xp.expand_dims(g, -1) * xp.conj(b)
+    if _a.ndim == 1:
+        return xp.matmul(xp.conj(b), xp.expand_dims(g, -1))[..., 0]
+    return xp.matmul(g, _t(xp, b))
+
+
+@matmul.vjp(1)
+def _(xp, g, _y, a, _b):
+    if a.ndim == 1:
+        return xp.conj(a) * g if _b.ndim == 1 else xp.expand_dims(xp.conj(a), -1) * xp.expand_dims(g, -2)
+    if _b.ndim == 1:
+        return xp.matmul(_t(xp, a), xp.expand_dims(g, -1))[..., 0]
+    if _b.ndim == 2 and a.ndim > 2:  # one product over all rows instead of a sum of many
+        return xp.matmul(_t(xp, a.reshape((-1, a.shape[-1]))), g.reshape((-1, g.shape[-1])))
+    return xp.matmul(_t(xp, a), g)
+
+
+@op(
+    tensors=3,
+    complex=True,
+    samples=lambda r: [(r(3, 4), r(2, 4), r(2)), (r(2, 3, 4), r(5, 4), None), (r(4), r(2, 4), r(2))],
+)
+def linear(xp, x, w, b=None):
+    """x @ w.T + b for `w` of shape (out, in)."""
+    if x.ndim > 2:  # one product over all rows: BLAS runs one large product faster than many small ones
+        y = xp.matmul(x.reshape(-1, x.shape[-1]), w.T)
+        if b is not None:
+            y += b
+        return y.reshape(*x.shape[:-1], w.shape[0])
+    y = xp.matmul(x, w.T)
+    if b is not None:
+        y = y + b if y.ndim < 2 else xp.add(y, b, out=y)
+    return y
+
+
+@linear.vjp_all
+def _(xp, needs, g, _y, x, w, _b):
+    rows = g.reshape((-1, g.shape[-1]))
+    dx = xp.matmul(rows, xp.conj(w)).reshape(x.shape) if needs[0] else None
+    dw = xp.matmul(xp.swapaxes(rows, 0, 1), xp.conj(x.reshape((-1, x.shape[-1])))) if needs[1] else None
+    db = xp.sum_rows(rows) if needs[2] else None
+    return dx, dw, db
+
+
+@op(complex=True, samples=lambda r: [(r(3, 4),)])
+def sum_rows(xp, x):
+    """The sum over the first dimension of a matrix, in a fixed order."""
+    return xp.add.reduce(x, 0) if x.dtype.kind == "c" else kernel.sum_rows(x)
+
+
+@sum_rows.vjp
+def _(xp, g, _y, _x):
+    return xp.broadcast_to(g, _x.shape)

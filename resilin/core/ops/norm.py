@@ -1,0 +1,96 @@
+"""Normalization. The fused kernels run on the CPU; the rules here serve second derivatives."""
+
+# N rows or samples, C channels, D features of a row
+
+from __future__ import annotations
+
+from resilin.core.kernels import batch_norm as batch_kernel
+from resilin.core.kernels import layer_norm as layer_kernel
+from resilin.core.ops.registry import op, override
+
+
+@op(
+    tensors=3,
+    quiet=True,
+    samples=lambda r: [
+        (r(3, 4), r(4), r(4), 1e-5, 4),
+        (r(2, 3, 4), None, None, 1e-5, 4),
+        (r(2, 3, 4), r(3, 4), None, 1e-5, 12),
+    ],
+)
+def layer_norm(xp, x, weight=None, bias=None, eps=1e-5, D=0):
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last D elements, with the biased variance."""
+    return layer_kernel.reference_forward(x, weight, bias, eps, D)[0]
+
+
+@layer_norm.vjp_all
+def _(xp, needs, g, _y, x, weight, bias, eps, D):
+    x_ND, g_ND = x.reshape((-1, D)), g.reshape((-1, D))
+    centred = x_ND - xp.mean(x_ND, axis=1, keepdims=True)
+    rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=1, keepdims=True) + eps)
+    hat = centred * rstd
+    dx = None
+    if needs[0]:
+        dy = g_ND if weight is None else g_ND * weight.reshape((D,))
+        inner = xp.mean(dy * hat, axis=1, keepdims=True)
+        dx = (rstd * (dy - xp.mean(dy, axis=1, keepdims=True) - hat * inner)).reshape(x.shape)
+    dw = xp.sum(g_ND * hat, axis=0).reshape(weight.shape) if needs[1] else None
+    db = xp.sum(g_ND, axis=0).reshape(bias.shape) if needs[2] else None
+    return dx, dw, db
+
+
+def _layer_forward(xp, x, weight, bias, eps, D):
+    y, mean, rstd = layer_kernel.forward(x, weight, bias, eps, D)
+    return y, (mean, rstd)
+
+
+def _layer_backward(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
+    return layer_kernel.backward(g, x, weight, *residual)
+
+
+override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True)
+
+
+@op(
+    tensors=3,
+    quiet=True,
+    samples=lambda r: [(r(5, 3), r(3), r(3), 1e-5), (r(3, 2, 4), None, None, 1e-5), (r(2, 3, 2, 2), r(3), None, 1e-5)],
+)
+def batch_norm(xp, x, weight=None, bias=None, eps=1e-5, stats=None):
+    """Each channel normalized over samples and positions, then scaled and shifted; `stats`, a list, receives the mean
+    and the biased variance per channel."""
+    y, mean, var = batch_kernel.reference_forward(x, weight, bias, eps)
+    if stats is not None:
+        stats[:] = mean, var
+    return y
+
+
+@batch_norm.vjp_all
+def _(xp, needs, g, _y, x, weight, _bias, eps, stats=None):
+    axes = (0, *range(2, x.ndim))
+    along = (1, -1, *(1,) * (x.ndim - 2))
+    centred = x - xp.mean(x, axis=axes, keepdims=True)
+    rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=axes, keepdims=True) + eps)
+    hat = centred * rstd
+    dx = None
+    if needs[0]:
+        dy = g if weight is None else g * weight.reshape(along)
+        inner = xp.mean(dy * hat, axis=axes, keepdims=True)
+        dx = rstd * (dy - xp.mean(dy, axis=axes, keepdims=True) - hat * inner)
+    dw = xp.sum(g * hat, axis=axes) if needs[1] else None
+    db = xp.sum(g, axis=axes) if needs[2] else None
+    return dx, dw, db
+
+
+def _batch_forward(xp, x, weight, bias, eps, stats):
+    y, mean, var = batch_kernel.forward(x, weight, bias, eps)
+    if stats is not None:
+        stats[:] = mean, var
+    return y, (mean, var)
+
+
+def _batch_backward(xp, needs, g, _y, residual, x, weight, _bias, eps, _stats):
+    return batch_kernel.backward(g, x, weight, *residual, eps)
+
+
+override("batch_norm", "cpu", _batch_forward, _batch_backward, residual=True)

@@ -1,0 +1,183 @@
+"""Random tensors, from the counter-based generators of `core.rng`. PyTorch's signatures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.device import CPU, device
+from resilin.core.kernels import philox
+from resilin.core.ops.creation import shape_of
+from resilin.core.ops.registry import op
+from resilin.core.rng import Generator, pick
+from resilin.core.tensor import Tensor, wrap
+
+
+def _made(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
+    target = CPU if dev is None else device(dev)
+    made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _float(dtype: Any) -> Any:
+    target = dtypes.default_np() if dtype is None else dtypes.to_numpy(dtype)
+    if target.kind not in "fVc":
+        raise RuntimeError(f"random floating point numbers cannot have dtype {target}")
+    return target
+
+
+def _draw(kind: str, generator: Generator | None, shape: tuple[int, ...], dtype: Any) -> Any:
+    draw: Any = getattr(pick(generator), kind)
+    if dtype.kind != "c":
+        return draw(shape, dtype)
+    parts = draw((*shape, 2), dtypes.real_of(dtype))
+    scale = math.sqrt(0.5) if kind == "normal" else 1.0
+    return ((parts[..., 0] + 1j * parts[..., 1]) * scale).astype(dtype)
+
+
+def rand(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform in [0, 1)."""
+    return _made(_draw("uniform", generator, shape_of(size), _float(dtype)), device, requires_grad)
+
+
+def randn(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Standard normal."""
+    return _made(_draw("normal", generator, shape_of(size), _float(dtype)), device, requires_grad)
+
+
+def randint(
+    *bounds: Any, size: Any = None, generator: Generator | None = None, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """`randint(high, size)` or `randint(low, high, size)`: integers in [low, high), int64."""
+    values = list(bounds) if size is None else [*bounds, size]
+    if len(values) == 2:
+        values.insert(0, 0)
+    if len(values) != 3:
+        raise TypeError("randint() takes (high, size) or (low, high, size)")
+    low, high, shape = values
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    array = pick(generator).integers(int(low), int(high), shape_of((shape,)))
+    return _made(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+    """The integers 0 to n - 1 in random order, int64."""
+    array = pick(generator).permutation(n)
+    return _made(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device)
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`rand` of the input's shape, dtype and device."""
+    return rand(
+        input._array.shape, dtype=dtype or input.dtype, device=device or input._dev, requires_grad=requires_grad
+    )
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`randn` of the input's shape, dtype and device."""
+    return randn(
+        input._array.shape, dtype=dtype or input.dtype, device=device or input._dev, requires_grad=requires_grad
+    )
+
+
+def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None) -> Tensor:
+    """`randint` of the input's shape, dtype and device."""
+    bounds = (0, low) if high is None else (low, high)
+    return randint(*bounds, input._array.shape, dtype=dtype or input.dtype, device=input._dev)
+
+
+def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None, dtype: Any = None) -> Tensor:
+    """Normal with this mean and standard deviation (numbers or tensors that broadcast)."""
+    if size is None:
+        size = np.broadcast_shapes(*(v._array.shape for v in (mean, std) if isinstance(v, Tensor)))
+    return randn(tuple(size), generator=generator, dtype=dtype) * std + mean
+
+
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that `input` holds (or `p`), else 0."""
+    chance = input._array if p is None else p
+    if p is None and input._array.size and not (0 <= float(input._array.min()) and float(input._array.max()) <= 1):
+        raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
+    drawn = pick(generator).uniform(input._array.shape) < chance
+    return _made(drawn.astype(input._array.dtype), input._dev)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
+    """Indices drawn with the probabilities that the rows hold (they need not sum to 1)."""
+    weights = np.atleast_2d(input._array.astype(np.float64))
+    if weights.min() < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
+        raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
+    if not replacement and num_samples > int((weights > 0).sum(-1).min()):
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    source = pick(generator)
+    if replacement:
+        edges = np.cumsum(weights, -1)
+        drawn = source.uniform((len(weights), num_samples), np.dtype(np.float64)) * edges[:, -1:]
+        found = np.stack([np.searchsorted(e, d, "right") for e, d in zip(edges, drawn, strict=True)])
+        found = np.minimum(found, weights.shape[1] - 1)
+    else:  # the largest of -Exp(1) / weight, in order: Efraimidis and Spirakis, "Weighted random sampling" (2006)
+        with np.errstate(divide="ignore"):
+            keys = np.log1p(-source.uniform(weights.shape, np.dtype(np.float64))) / weights
+        found = np.argsort(-keys, axis=-1, kind="stable")[:, :num_samples]
+    return _made(found.reshape((*input._array.shape[:-1], num_samples)).astype(np.int64), input._dev)
+
+
+def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
+    """Write uniform numbers of [from, to) into this tensor."""
+    return _fill(self, _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
+
+
+def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
+    """Write normal numbers into this tensor."""
+    return _fill(self, _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
+
+
+def fill_bernoulli(self: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Write 1 with probability `p`, else 0, into this tensor."""
+    return _fill(self, pick(generator).uniform(self._array.shape) < p, 1, 0)
+
+
+def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:
+    if scale != 1 or shift != 0:
+        drawn = drawn * scale + shift
+    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))  # type: ignore[no-any-return]
+
+
+@op(samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])
+def apply_mask(xp, x, mask=None):
+    """x * mask for a constant mask of factors."""
+    return x * mask
+
+
+@apply_mask.vjp
+def _(xp, g, _y, _x, mask=None):
+    return g * mask
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each element is 0 with probability `p`, else divided by 1 - p. The mask is keyed by the generator's state."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0:
+        return input
+    mask = draw_mask(input._array.shape, p)
+    if mask.dtype != input._array.dtype:
+        mask = mask.astype(input._array.dtype)
+    out: Tensor = apply_mask.call(input, mask)
+    return input.copy_(out) if inplace else out
+
+
+def draw_mask(shape: tuple[int, ...], p: float) -> Any:
+    """The factors of one dropout: 0 with probability p, else 1 / (1 - p)."""
+    seed, stream, offset = pick(None).take(math.prod(shape))
+    return philox.dropout_mask(seed, stream, offset, shape, p)

@@ -1,0 +1,190 @@
+"""Reductions and scans. `axis` is None (all), an int or a tuple of ints, already counted from the front.
+
+Sums run in numpy's pairwise order, 16-bit floats are summed in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.ops.registry import op
+
+# x: input, y: output, g: gradient of y
+
+
+def _axes(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4),), (r(3, 4), 0), (r(2, 3, 4), (0, 2), True), (r(3, 4), 1, True)]
+
+
+def _spread(xp, value, axis, keepdims):
+    """`value` of a reduction with the reduced dimensions back, as length 1."""
+    if axis is None or keepdims:
+        return value
+    return xp.expand_dims(value, axis)
+
+
+def _count(shape, axis):
+    if axis is None:
+        axis = tuple(range(len(shape)))
+    elif isinstance(axis, int):
+        axis = (axis,)
+    count = 1
+    for i in axis:
+        count *= shape[i]
+    return count
+
+
+def _wide(x):
+    """16-bit floats as float32, to be summed without loss."""
+    return x.astype("float32") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
+
+
+@op(complex=True, samples=_axes)
+def sum(xp, x, axis=None, keepdims=False):
+    """The sum over `axis`."""
+    if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
+        return xp.add.reduce(_wide(x), axis, keepdims=keepdims).astype(x.dtype)
+    return xp.add.reduce(x, axis, keepdims=keepdims)
+
+
+@sum.vjp
+def _(xp, g, _y, _x, axis=None, keepdims=False):
+    return xp.broadcast_to(_spread(xp, g, axis, keepdims), _x.shape)
+
+
+@op(complex=True, samples=_axes, quiet=True)
+def mean(xp, x, axis=None, keepdims=False):
+    """The arithmetic mean over `axis`; NaN when it is empty."""
+    total = xp.add.reduce(_wide(x), axis, keepdims=keepdims)
+    return (total / total.dtype.type(_count(x.shape, axis))).astype(x.dtype)
+
+
+@mean.vjp
+def _(xp, g, _y, _x, axis=None, keepdims=False):
+    count = _count(_x.shape, axis)
+    return xp.broadcast_to(_spread(xp, g, axis, keepdims) / (count or float("nan")), _x.shape)
+
+
+@op(complex=True, samples=_axes)
+def prod(xp, x, axis=None, keepdims=False):
+    """The product over `axis`."""
+    return xp.multiply.reduce(x, axis, keepdims=keepdims)
+
+
+@prod.vjp
+def _(xp, g, y, x, axis=None, keepdims=False):
+    g, y = _spread(xp, g, axis, keepdims), _spread(xp, y, axis, keepdims)
+    zero = x == 0
+    filled = xp.where(zero, xp.ones_like(x), x)
+    alone = xp.astype(xp.count_nonzero(zero, axis, keepdims=True) == 1, x.dtype)
+    others = alone * xp.prod(filled, axis=axis, keepdims=True)
+    return g * xp.conj(xp.where(zero, others, y / filled))
+
+
+@op(samples=_axes)
+def amax(xp, x, axis=None, keepdims=False):
+    """The largest element over `axis`; ties share the gradient."""
+    return xp.max(x, axis=axis, keepdims=keepdims)
+
+
+@op(samples=_axes)
+def amin(xp, x, axis=None, keepdims=False):
+    """The smallest element over `axis`; ties share the gradient."""
+    return xp.min(x, axis=axis, keepdims=keepdims)
+
+
+@amax.vjp
+@amin.vjp
+def _(xp, g, y, x, axis=None, keepdims=False):
+    mine = xp.astype(x == _spread(xp, y, axis, keepdims), g.dtype)
+    return _spread(xp, g, axis, keepdims) * mine / xp.sum(mine, axis, keepdims=True)
+
+
+@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)], quiet=True)
+def var(xp, x, axis=None, correction=1, keepdims=False):
+    """The variance over `axis`, dividing by n - correction."""
+    count = max(_count(x.shape, axis) - correction, 0)
+    centred = x - xp.mean(x, axis=axis, keepdims=True)
+    square = (centred * xp.conj(centred)).real if x.dtype.kind == "c" else centred * centred
+    total = xp.add.reduce(square, axis, keepdims=keepdims)
+    return total / total.dtype.type(count)
+
+
+@var.vjp
+def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
+    count = max(_count(x.shape, axis) - correction, 0) or float("nan")
+    return _spread(xp, g, axis, keepdims) * (2 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
+
+
+@op(samples=_axes, quiet=True)
+def logsumexp(xp, x, axis=None, keepdims=False):
+    """log(sum(exp(x))) over `axis`; shifted by the maximum, so it cannot overflow."""
+    m = xp.max(x, axis=axis, keepdims=True)
+    m = xp.where(xp.isfinite(m), m, xp.zeros_like(m))
+    y = m + xp.log(xp.sum(xp.exp(x - m), axis=axis, keepdims=True))
+    return y if keepdims else xp.squeeze(y, axis)
+
+
+@logsumexp.vjp
+def _(xp, g, y, x, axis=None, keepdims=False):
+    return _spread(xp, g, axis, keepdims) * xp.exp(x - _spread(xp, y, axis, keepdims))
+
+
+@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)], quiet=True)
+def norm2(xp, x, axis=None, keepdims=False):
+    """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
+    size = xp.absolute(x)
+    return xp.sqrt(xp.sum(size * size, axis=axis, keepdims=keepdims))
+
+
+@norm2.vjp
+def _(xp, g, y, x, axis=None, keepdims=False):
+    y = _spread(xp, y, axis, keepdims)
+    safe = xp.where(y == 0, xp.ones_like(y), y)
+    return x * (_spread(xp, g, axis, keepdims) / safe)
+
+
+@op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), 1)])
+def cumsum(xp, x, axis=0):
+    """Running sums along `axis`."""
+    return xp.add.accumulate(x, axis) if x.ndim else x.copy()
+
+
+@cumsum.vjp
+def _(xp, g, _y, _x, axis=0):
+    return xp.flip(xp.cumsum(xp.flip(g, axis), axis), axis) if g.ndim else g
+
+
+@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)], quiet=True)
+def cumprod(xp, x, axis=0):
+    """Running products along `axis`. The gradient needs factors that are not 0."""
+    return xp.multiply.accumulate(x, axis) if x.ndim else x.copy()
+
+
+@cumprod.vjp
+def _(xp, g, y, x, axis=0):
+    return xp.flip(xp.cumsum(xp.flip(g * y, axis), axis), axis) / x if g.ndim else g
+
+
+def _test(name: str) -> Any:
+    def forward(xp, x, axis=None, keepdims=False):
+        return getattr(xp, name)(x, axis=axis, keepdims=keepdims)
+
+    forward.__name__ = name
+    forward.__doc__ = f"numpy's {name} over `axis`; no gradient."
+    return op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])(forward)
+
+
+any, all, count_nonzero = (_test(name) for name in ("any", "all", "count_nonzero"))
+
+
+@op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+def argmax(xp, x, axis=None, keepdims=False):
+    """Index of the largest element (the first of equals)."""
+    return xp.argmax(x, axis=axis, keepdims=keepdims)
+
+
+@op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+def argmin(xp, x, axis=None, keepdims=False):
+    """Index of the smallest element (the first of equals)."""
+    return xp.argmin(x, axis=axis, keepdims=keepdims)

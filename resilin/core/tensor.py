@@ -1,0 +1,475 @@
+"""`Tensor`: one backend array on one device, with its place in the autograd graph.
+
+The class holds state and what needs no op; `core/methods.py` attaches the methods that ops provide, so that this file
+stays below every op.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.device import CPU, device
+
+Array = Any  # the backend's array; numpy.ndarray on cpu
+_new = object.__new__
+_T = TypeVar("_T")
+
+
+class Hooks:
+    """Callbacks of a tensor: `pre` see (and may replace) a gradient, `post` run after a leaf accumulated one."""
+
+    __slots__ = ("post", "pre")
+
+    def __init__(self) -> None:
+        self.pre: dict[int, Callable[[Any], Any]] = {}
+        self.post: dict[int, Callable[[Any], Any]] = {}
+
+
+class RemovableHandle:
+    """Takes a registered hook away again: `handle.remove()`, or use it as a context manager."""
+
+    _next_id = 0
+
+    def __init__(self, hooks: dict[int, Any]) -> None:
+        self._hooks = hooks
+        self.id = RemovableHandle._next_id
+        RemovableHandle._next_id += 1
+
+    def remove(self) -> None:
+        """Remove the hook; twice is harmless."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+def add_hook(hooks: dict[int, Any], fn: Callable[..., Any]) -> RemovableHandle:
+    """Put `fn` at the end of `hooks`."""
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = fn
+    return handle
+
+
+class View:
+    """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded."""
+
+    __slots__ = ("base", "chain", "seen")
+
+    def __init__(self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any) -> None:
+        self.base, self.chain, self.seen = base, chain, seen
+
+
+class Tensor:
+    """An n-dimensional array that remembers how it was computed. PyTorch's attributes and methods.
+
+    `Tensor(data)` copies `data` into a float32 tensor; `resilin.tensor` infers the dtype and is what to use.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_array",
+        "_dev",
+        "_grad",
+        "_grad_slot",
+        "_hooks",
+        "_node",
+        "_rg",
+        "_vc",
+        "_view",
+    )
+    _array: Array
+    _dev: device
+    _rg: bool  # whether it requires grad
+    _node: Any  # the tape's node that made it; None for a leaf
+    _vc: list[int] | None  # [number of in-place writes of the storage], shared by its views; None means 0
+    _view: View | None
+    _grad: Tensor | None
+    _hooks: Hooks | None
+    _grad_slot: Array | None
+    __hash__ = object.__hash__
+    __array_priority__ = 1000
+
+    if TYPE_CHECKING:  # attached by core/methods.py; named here for the operators, which a type checker cannot guess
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __floordiv__(self, other: Any) -> Tensor: ...
+        def __mod__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
+        def __and__(self, other: Any) -> Tensor: ...
+        def __or__(self, other: Any) -> Tensor: ...
+        def __xor__(self, other: Any) -> Tensor: ...
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+        def __eq__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+        def __ne__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+    def __init__(self, *data: Any) -> None:
+        if len(data) != 1 or isinstance(data[0], int):
+            array = np.zeros(data, dtypes.default_np())
+        else:
+            source = data[0]._array if isinstance(data[0], Tensor) else data[0]
+            array = np.array(source, dtypes.default_np())
+        _init(self, array, CPU)
+
+    @staticmethod
+    def _wrap(array: Array, requires_grad: bool = False) -> Tensor:
+        """A leaf over `array` itself, on the CPU: no copy."""
+        made = wrap(array, CPU)
+        made._rg = requires_grad
+        return made
+
+    # What it is
+
+    @property
+    def shape(self) -> Size:
+        """Lengths of the dimensions."""
+        return Size(self._array.shape)
+
+    @property
+    def dtype(self) -> dtypes.dtype:
+        """The elements' data type."""
+        return dtypes.from_numpy(self._array.dtype)
+
+    @property
+    def device(self) -> device:
+        """The device that holds the elements."""
+        return self._dev
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self._array.ndim)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return int(self._array.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._array.nbytes)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lives on a CUDA device."""
+        return self._dev.type == "cuda"
+
+    def size(self, dim: int | None = None) -> Any:
+        """`shape`, or the length of dimension `dim`."""
+        return self.shape if dim is None else self._array.shape[check_dim(dim, self._array.ndim)]
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return int(self._array.ndim)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(self._array.size)
+
+    nelement = numel
+    ndimension = dim
+
+    def element_size(self) -> int:
+        """Bytes per element."""
+        return int(self._array.dtype.itemsize)
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return int(self._array.__array_interface__["data"][0])
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps in elements to the next index, per dimension or of dimension `dim`."""
+        strides = tuple(s // self._array.dtype.itemsize for s in self._array.strides)
+        return strides if dim is None else strides[check_dim(dim, len(strides))]
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return bool(self._array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a floating point one."""
+        return self._array.dtype.kind in "fV"
+
+    def is_complex(self) -> bool:
+        """Whether the dtype is a complex one."""
+        return bool(self._array.dtype.kind == "c")
+
+    def __len__(self) -> int:
+        if self._array.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return int(self._array.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self._array.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(self._array.shape[0]))
+
+    # Its place in the graph
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded for backward."""
+        view = self._view
+        return self._rg or (view is not None and view.base._rg and view.base._node is not view.seen)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` of a leaf. RuntimeError for integers and, when switching off, for a non-leaf."""
+        if requires_grad and self._array.dtype.kind not in "fVc":
+            raise RuntimeError(
+                f"only floating point and complex tensors can require gradients; this one is {self.dtype}"
+            )
+        if not requires_grad and self._node is not None:
+            raise RuntimeError("requires_grad can be switched off on leaves only; use .detach() for a computed tensor")
+        self._rg = bool(requires_grad)
+        return self
+
+    @property
+    def grad_fn(self) -> Any:
+        """The tape's node that computed it, or None for a leaf."""
+        return self._node
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was not computed by a recorded operation."""
+        return self._node is None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient accumulated by backward; None before."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"grad must be a Tensor or None, got {type(value).__name__}")
+            if value._array.shape != self._array.shape:
+                raise RuntimeError(f"grad has shape {tuple(value.shape)}, the tensor has {tuple(self.shape)}")
+            if value._dev is not self._dev:
+                raise RuntimeError(f"grad is on {value._dev}, the tensor is on {self._dev}")
+        self._grad = value
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._vc is None else self._vc[0]
+
+    def _bump(self) -> None:
+        """Say that the elements were written in place (raises the version shared with all views)."""
+        if self._vc is None:
+            self._vc = [1]
+        else:
+            self._vc[0] += 1
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory outside the graph; unlike `detach()`, writes to it are not noticed by backward."""
+        return wrap(self._array, self._dev)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        self._array, self._dev = value._array, value._dev
+
+    def detach(self) -> Tensor:
+        """The same memory outside the graph, sharing the version counter."""
+        made = wrap(self._array, self._dev)
+        made._vc = share_version(self)
+        return made
+
+    def detach_(self) -> Tensor:
+        """Take this tensor out of the graph, in place."""
+        if self._view is not None:
+            raise RuntimeError("a view cannot be detached in place; use .detach()")
+        self._node, self._rg = None, False
+        return self
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+        """Call `hook(grad)` when the gradient of this tensor is computed; what it returns (unless None) replaces it."""
+        if not self.requires_grad:
+            raise RuntimeError("cannot register a hook on a tensor that does not require gradients")
+        if self._node is not None:
+            return add_hook(self._node.pre_hooks(), hook)
+        return add_hook(self._own_hooks().pre, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """Call `hook(tensor)` right after a backward's whole gradient was accumulated into `grad`. Leaves only."""
+        if self._node is not None:
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        if not self._rg:
+            raise RuntimeError("cannot register a hook on a tensor that does not require gradients")
+        return add_hook(self._own_hooks().post, hook)
+
+    def _own_hooks(self) -> Hooks:
+        if self._hooks is None:
+            self._hooks = Hooks()
+        return self._hooks
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf tensor in `grad`, too."""
+        if not self.requires_grad:
+            raise RuntimeError("cannot retain the gradient of a tensor that does not require gradients")
+        if self._node is None:
+            return
+        weak = weakref.ref(self)
+
+        def keep(grad: Tensor) -> None:
+            alive = weak()
+            if alive is not None:
+                alive._grad = grad.detach() if alive._grad is None else alive._grad + grad
+
+        add_hook(self._node.pre_hooks(), keep)
+
+    # Out of the library
+
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The numpy array itself (shared memory). RuntimeError off the CPU or in the graph, unless `force`."""
+        if self._rg and not force:
+            raise RuntimeError("this tensor requires grad: call .detach().numpy()")
+        if self._dev is not CPU and not force:
+            raise TypeError(f"this tensor is on {self._dev}: call .cpu() first")
+        array: np.ndarray[Any, Any] = self._dev.backend.to_host(self._array)
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def item(self) -> Any:
+        """The only element as a Python number. RuntimeError when there is not exactly one."""
+        if self._array.size != 1:
+            raise RuntimeError(f"a tensor with {self._array.size} elements cannot be converted to a number")
+        value = self._dev.backend.to_host(self._array).reshape(()).item()
+        return float(value) if self._array.dtype.kind == "V" else value
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._dev.backend.to_host(self._array).tolist()
+
+    def __bool__(self) -> bool:
+        if self._array.size != 1:
+            raise RuntimeError(f"the truth value of a tensor with {self._array.size} elements is ambiguous")
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self._array.size != 1 or self._array.dtype.kind not in "iub":
+            raise TypeError("only integer tensors with one element can be converted to an index")
+        return int(self.item())
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self == element).any().item())
+
+
+class Size(tuple[int, ...]):
+    """The shape of a tensor: a tuple with `numel()`."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Product of the lengths."""
+        count = 1
+        for length in self:
+            count *= length
+        return count
+
+    def __repr__(self) -> str:
+        return f"resilin.Size({list(self)})"
+
+
+class Parameter(Tensor):
+    """A leaf that a module registers as trainable. Shares memory with `data`."""
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+        made = _new(cls)
+        source = np.zeros(0, dtypes.default_np()) if data is None else data._array
+        _init(made, source, CPU if data is None else data._dev)
+        if requires_grad:
+            made.requires_grad_()
+        return made
+
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        pass  # done in __new__, so that copies and unpickling need no arguments
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+
+def _init(made: Tensor, array: Array, dev: device) -> None:
+    made._array = array
+    made._dev = dev
+    made._rg = False
+    made._node = None
+    made._vc = None
+    made._view = None
+    made._grad = None
+    made._hooks = None
+    made._grad_slot = None
+
+
+def wrap(array: Array, dev: device = CPU) -> Tensor:
+    """A tensor over `array` itself, outside the graph."""
+    made = _new(Tensor)
+    made._array = array
+    made._dev = dev
+    made._rg = False
+    made._node = None
+    made._vc = None
+    made._view = None
+    made._grad = None
+    made._hooks = None
+    made._grad_slot = None
+    return made
+
+
+def share_version(tensor: Tensor) -> list[int]:
+    """The version counter of `tensor`'s storage, made when there is none."""
+    if tensor._vc is None:
+        tensor._vc = [0]
+    return tensor._vc
+
+
+def check_dim(dim: int, ndim: int) -> int:
+    """`dim` counted from the front. IndexError when it is out of range; a 0-d tensor has dimension 0 and -1."""
+    size = ndim or 1
+    if not -size <= dim < size:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
+    return dim + size if dim < 0 else dim
