@@ -197,6 +197,7 @@ def test_find_unused_parameters_averages_what_some_rank_used_and_leaves_the_rest
 
     zero, one = run_ranks(2, train).results()
     alone = copy.deepcopy(models[0])
+    alone.zero_grad()
     for x, use in zip(inputs, uses, strict=True):
         ((alone(x, use) ** 2).mean() / 2).backward()
     for name, param in alone.named_parameters():
@@ -217,6 +218,7 @@ def test_a_static_graph_learns_unused_parameters_once() -> None:
             model.zero_grad()
             (model(inputs[rank], "left right") ** 2).mean().backward()
         alone = copy.deepcopy(models[rank])
+        alone.zero_grad()
         for x in inputs:
             ((alone(x, "left right") ** 2).mean() / 2).backward()
         for a, b in zip(model.module.parameters(), alone.parameters(), strict=True):

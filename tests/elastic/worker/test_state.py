@@ -22,7 +22,7 @@ from resilin.testing.ranks import run_ranks
 
 
 def make(**more: Any) -> State:
-    resilin.manual_seed(0)
+    resilin.manual_seed(0)  # the random state is the thread's, shared by all states of a test
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     optimizer = optim.AdamW(model.parameters(), lr=0.1)
     scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
@@ -34,7 +34,7 @@ def half_step(state: State, seed: int = 0) -> None:
     """Everything of a step before optimizer.step()."""
     x = Tensor._wrap(np.random.default_rng(seed).standard_normal((4, 4)).astype(np.float32))
     state.optimizer.zero_grad()
-    ((state.model(x) + resilin.rand(4, 3)) ** 2).mean().backward()
+    (state.model(x) ** 2).mean().backward()
 
 
 def step(state: State, seed: int = 0) -> None:
@@ -47,7 +47,7 @@ def step(state: State, seed: int = 0) -> None:
 
 def contents(state: State) -> bytes:
     """Everything that a rollback must bring back."""
-    tree, tensors = parts.split(state.state_dict())
+    tree, tensors = parts.split({name: value for name, value in state.state_dict().items() if name != "rng"})
     return parts.digest([tree, [tensor._array for tensor in tensors]])
 
 
