@@ -34,6 +34,8 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self._step_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        if isinstance(params, set | frozenset):
+            raise TypeError("parameters must be ordered, a set has no order: pass a list")
         entries: list[Any] = list(params)
         if not entries:
             raise UsageError(f"{type(self).__name__}: got no parameters")
@@ -147,7 +149,7 @@ class Optimizer:
 
 def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:
     """The tensors of a group, and their names when (name, tensor) pairs were given."""
-    if isinstance(params, set):
+    if isinstance(params, set | frozenset):
         raise TypeError("parameters must be ordered, a set has no order: pass a list")
     entries = [params] if isinstance(params, Tensor) else list(params)
     names = [entry[0] for entry in entries if isinstance(entry, tuple)] or None

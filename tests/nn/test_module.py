@@ -208,7 +208,7 @@ def test_extra_state_travels_with_the_tensors():
 def test_state_dict_hooks_can_change_what_is_saved_and_loaded():
     net, calls = Net(), []
     net.register_state_dict_pre_hook(lambda module, prefix, keep_vars: calls.append("before"))
-    net.register_state_dict_post_hook(lambda module, state, prefix, meta: state.pop("steps"))
+    net.register_state_dict_post_hook(lambda module, state, prefix, meta: state.__delitem__("steps"))
     assert "steps" not in net.state_dict()
 
     def rename(module, state, prefix, meta, strict, missing, unexpected, errors):

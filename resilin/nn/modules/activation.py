@@ -69,7 +69,8 @@ class Sigmoid(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        return F.sigmoid(input)
+        y: Tensor = F.sigmoid(input)
+        return y
 
 
 class Softmax(Module):

@@ -376,8 +376,6 @@ class Module:
         """Call `hook(module, state_dict, prefix, local_metadata)` after it; the hook changes the dict in place."""
         return self._add_hook("_state_dict_hooks", hook, False)
 
-    _register_state_dict_hook = register_state_dict_post_hook
-
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, metadata, strict, missing, unexpected, errors)` before loading."""
         return self._add_hook("_load_pre_hooks", hook, False)

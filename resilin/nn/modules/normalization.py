@@ -19,7 +19,8 @@ class _BatchNorm(Module):
     """(x - mean) / sqrt(var + eps) * weight + bias per channel; statistics of the batch in training, running ones else.
 
     momentum: share of the new statistics in the running ones; None: their plain average over all batches.
-    affine: with weight (starts 1) and bias (starts 0). track_running_stats=False: always the batch's statistics.
+    affine: with weight (starts 1) and, unless bias=False, bias (starts 0).
+    track_running_stats=False: always the batch's statistics.
     Buffers: running_mean (0), running_var (1, unbiased), num_batches_tracked (int64).
     """
 
@@ -34,6 +35,8 @@ class _BatchNorm(Module):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features = num_features
@@ -41,8 +44,8 @@ class _BatchNorm(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        for name in ("weight", "bias"):
-            self.register_parameter(name, Parameter(empty((num_features,), device, dtype)) if affine else None)
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            self.register_parameter(name, Parameter(empty((num_features,), device, dtype)) if wanted else None)
         tracked = track_running_stats
         self.register_buffer(
             "running_mean", creation.zeros(num_features, device=device, dtype=dtype) if tracked else None
@@ -63,8 +66,9 @@ class _BatchNorm(Module):
     def reset_parameters(self) -> None:
         """Weight 1, bias 0, no statistics."""
         self.reset_running_stats()
-        if self.affine:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -93,7 +97,7 @@ class _BatchNorm(Module):
         """As in PyTorch."""
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -144,5 +148,7 @@ class LayerNorm(Module):
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
-        text = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return f"{text}, bias={self.bias is not None}" if self.elementwise_affine else text
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+            f"bias={self.bias is not None}"
+        )

@@ -39,8 +39,8 @@ def collect(module: Module, destination: dict[str, Any], prefix: str, keep_vars:
         if child is not None:
             child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
     for hook in module._state_dict_hooks.values():
-        replaced = hook(module, destination, prefix, {})
-        destination = destination if replaced is None else replaced
+        if hook(module, destination, prefix, {}) is not None:
+            raise UsageError("a state_dict post-hook must return None; change the dict in place")
     return destination
 
 

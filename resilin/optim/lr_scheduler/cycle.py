@@ -13,7 +13,7 @@ from resilin.optim.optimizer import Group, Optimizer
 class OneCycleLR(LRScheduler):
     """The 1cycle policy (Smith and Topin, 2018), stepped after every batch.
 
-    max_lr:             the peak, one or one per group; it starts at max_lr / div_factor, ends at that / final_div_factor.
+    max_lr:             the peak, one or one per group; from max_lr / div_factor, to that / final_div_factor.
     total_steps:        steps of the cycle; or epochs * steps_per_epoch.
     pct_start:          share of the steps that rise. anneal_strategy: "cos" or "linear".
     cycle_momentum:     momentum (or the first beta) goes from max_momentum to base_momentum and back.
