@@ -16,6 +16,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ class ShmBackend:
         self._rank = rank
         self._size = size
         self._share = share
-        self._segment: object | None = None  # guarded by _changed until attached
+        self._segment: Any = None  # guarded by _changed until attached
         self._changed = threading.Condition()  # an arena was mapped, the segment came, or the group was aborted
         self._early: list[tuple[int, bytes, int]] = []  # guarded by _changed: arenas that came before the segment
         self._stopped = False  # guarded by _changed
@@ -107,7 +108,7 @@ class ShmBackend:
             if self._stopped:
                 raise Aborted
 
-    def _use(self, segment: object) -> None:
+    def _use(self, segment: Any) -> None:
         with self._changed:
             self._segment = segment
             early, self._early = self._early, []
@@ -135,7 +136,7 @@ class ShmBackend:
         try:
             if segment is not None:
                 identity, size = _ARENA.unpack(payload)
-                segment.add_arena(rank, identity, fd, size)  # type: ignore[attr-defined]
+                segment.add_arena(rank, identity, fd, size)
         finally:
             os.close(fd)
         with self._changed:
@@ -180,7 +181,7 @@ class ShmBackend:
         if status:
             self._raise(call, status)
 
-    def _native(self):  # type: ignore[no-untyped-def]
+    def _native(self) -> Any:
         segment = self._segment
         if segment is None:
             raise Aborted
@@ -419,7 +420,7 @@ class ShmBackend:
     def _stop(self, code: int, rank: int) -> None:
         segment = self._segment
         if segment is not None:
-            segment.abort(code, rank)  # type: ignore[attr-defined]
+            segment.abort(code, rank)
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

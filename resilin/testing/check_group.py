@@ -1,0 +1,374 @@
+"""What every way of moving bytes must do: one suite for shared memory, sockets, threads and processes.
+
+A case is a function of (rank, size) that calls `resilin.dist` on the default group and asserts. `GroupConformance` runs
+each case through the `run` fixture, which a test class provides:
+
+    class TestSharedMemory(GroupConformance):
+        @pytest.fixture
+        def run(self):
+            return lambda size, case: run_ranks(size, case, size, transport="shm", abort=False).results()
+
+`CASES` names them all, for runners that start real processes once and call them in a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.core.tensor import Tensor
+from resilin.dist import tree
+from resilin.dist.reduce_op import DTYPES, Array, ReduceOp
+from resilin.errors import CollectiveMismatch, UsageError
+
+Case = Callable[[int, int], None]
+CASES: dict[str, Case] = {}
+SIZES = (0, 1, 31, 33, 4097, 70001)  # around the inline limit and one above the ring's threshold
+_HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def case(fn: Case) -> Case:
+    """Register a case under its name."""
+    CASES[fn.__name__] = fn
+    return fn
+
+
+def data(rank: int, shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Small whole numbers that differ by rank: every order of summation gives the same bits."""
+    count = int(np.prod(shape))
+    raw = (np.arange(count) * 7 + rank * 3) % 5
+    if dtype.kind not in "bu":
+        raw = raw - 2
+    return raw.reshape(shape).astype(dtype)
+
+
+def expected(op: ReduceOp, parts: list[Array]) -> Array:
+    """`op` over `parts`, as the documentation promises it."""
+    dtype = parts[0].dtype
+    wide = [part.astype(np.float32) if dtype in _HALF else part for part in parts]
+    combine: Any = {
+        ReduceOp.SUM: np.add,
+        ReduceOp.AVG: np.add,
+        ReduceOp.PRODUCT: np.multiply,
+        ReduceOp.MIN: np.minimum,
+        ReduceOp.MAX: np.maximum,
+        ReduceOp.BAND: np.bitwise_and,
+        ReduceOp.BOR: np.bitwise_or,
+        ReduceOp.BXOR: np.bitwise_xor,
+    }[op]
+    total = wide[0].copy()
+    for part in wide[1:]:
+        total = combine(total, part).astype(total.dtype)
+    if op is ReduceOp.AVG:
+        mean = total / len(parts)
+        total = np.trunc(mean) if dtype.kind in "ui" else mean
+    return total.astype(dtype)
+
+
+def defined(op: ReduceOp, dtype: np.dtype[Any]) -> bool:
+    """Whether `op` exists for `dtype`."""
+    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+        return dtype.kind in "bui"
+    if op in (ReduceOp.MIN, ReduceOp.MAX):
+        return dtype.kind != "c"
+    return not (op is ReduceOp.AVG and dtype.kind == "b")
+
+
+def same(got: Array, want: Array) -> None:
+    """Equal dtype, shape and values."""
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@case
+def all_reduce_gives_the_documented_result_for_every_op_and_dtype(rank: int, size: int) -> None:
+    for dtype in DTYPES:
+        for op in ReduceOp:
+            if not defined(op, dtype):
+                with pytest.raises(UsageError):
+                    dist.all_reduce(data(rank, 3, dtype), op)
+                continue
+            for count in (33, 4097):
+                array = data(rank, count, dtype)
+                dist.all_reduce(array, op)
+                same(array, expected(op, [data(r, count, dtype) for r in range(size)]))
+
+
+@case
+def all_reduce_takes_any_size_and_layout(rank: int, size: int) -> None:
+    float32 = np.dtype(np.float32)
+    for count in (*SIZES, 400_000):
+        array = data(rank, count, float32)
+        dist.all_reduce(array)
+        same(array, expected(ReduceOp.SUM, [data(r, count, float32) for r in range(size)]))
+    strided = data(rank, (200, 90), float32).T[::2]
+    dist.all_reduce(strided)
+    same(strided, expected(ReduceOp.SUM, [data(r, (200, 90), float32).T[::2] for r in range(size)]))
+    scalar = np.array(float(rank))
+    dist.all_reduce(scalar, ReduceOp.MAX)
+    assert scalar == size - 1
+    foreign = np.frombuffer(bytearray(80_000), np.float64)  # not in an arena: staged
+    foreign += rank
+    dist.all_reduce(foreign)
+    assert (foreign == sum(range(size))).all()
+
+
+@case
+def all_reduce_gives_equal_bits_on_all_ranks(rank: int, size: int) -> None:
+    for count in (100, 5000, 300_000):
+        array = np.random.default_rng(rank).standard_normal(count).astype(np.float32)
+        dist.all_reduce(array, ReduceOp.AVG)
+        digests: list[Any] = [None] * size
+        dist.all_gather_object(digests, hashlib.sha256(array.tobytes()).hexdigest())
+        assert len(set(digests)) == 1
+
+
+@case
+def nan_wins_min_and_max(rank: int, size: int) -> None:
+    for count in (8, 5000):
+        array = np.full(count, float(rank), np.float32)
+        array[rank % count] = np.nan
+        dist.all_reduce(array, ReduceOp.MAX)
+        assert np.isnan(array[: min(size, count)]).all()
+        assert (array[size:] == size - 1).all()
+
+
+@case
+def tensors_count_the_write(rank: int, size: int) -> None:
+    tensor = Tensor._wrap(np.ones(5, np.float32))
+    before = tensor._version
+    dist.all_reduce(tensor)
+    assert tensor._array.tolist() == [size] * 5
+    assert tensor._version == before + 1
+
+
+@case
+def broadcast_copies_the_root(rank: int, size: int) -> None:
+    for count in SIZES:
+        for root in range(size):
+            array = data(rank, count, np.dtype(np.int32))
+            dist.broadcast(array, src=root)
+            same(array, data(root, count, np.dtype(np.int32)))
+
+
+@case
+def reduce_changes_the_root_only(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float64)
+    for count in SIZES:
+        for root in {0, size - 1}:
+            array = data(rank, count, dtype)
+            dist.reduce(array, dst=root)
+            everybody = [data(r, count, dtype) for r in range(size)]
+            same(array, expected(ReduceOp.SUM, everybody) if rank == root else everybody[rank])
+
+
+@case
+def all_gather_fills_lists_and_tensors(rank: int, size: int) -> None:
+    dtype = np.dtype(np.int64)
+    for count in SIZES:
+        outputs = [np.zeros(count, dtype) for _ in range(size)]
+        dist.all_gather(outputs, data(rank, count, dtype))
+        whole = np.zeros(size * count, dtype)
+        dist.all_gather_into_tensor(whole, data(rank, count, dtype))
+        for r in range(size):
+            same(outputs[r], data(r, count, dtype))
+            same(whole[r * count : (r + 1) * count], data(r, count, dtype))
+
+
+@case
+def reduce_scatter_gives_each_rank_its_part(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float32)
+    for count in SIZES:
+        output = np.zeros(count, dtype)
+        dist.reduce_scatter_tensor(output, data(rank, size * count, dtype))
+        everybody = [data(r, size * count, dtype).reshape(size, count)[rank] for r in range(size)]
+        same(output, expected(ReduceOp.SUM, everybody))
+        dist.reduce_scatter(output, list(data(rank, (size, count), dtype)), ReduceOp.AVG)
+        same(output, expected(ReduceOp.AVG, everybody))
+
+
+@case
+def gather_and_scatter_use_the_root(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float32)
+    for count in SIZES:
+        for root in {0, size - 1}:
+            lists = [np.zeros(count, dtype) for _ in range(size)] if rank == root else None
+            dist.gather(data(rank, count, dtype), lists, dst=root)
+            for r, got in enumerate(lists or ()):
+                same(got, data(r, count, dtype))
+            parts = [data(10 + r, count, dtype) for r in range(size)] if rank == root else None
+            output = np.zeros(count, dtype)
+            dist.scatter(output, parts, src=root)
+            same(output, data(10 + rank, count, dtype))
+
+
+@case
+def all_to_all_exchanges_even_and_uneven_parts(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float32)
+    for count in (0, 1, 40, 9000):
+        output = np.zeros((size * count, 2), dtype)
+        dist.all_to_all_single(output, np.full((size * count, 2), rank, dtype))
+        same(output, np.repeat(np.arange(size), count * 2).reshape(-1, 2).astype(dtype))
+    sends = [rank + r for r in range(size)]
+    receives = [r + rank for r in range(size)]
+    output = np.zeros(sum(receives), dtype)
+    dist.all_to_all_single(output, np.full(sum(sends), rank, dtype), receives, sends)
+    same(output, np.repeat(np.arange(size), receives).astype(dtype))
+    outputs = [np.zeros(r + rank, dtype) for r in range(size)]
+    dist.all_to_all(outputs, [np.full(rank + r, rank, dtype) for r in range(size)])
+    for r in range(size):
+        same(outputs[r], np.full(r + rank, r, dtype))
+
+
+@case
+def objects_travel(rank: int, size: int) -> None:
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * 3000 * rank})
+    assert [len(thing["text"]) for thing in gathered] == [3000 * r for r in range(size)]
+    box: list[Any] = ["first", {"second": 2}] if rank == 0 else [None, None]
+    dist.broadcast_object_list(box, src=0)
+    assert box == ["first", {"second": 2}]
+    rootlist: list[Any] | None = [None] * size if rank == size - 1 else None
+    dist.gather_object((rank, "y"), rootlist, dst=size - 1)
+    assert rootlist is None or rootlist == [(r, "y") for r in range(size)]
+    out: list[Any] = [None]
+    dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, src=0)
+    assert out == [f"for {rank}"]
+
+
+@case
+def messages_between_two_ranks_keep_order_and_tags(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    if rank == 0:
+        for i in range(3):
+            dist.send(np.array([i]), dst=1)
+        dist.send(np.array([70]), dst=1, tag=7)
+        dist.send(np.arange(300_000.0), dst=1, tag=9)
+        dist.send_object_list(["hello", 5], dst=1)
+    elif rank == 1:
+        big, box, seven = np.zeros(300_000), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        work = dist.irecv(big, src=0, tag=9)
+        assert dist.recv(seven, src=0, tag=7) == 0
+        assert seven[0] == 70
+        for i in range(3):
+            assert dist.recv(box) == 0
+            assert box[0] == i
+        assert work is not None
+        assert work.wait()
+        assert (big == np.arange(300_000.0)).all()
+        things: list[Any] = [None, None]
+        assert dist.recv_object_list(things, src=0) == 0
+        assert things == ["hello", 5]
+    dist.barrier()
+
+
+@case
+def exchanging_neighbours_do_not_deadlock(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    outgoing, incoming = np.full(200_000, rank, np.float32), np.zeros(200_000, np.float32)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    ops = [dist.P2POp(dist.isend, outgoing, right), dist.P2POp(dist.irecv, incoming, left)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert (incoming == left).all()
+
+
+@case
+def async_work_runs_in_call_order(rank: int, size: int) -> None:
+    array = np.ones(3000, np.float32)
+    works = [dist.all_reduce(array, async_op=True) for _ in range(5)]
+    dist.all_reduce(array)  # waits for its turn behind the five
+    assert (array == float(size) ** 6).all()
+    for work in works:
+        assert work is not None
+        assert work.wait()
+        assert work.is_success()
+        assert work.get_future().value()[0] is array
+        with pytest.raises(UsageError, match="truth value"):
+            bool(work)
+
+
+@case
+def subgroups_work_beside_the_world(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    evens = dist.new_group(list(range(0, size, 2)))
+    rest = dist.new_group(list(range(1, size)))
+    array = np.ones(5000, np.float32)
+    dist.all_reduce(array, group=evens)
+    members = len(range(0, size, 2)) if rank % 2 == 0 else 1
+    assert (array == members).all()
+    box = np.array([rank])
+    dist.broadcast(box, src=size - 1, group=rest)
+    assert box[0] == (size - 1 if rank else 0)
+    assert dist.get_rank(rest) == rank - 1
+    dist.barrier()
+    for group in (evens, rest):
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+
+
+@case
+def a_mismatch_raises_on_all_ranks_shows_both_sides_and_leaves_the_group_usable(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    last = rank == size - 1
+
+    def refused(call: Callable[[], Any], *words: str) -> None:
+        with pytest.raises(CollectiveMismatch) as caught:
+            call()
+        for word in words:
+            assert word in str(caught.value)
+
+    for count in (10, 10_000):
+        ours = np.ones(count, np.float32)
+        refused(lambda n=count: dist.all_reduce(np.ones(n + last, np.float32)), f"[{count}]", f"[{count + 1}]")  # type: ignore[misc]
+        kind = np.float64 if last else np.float32
+        refused(lambda n=count, k=kind: dist.all_reduce(np.ones(n, k)), "float32", "float64")  # type: ignore[misc]
+        refused(lambda o=ours: dist.all_reduce(o, ReduceOp.MAX if last else ReduceOp.SUM), "SUM", "MAX")  # type: ignore[misc]
+        refused(lambda o=ours: dist.broadcast(o, 0) if last else dist.all_reduce(o), "broadcast", "all_reduce")  # type: ignore[misc]
+        refused(lambda o=ours: dist.broadcast(o, 1 if last else 0), "root 0", "root 1")  # type: ignore[misc]
+        assert (ours == 1).all()
+        dist.all_reduce(ours)
+        assert (ours == size).all()
+
+
+@case
+def the_shard_tree_gives_the_same_bits_as_one_process(rank: int, size: int) -> None:
+    for shards in (1, 2, 3, 5, 8, 9):
+        for count, kind in ((3, np.float32), (3000, np.float32), (50, np.float16)):
+            values = [np.random.default_rng([shards, s]).standard_normal(count).astype(kind) for s in range(shards)]
+
+            def total(node: tree.Subtree, values: list[Array] = values) -> Array:
+                children = node.children()
+                return values[node.start] if children is None else total(children[0]) + total(children[1])
+
+            plan = tree.plan(shards, size)
+            out = np.zeros(count, kind)
+            dist.tree_all_reduce({node: total(node) for node in plan.subtrees(rank)}, out, plan)
+            same(out, total(tree.Subtree(0, shards)))
+
+
+@case
+def monitored_barrier_passes_when_all_come(rank: int, size: int) -> None:
+    dist.monitored_barrier(timeout=10.0)
+
+
+class GroupConformance:
+    """Subclass it in a test file and provide the fixture `run(size, case)`, which runs a case on `size` ranks."""
+
+    sizes: tuple[int, ...] = (1, 2, 3)
+
+    @pytest.mark.parametrize("name", list(CASES))
+    def test_case(self, run: Callable[[int, Case], Any], name: str) -> None:
+        """Every rank passes the case, at every size."""
+        for size in self.sizes:
+            run(size, CASES[name])
