@@ -57,7 +57,8 @@ class Adam(Optimizer):
             raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
 
     def _update(self, group: Group) -> None:
-        by_step: dict[int, list[Tensor]] = {}  # nearly always one: parameters that skipped steps are behind
+        # nearly always one step: only parameters that had no gradient at times are behind
+        by_step: dict[int, tuple[list[Any], list[Any]]] = {}
         for p in group["params"]:
             if p._grad is None:
                 continue
@@ -65,18 +66,22 @@ class Adam(Optimizer):
             if not state:
                 self._start(p, state, group["amsgrad"])
             count = state["step"]._array
-            count += 1
-            by_step.setdefault(int(count), []).append(p)
-        for step, parameters in by_step.items():
-            self._apply(group, step, parameters)
+            step = int(count.item()) + 1
+            count.fill(step)
+            found = by_step.get(step)
+            if found is None:
+                found = by_step[step] = ([], [])
+            found[0].append(p)
+            found[1].append(state)
+        for step, (parameters, states) in by_step.items():
+            self._apply(group, step, parameters, states)
 
     def _start(self, p: Tensor, state: dict[str, Any], amsgrad: bool) -> None:
         state["step"] = Tensor._wrap(np.zeros((), np.float32))
         for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if amsgrad else 2]:
             state[name] = Tensor._wrap(np.zeros_like(p._array))
 
-    def _apply(self, group: Group, step: int, parameters: list[Any]) -> None:
-        states = [self.state[p] for p in parameters]
+    def _apply(self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]]) -> None:
         beta1, beta2 = group["betas"]
         kernels.adam(
             [p._array for p in parameters],
