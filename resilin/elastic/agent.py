@@ -180,7 +180,7 @@ class Agent:
         if view.closed is not None:
             self._close_down(view.closed)
             return
-        if situation.action == "stop":
+        if situation.action == "stop" and self._leaving is None:  # a node that leaves stops them in its own way
             self._stop_workers()
         self._abort_survivors(view)
         if view.leader() == self._config.node_id:

@@ -317,7 +317,7 @@ def _ranks(members: Iterable[GenerationMember]) -> str:
 
 def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], newcomers: Iterable[str]) -> str:
     parts = []
-    for value, verb in (("failed", "failed"), ("lost", "lost with its node"), ("left", "left")):
+    for value, verb in (("failed", "failed"), ("lost", "lost with a node"), ("left", "left")):
         members = [member for member, is_ in fates.items() if is_ == value]
         if members:
             parts.append(f"{_ranks(members)} {verb}")

