@@ -9,8 +9,10 @@ import numpy as np
 from resilin.core import inplace
 from resilin.core.api import convert, indexing, math, neural, reducing, shaping
 from resilin.core.autograd import engine
+from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random
 from resilin.core.ops.registry import OPS
+from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Size, Tensor, wrap
 
 _MATH = """exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin
@@ -59,7 +61,8 @@ def _attach() -> None:
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy
     tensor.__reduce_ex__ = _reduce_ex
-    Parameter.__repr__ = _parameter_text  # type: ignore[method-assign]
+    setattr(Parameter, "__repr__", _parameter_text)
+    setattr(Parameter, "__str__", _parameter_text)
     _attach_operators(tensor)
 
 
@@ -207,6 +210,7 @@ def _fill_namespace() -> None:
     from_ops.max = lambda x, axis=None, keepdims=False: reducing.amax(x, axis, keepdims)
     from_ops.min = lambda x, axis=None, keepdims=False: reducing.amin(x, axis, keepdims)
     from_ops.arange = np.arange
+    from_ops.astype = lambda x, dtype: astype.call(x, to_numpy(dtype))
     from_ops.constant = lambda array, like: wrap(array.astype(like._array.dtype, copy=False), like._dev)
 
 

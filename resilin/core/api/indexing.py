@@ -140,8 +140,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
     cond = condition._array if isinstance(condition, Tensor) else condition
-    dev = condition._dev
     a, b = input, other
+    dev = next(v._dev for v in (condition, a, b) if isinstance(v, Tensor))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         target = dtypes.promote_np(a._array.dtype, b._array.dtype)
     elif isinstance(a, Tensor) or isinstance(b, Tensor):

@@ -269,7 +269,7 @@ def _binary(op: Op) -> Callable[..., Any]:
             y, x, a = weak(y, a, op.name)
         else:
             raise TypeError(f"{op.name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
-        if floats and getattr(x, "dtype", y).kind in "iub":
+        if floats and (x if isinstance(a, Tensor) else y).dtype.kind in "iub":
             x, y = to_float(x), to_float(y)
         try:
             value = forward(dev.xp, x, y)

@@ -1,0 +1,124 @@
+"""The op tests that the registry generates: every declared op on every sample, by its facts.
+
+`cases()` lists them for pytest's parametrize; `check_*` run one. The forward is compared with the declared reference, the
+gradient and the gradient's gradient with finite differences along random directions in float64 (complex128 where the op
+claims it), every fused kernel with its declared form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from resilin.core.autograd.gradcheck import check_direction, first_derivative
+from resilin.core.device import NUMPY_XP
+from resilin.core.ops.registry import OPS, Op
+from resilin.core.tensor import Tensor, wrap
+
+
+class Maker:
+    """Draws sample arrays: `r(3, 4)`, `r(3, low=0.5, high=2)`, `r(3, complex=True)`."""
+
+    def __init__(self, dtype: Any, as_complex: bool = False, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self._dtype = np.dtype(dtype)
+        self._complex = as_complex
+
+    def __call__(self, *shape: int, low: float = -2.0, high: float = 2.0, complex: bool = False) -> Tensor:
+        values = self._random.uniform(low, high, shape)
+        if complex or self._complex:
+            values = values + 1j * self._random.uniform(-0.5, 0.5, shape)
+            return wrap(np.asarray(values, np.complex128))
+        return wrap(np.asarray(values, self._dtype))
+
+
+def samples(op: Op, dtype: Any = np.float64, as_complex: bool = False) -> list[tuple[Any, ...]]:
+    """The op's sample arguments."""
+    return [] if op.samples is None else op.samples(Maker(dtype, as_complex))
+
+
+def cases(*, gradients: bool = False, complex_only: bool = False) -> Iterator[tuple[str, int]]:
+    """(op name, sample number) of all ops, of those with gradients, or of those that claim complex gradients."""
+    for name, op in sorted(OPS.items()):
+        if gradients and not (op.differentiable and op.order > 0):
+            continue
+        if complex_only and not op.complex:
+            continue
+        for number in range(len(samples(op))):
+            yield name, number
+
+
+def _split(op: Op, sample: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
+    """The tensors of a sample that can have gradients, and the op as a function of them."""
+    nested = op.n < 0
+    slots = list(sample[0]) if nested else list(sample[: op.n])
+    rest = sample[1:] if nested else sample[op.n :]
+    places = [i for i, value in enumerate(slots) if isinstance(value, Tensor)]
+
+    def call(*given: Tensor) -> Any:
+        values = list(slots)
+        for place, value in zip(places, given, strict=True):
+            values[place] = value
+        return op.call(values, *rest) if nested else op.call(*values, *rest)
+
+    return [slots[i] for i in places], call
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value._array
+    return [_arrays(v) for v in value] if isinstance(value, list) else value
+
+
+def check_forward(name: str, number: int) -> None:
+    """The op through the engine equals its reference (or its declared form) on plain arrays, in float32 and float64."""
+    op = OPS[name]
+    for dtype, rtol in ((np.float64, 1e-10), (np.float32, 2e-5)):
+        sample = samples(op, dtype)[number]
+        arrays = [_arrays(v) for v in sample]
+        expected = op.reference(*arrays) if op.reference else op.generic.forward(NUMPY_XP, *op.bind(tuple(arrays), {}))
+        found = op.call(*sample)
+        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        for tensor, array in pairs:
+            if tensor._array.shape != np.shape(array):
+                raise AssertionError(f"{op}: shape {tensor._array.shape}, expected {np.shape(array)}")
+            np.testing.assert_allclose(tensor._array, array, rtol=rtol, atol=rtol, err_msg=f"{op} sample {number}")
+
+
+def check_gradient(name: str, number: int, order: int, as_complex: bool = False) -> None:
+    """First (`order=1`) or second derivatives agree with finite differences along random directions."""
+    op = OPS[name]
+    if order > op.order:
+        return
+    tensors, call = _split(op, samples(op, as_complex=as_complex)[number])
+    for tensor in tensors:
+        tensor.requires_grad_()
+    fn = call if order == 1 else first_derivative(call, tensors)
+    if any(out._array.size for out in ([call(*tensors)] if isinstance(call(*tensors), Tensor) else call(*tensors))):
+        check_direction(fn, tensors, eps=1e-6, atol=1e-6, rtol=2e-5, seed=number)
+
+
+def check_override(name: str, number: int, device_type: str = "cpu") -> None:
+    """The fused kernel and the declared form give the same output and gradients in float32."""
+    op = OPS[name]
+    results = []
+    kept = op.impls.pop(device_type)
+    try:
+        results.append(_run(op, number))
+    finally:
+        op.impls[device_type] = kept
+    results.append(_run(op, number))
+    for plain, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-5, err_msg=f"{op} sample {number}")
+
+
+def _run(op: Op, number: int) -> list[Any]:
+    tensors, call = _split(op, samples(op, np.float32)[number])
+    for tensor in tensors:
+        tensor.requires_grad_()
+    out = call(*tensors)
+    random = np.random.default_rng(number)
+    out.backward(wrap(random.standard_normal(out._array.shape).astype(out._array.dtype)))
+    return [out._array, *(t.grad._array for t in tensors if t.grad is not None)]

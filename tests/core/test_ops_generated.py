@@ -1,0 +1,40 @@
+"""Tests that the op registry generates from the declarations."""
+
+import pytest
+
+import resilin  # noqa: F401
+from resilin.core import methods  # noqa: F401 - declares all ops
+from resilin.core.ops.registry import OPS
+from resilin.testing import check_ops
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases()))
+def test_the_forward_equals_its_reference(name, number):
+    check_ops.check_forward(name, number)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True)))
+def test_the_first_derivative_agrees_with_finite_differences(name, number):
+    check_ops.check_gradient(name, number, order=1)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True)))
+def test_the_second_derivative_agrees_with_finite_differences(name, number):
+    check_ops.check_gradient(name, number, order=2)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True, complex_only=True)))
+def test_the_complex_derivative_agrees_with_finite_differences(name, number):
+    check_ops.check_gradient(name, number, order=1, as_complex=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [case for case in check_ops.cases(gradients=True) if "cpu" in OPS[case[0]].impls]
+)
+def test_the_fused_kernel_agrees_with_the_declared_form(name, number):
+    check_ops.check_override(name, number)
+
+
+def test_every_differentiable_op_declares_samples():
+    silent = [name for name, op in OPS.items() if op.differentiable and op.order and op.samples is None]
+    assert silent == []
