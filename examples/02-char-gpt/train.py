@@ -77,6 +77,8 @@ def train(state: elastic.State, windows: torch.Tensor, epochs: int, log_every: i
             losses = []
             for shard in plan.shards:
                 with model.shard(shard):
+                    if not len(shard):  # the last batch of an epoch may not reach every shard
+                        continue
                     text = windows[shard.indices]
                     logits = model(text[:, :-1])
                     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), text[:, 1:].reshape(-1))
