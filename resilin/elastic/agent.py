@@ -352,7 +352,7 @@ class Agent:
         elif isinstance(message, control.Hello):
             self._step()
         elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:
-            slot.state = "done"
+            slot.state, slot.done_in = "done", message.generation
             self._step()
 
     def _on_end(self, slot: LocalSlot) -> None:

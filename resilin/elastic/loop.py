@@ -88,7 +88,7 @@ class _Loop:
             try:
                 return self._generation_of(offer, call)
             except RECOVERABLE as error:
-                log.event(_LOG, logging.WARNING, "generation ended", generation=offer.number, cause=str(error))
+                log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
                 self._leave_group(error)
             except Leaving:
                 self._leave_group(None)

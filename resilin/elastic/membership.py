@@ -110,6 +110,8 @@ def fate(view: View, member: GenerationMember) -> Fate:
         return "failed"
     if slot.incarnation < member.incarnation:
         return "unstarted"
+    if slot.state == "done" and view.generation is not None and 0 < slot.done_in < view.generation.number:
+        return "ready"  # done in an earlier world: it has not been given the current one yet
     return "stopped" if slot.state == "idle" else slot.state
 
 

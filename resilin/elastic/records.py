@@ -30,6 +30,8 @@ class Slot:
     pid: int = 0
     fault: Literal["", "own", "external"] = ""
     """How the last failed process ended: by its own doing (exception, exit status, SIGSEGV) or killed from outside."""
+    done_in: int = 0
+    """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
 
     @property
     def alive(self) -> bool:

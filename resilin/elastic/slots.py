@@ -66,6 +66,7 @@ class LocalSlot:
         self.generation = generation  # of the last world it was given, or was started for
         self.sent = 0  # number of the last world sent
         self.aborted = 0  # number of the last generation aborted
+        self.done_in = 0  # number of the generation it said it is done in
         self.step: int | None = None
         self.at = ""
         self.report: Mapping[str, Any] = {}
@@ -88,6 +89,7 @@ class LocalSlot:
             endpoint=self.endpoint,
             pid=self.worker.pid if self.worker is not None and self.worker.alive else 0,
             fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
+            done_in=self.done_in,
         )
 
     # --------------------------------------------------------------------------------------- starting

@@ -1,6 +1,6 @@
-"""The program of test_inplace_recovery: trains a small network and kills itself where it is told to.
+"""The program of test_killed_workers: trains a small network and kills itself where it is told to.
 
-    inplace_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
+    killed_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
 
 A kill is SIGKILL to its own process, once per job: a file in FOLDER remembers it. Every process writes what it saw to
 FOLDER/<pid>: one line "generation rank step" per committed step; rank 0 writes the final digest to FOLDER/result.

@@ -15,7 +15,7 @@ from resilin._base import env
 from resilin.elastic import ledger
 
 pytestmark = pytest.mark.multiproc
-WORKER = Path(__file__).with_name("inplace_worker.py")
+WORKER = Path(__file__).with_name("killed_worker.py")
 STEPS, SAMPLES = 24, 60
 TIMEOUT_S = 60
 
