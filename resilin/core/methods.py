@@ -202,8 +202,9 @@ def _fill_namespace() -> None:
     """What rules need of `TENSOR_XP` beside the ops."""
     from_ops: Any = engine.TENSOR_XP
     from_ops.where = indexing.where
+    from_ops.concat = shaping.cat
     from_ops.zeros_like, from_ops.ones_like, from_ops.full_like = (
-        creation.zeros_like,
+        lambda x, shape=None: creation.zeros_like(x) if shape is None else x.new_zeros(shape),
         creation.ones_like,
         creation.full_like,
     )

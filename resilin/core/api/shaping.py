@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.ops.creation import shape_of
@@ -226,11 +229,16 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         sizes = list(split_size_or_sections)
         if sum(sizes) != length:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(narrow(tensor, axis, start, size))
-        start += size
-    return tuple(parts)
+    if not (mode.grad and tensor.requires_grad):
+        ends = list(itertools.accumulate(sizes))
+        return tuple(narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True))
+    edge_of(tensor)  # a stale view is recorded anew before its node is read
+    parts = ops.split_parts.call(tensor, axis, tuple(sizes))
+    end = 0
+    for part, size in zip(parts, sizes, strict=True):
+        mark_view(part, tensor, index_ops.getitem, ((slice(None),) * axis + (slice(end, end + size),),))
+        end += size
+    return parts
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -254,7 +262,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `dim`."""
     axis = check_dim(dim, input._array.ndim)
-    return tuple(input[(slice(None),) * axis + (i,)] for i in range(input._array.shape[axis]))
+    return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if input._array.shape[axis] else ()
 
 
 def flip(input: Tensor, *dims: Any) -> Tensor:

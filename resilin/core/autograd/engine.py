@@ -113,7 +113,7 @@ class _Run:
                 self.collect(node, g)
                 continue
             try:
-                parts = node.run_recorded(TENSOR_XP, g) if create else node.run(g)
+                parts = list(node.run_recorded(TENSOR_XP, g) if create else node.run(g))
             except Exception as error:
                 if node.trace is not None:
                     error.add_note("forward call of this operation:\n" + "".join(node.trace))
@@ -128,7 +128,7 @@ class _Run:
     def collect(self, pick: Pick, g: Any) -> None:
         """Put the gradient of one output into its parent's list."""
         parent: Any = pick.edges[0]
-        parts = self.grads.setdefault(parent, [None] * parent.op.outputs if parent.op.outputs > 0 else {})
+        parts = self.grads.setdefault(parent, [None] * parent.outputs)
         parts[pick.index] = g
 
     def hand_on(self, node: Node, parts: Any) -> None:
@@ -136,10 +136,12 @@ class _Run:
         if isinstance(node, Pick):
             return
         grads, targets = self.grads, self.targets
-        parts = parts if parts is not None else (None,) * len(node.edges)
-        for edge, part, meta in zip(node.edges, parts, node.metas, strict=True):
+        parts = parts if parts is not None else [None] * len(node.edges)
+        for position, (edge, meta) in enumerate(zip(node.edges, node.metas, strict=True)):
             if edge is None:
                 continue
+            part = parts[position]
+            parts[position] = None  # so that a leaf may take the array when nobody else holds it
             if part is not None and (part.shape != meta[0] or _np_dtype(part) != meta[1]):  # type: ignore[index]
                 part = _undo(part, meta)
             if isinstance(edge, Node):

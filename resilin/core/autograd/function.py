@@ -61,8 +61,8 @@ class _FunctionOp:
 
     saves_any = True
 
-    def __init__(self, name: str, outputs: int) -> None:
-        self.name, self.outputs = name, outputs
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class FunctionNode(Node):
@@ -155,9 +155,9 @@ class Function:
         )
         places = [i for i, out in enumerate(outputs) if isinstance(out, Tensor)]
         dev = outputs[places[0]]._dev if places else inputs[0]._dev
-        op = _FunctionOp(cls.__name__, len(outputs))
+        op = _FunctionOp(cls.__name__)
         node = FunctionNode(op, None, dev, edges, metas, tuple(e is not None for e in edges), is_tensor)
-        node.cls, node.ctx = cls, ctx
+        node.cls, node.ctx, node.outputs = cls, ctx, len(outputs)
         node.shapes = [
             (out._array.shape, out._array.dtype) if isinstance(out, Tensor) else ((), "float32") for out in outputs
         ]

@@ -49,6 +49,7 @@ class Node:
         "metas",
         "needs",
         "op",
+        "outputs",
         "params",
         "residual",
         "saved",
@@ -74,6 +75,7 @@ class Node:
         self.y: Any = None
         self.residual: Any = None
         self.freed = False
+        self.outputs = 1
         self._pre: dict[int, Any] | None = None
         self.trace = traceback.format_stack()[:-3] if mode.anomaly else None
 

@@ -156,7 +156,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
     tensors), `elementwise` (scalars and promotion are
     handled), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
-    off), `view`, `outputs`, `differentiable`, `complex`, `deterministic`, `dtypes`, `order` of derivatives that tests
+    off), `view`, `outputs` (0: as many as it
+    gives), `differentiable`, `complex`, `deterministic`, `dtypes`, `order` of derivatives that tests
     check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
     """
 
@@ -406,6 +407,7 @@ def _several(
     if recorded:
         carrier = wrap(values[0], dev)
         record(op, impl, carrier, inputs, params, residual)
+        carrier._node.outputs = len(outs)
         for index, out in enumerate(outs):
             if is_differentiable(out._array):
                 out._node, out._rg = Pick(carrier._node, index), True

@@ -230,6 +230,28 @@ def _(xp, needs, g, _x, axis=0):
     return [g[(*index, i)] if need else None for i, need in enumerate(needs)]
 
 
+@op(outputs=0, complex=True, samples=lambda r: [(r(5, 3), 0, (2, 3)), (r(2, 6), 1, (1, 2, 3))])
+def split_parts(xp, x, axis=0, sizes=()):
+    """Views of consecutive parts of the given sizes along `axis`."""
+    parts: list[Any] = []
+    start = 0
+    for size in sizes:
+        parts.append(x[(slice(None),) * axis + (slice(start, start + size),)])
+        start += size
+    return tuple(parts)
+
+
+@split_parts.vjp_all
+def _(xp, needs, g, _y, _x, axis=0, sizes=()):
+    like = next(part for part in g if part is not None)
+    shape = tuple(like.shape)
+    filled = [
+        xp.zeros_like(like, shape=(*shape[:axis], size, *shape[axis + 1 :])) if part is None else part
+        for part, size in zip(g, sizes, strict=True)
+    ]
+    return (xp.concat(filled, axis),)
+
+
 @op(view=True, complex=True, samples=lambda r: [(r(3, 4),)])
 def real(xp, x):
     """The real part."""
