@@ -86,7 +86,8 @@ class Rendezvous:
                 self._watch.close()
             nodes, _ = self._store.range(f"{self._prefix}nodes/")
             if all(kv.key == self._own_key for kv in nodes):
-                self._store.delete_prefix(self._prefix)
+                leftovers = (f"{self._prefix}generation", f"{self._prefix}closed")
+                self._store.txn((), [Op.delete(key) for key in leftovers])
             if self._lease is not None:
                 self._lease.revoke()  # last: whoever serves the store may end as soon as we are gone
 

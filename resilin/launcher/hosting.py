@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 5.0  # one call to the store
 LINGER_S = 1.0  # on top of the lease: how long a host waits for the others to have left
-GRACE_S = 1.0  # for calls that are being answered when the server ends
 PING_TIMEOUT_S = 2.0  # one attempt to reach it at the start
 _RETRY_S = 0.2
 
@@ -50,7 +49,7 @@ class OpenStore:
     def close(self) -> None:
         """Stop serving and free the store."""
         if self._server is not None:
-            self._server.close(GRACE_S)  # the last node to leave still waits for the answer
+            self._server.close()
         self.store.close()
 
 

@@ -75,15 +75,14 @@ class StoreServer:
         """What `connect` takes, e.g. "embedded://127.0.0.1:4001"."""
         return f"embedded://{self.host}:{self.port}"
 
-    def close(self, grace_s: float = 0.0) -> None:
-        """Stop serving: open calls are cut after `grace_s`, clients reconnect to whoever serves next. The data stays
-        with its owner."""
+    def close(self) -> None:
+        """Stop serving: open calls are cut, clients reconnect to whoever serves next. The data stays with its owner."""
         if self._closed:
             return
         self._closed = True
         self._router.finish_watches()  # they end in order, so that their clients are not told of an error
         if not self._server.stop(GRACE_S).wait(STOP_S):
-            raise TimeoutError(f"the store server on port {self.port} did not stop within {grace_s + STOP_S} s")
+            raise TimeoutError(f"the store server on port {self.port} did not stop within {STOP_S} s")
         self._pool.shutdown()
 
     def __enter__(self) -> StoreServer:
