@@ -258,21 +258,23 @@ class FileStore(Store):
         with self._changed:
             while not self._closed:
                 try:
-                    self._look()
+                    self.look()
                 except (StoreError, OSError) as error:  # a busy lock or a hiccup of the file system: look again
                     log.event(_log, logging.WARNING, "the shared folder could not be read", error=str(error))
                 self._clock.wait(self._changed, self._clock.monotonic() + POLL_S)
 
-    def _look(self) -> None:
-        if self._journal.changed():
-            with self._synced(exclusive=False, lock_s=POLL_S):
-                pass  # reading is all there is to do: events go out as the replica passes through them
-        now = self._clock.monotonic()
-        for lease in self._leases.values():
-            if lease.beat_at <= now:
-                self._write_beat(lease)
-        if self._look_at <= now:
-            self._observe(now)
+    def look(self) -> None:
+        """Read what is new, beat for our leases, end others that stood still: the thread does it every `POLL_S`."""
+        with self._changed:
+            if self._journal.changed():
+                with self._synced(exclusive=False, lock_s=POLL_S):
+                    pass  # reading is all there is to do: events go out as the replica passes through them
+            now = self._clock.monotonic()
+            for lease in self._leases.values():
+                if lease.beat_at <= now:
+                    self._write_beat(lease)
+            if self._look_at <= now:
+                self._observe(now)
 
     def _observe(self, now: float) -> None:
         """End the leases of other owners whose counters stood still for their whole time to live."""

@@ -97,12 +97,13 @@ def login_with_password(user: str, password: str) -> Login:
 class _Endpoint:
     """One address with its two connections. Made on first use."""
 
-    def __init__(self, address: str, tls: Tls | None) -> None:
+    def __init__(self, address: str, credentials: Any, server_name: str | None) -> None:
         self.address = address
         self.failure = "not tried"
         self.answered = False  # whether the last call got an answer
         self._lock = threading.Lock()
-        self._tls = tls
+        self._credentials = credentials
+        self._server_name = server_name
         self._channels: dict[bool, Any] = {}  # guarded by _lock; by whether it is the one for streams
         self._stubs: dict[str, Any] = {}
 
@@ -121,12 +122,12 @@ class _Endpoint:
             channel = self._channels.get(streaming)
             if channel is None:
                 options: list[tuple[str, Any]] = list(_OPTIONS)
-                if self._tls is None:
+                if self._credentials is None:
                     channel = grpc.insecure_channel(self.address, options)
                 else:
-                    if self._tls.server_name:
-                        options.append(("grpc.ssl_target_name_override", self._tls.server_name))
-                    channel = grpc.secure_channel(self.address, self._tls.credentials(), options)
+                    if self._server_name:
+                        options.append(("grpc.ssl_target_name_override", self._server_name))
+                    channel = grpc.secure_channel(self.address, self._credentials, options)
                 self._channels[streaming] = channel
             return channel
 
@@ -145,7 +146,8 @@ class Transport:
         if not endpoints:
             raise UsageError("store: expected at least one endpoint host:port")
         self.timeout_s = timeout_s
-        self._endpoints = [_Endpoint(address, tls) for address in endpoints]
+        credentials, server_name = (None, None) if tls is None else (tls.credentials(), tls.server_name)
+        self._endpoints = [_Endpoint(address, credentials, server_name) for address in endpoints]
         self._current = random.randrange(len(endpoints))  # spreads clients over the endpoints
         self._login = login
         self._token: str | None = None
@@ -178,8 +180,10 @@ class Transport:
     def stream_failed(self, method: str, failure: Exception) -> None:
         """Account for a failed stream: try elsewhere, or with a new token, next time. Raises what is final."""
         endpoint = self._endpoints[self._current]
+        if isinstance(failure, StoreRefused):
+            raise failure
         if not isinstance(failure, grpc.RpcError):
-            return
+            return  # no login within the deadline, or the channel was closed under us
         code, details = _status(failure)
         verdict = judge(code, details)
         if verdict is Verdict.FINAL:

@@ -95,6 +95,14 @@ class EtcdCluster:
                     return member
         raise StoreError("no member of the etcd cluster leads")
 
+    def ctl(self, *arguments: str) -> str:
+        """Run etcdctl against the first member; its output. CalledProcessError when it fails."""
+        command = [str(find_etcdctl()), "--endpoints", self.endpoints[0], *arguments]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=READY_S
+        )
+        return done.stdout
+
     def kill(self, member: int) -> None:
         """SIGKILL a member."""
         process = self._processes[member]

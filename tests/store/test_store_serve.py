@@ -1,0 +1,62 @@
+"""`resilin store serve` as a program."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from resilin import store
+
+PROGRAM = (
+    "import argparse, sys\n"
+    "from resilin.launcher import store\n"
+    "parser = argparse.ArgumentParser()\n"
+    "store.add_arguments(parser)\n"
+    "sys.exit(store.run(parser.parse_args(sys.argv[1:])))\n"
+)
+
+
+@pytest.fixture
+def serve():
+    started = []
+
+    def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", PROGRAM, "serve", "--port", "0", *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        line = process.stdout.readline()
+        return process, re.search(r"embedded://\S+", line)[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal(serve, number):
+    process, url = serve()
+    with store.connect(url) as client:
+        client.watch("", lambda events: None)
+        client.put("a", b"1")
+        process.send_signal(number)
+        assert process.wait(10) == 0
+
+
+def test_the_secret_comes_from_a_file(serve, tmp_path):
+    (tmp_path / "secret").write_text("from a file\n")
+    _, url = serve("--secret-file", str(tmp_path / "secret"))
+    with store.connect(url, secret="from a file") as client:
+        assert client.put("a", b"") == 2
+
+
+def test_an_unreadable_or_empty_secret_file_is_one_clear_error(tmp_path):
+    (tmp_path / "empty").write_text("\n")
+    for name, complaint in (("missing", "cannot be read"), ("empty", "the file is empty")):
+        command = [sys.executable, "-c", PROGRAM, "serve", "--secret-file", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        assert complaint in done.stderr.splitlines()[-1]

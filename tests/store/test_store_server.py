@@ -1,0 +1,286 @@
+"""The embedded server seen from outside: etcd's own tool, strangers, ports, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+
+import grpc
+import pytest
+
+from resilin import store
+from resilin.errors import LeaseLost, SecretRequired, UsageError
+from resilin.store import token
+from resilin.store.memory import MemoryStore
+from resilin.store.messages import cls, new, path
+from resilin.store.pool import DaemonPool
+from resilin.store.server import StoreServer
+from resilin.testing.check_store import Recorder
+from resilin.testing.etcd import find_etcdctl
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def state():
+    with MemoryStore() as state:
+        yield state
+
+
+@pytest.fixture
+def server(state):
+    with StoreServer(state, secret=SECRET) as server:
+        yield server
+
+
+@pytest.fixture
+def etcdctl(server):
+    """etcdctl(*arguments) -> its standard output, logged in as the manual says."""
+
+    def run(*arguments: str, user: str = f"resilin:{SECRET}", text: str | None = None) -> str:
+        command = [find_etcdctl(), "--endpoints", f"127.0.0.1:{server.port}", "--user", user, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, input=text or "")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+# -- etcdctl
+
+
+def test_etcdctl_reads_and_writes_a_job(state, etcdctl):
+    state.put("/resilin/job/nodes/a", b"here")
+    assert etcdctl("get", "--prefix", "/resilin/") == "/resilin/job/nodes/a\nhere\n"
+    assert etcdctl("put", "/resilin/job/x", "1") == "OK\n"
+    assert state.get("/resilin/job/x").value == b"1"
+    assert etcdctl("get", "--prefix", "/resilin/", "--keys-only").split() == ["/resilin/job/nodes/a", "/resilin/job/x"]
+    assert etcdctl("get", "--prefix", "/", "--count-only", "-w", "fields").splitlines()[-1] == '"Count" : 2'
+    assert etcdctl("del", "--prefix", "/resilin/") == "2\n"
+    assert state.range("")[0] == []
+
+
+def test_etcdctl_sorts_limits_and_reads_the_past(state, etcdctl):
+    for name in ("b", "a", "c"):
+        last = state.put(name, name.encode())
+    newest_first = etcdctl("get", "--prefix", "", "--sort-by", "MODIFY", "--order", "DESCEND", "--print-value-only")
+    assert newest_first.split() == ["c", "a", "b"]
+    assert etcdctl("get", "--prefix", "", "--limit", "2", "--print-value-only").split() == ["a", "b"]
+    state.delete_prefix("")
+    assert etcdctl("get", "--prefix", "", "--rev", str(last - 1), "--print-value-only").split() == ["a", "b"]
+
+
+def test_etcdctl_runs_transactions(state, etcdctl):
+    text = 'mod("a") = "0"\n\nput a new\nget a\n\nget a\n\n'
+    assert etcdctl("txn", text=text).split() == ["SUCCESS", "OK", "a", "new"]
+    assert etcdctl("txn", text=text).split() == ["FAILURE", "a", "new"]
+
+
+def test_etcdctl_watches_history_and_what_follows(state, server):
+    state.put("a", b"1")
+    state.delete("a")
+    command = [find_etcdctl(), "--endpoints", f"127.0.0.1:{server.port}", "--user", f"resilin:{SECRET}"]
+    command += ["watch", "a", "--rev", "2"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            lines = [watching.stdout.readline().strip() for _ in range(6)]
+            state.put("a", b"2")
+            lines += [watching.stdout.readline().strip() for _ in range(3)]
+        finally:
+            watching.kill()
+    assert lines == ["PUT", "a", "1", "DELETE", "a", "", "PUT", "a", "2"]
+
+
+def test_etcdctl_handles_leases(state, etcdctl):
+    lease = etcdctl("lease", "grant", "60").split()[1]
+    etcdctl("put", "--lease", lease, "a", "1")
+    assert "attached keys([a])" in etcdctl("lease", "timetolive", lease, "--keys")
+    assert lease in etcdctl("lease", "list")
+    assert "keepalived with TTL(60)" in etcdctl("lease", "keep-alive", "--once", lease)
+    etcdctl("lease", "revoke", lease)
+    assert state.get("a") is None
+
+
+def test_etcdctl_finds_the_server_healthy(server, etcdctl):
+    (status,) = json.loads(etcdctl("endpoint", "status", "-w", "json"))
+    assert status["Status"]["leader"] == status["Status"]["header"]["member_id"]
+    etcdctl("endpoint", "health")
+
+
+def test_etcdctl_with_a_wrong_password_is_refused(etcdctl):
+    for user in ("resilin:nope", "root:s3cret"):
+        with pytest.raises(AssertionError, match="invalid user ID or password"):
+            etcdctl("get", "a", user=user)
+
+
+# -- strangers
+
+
+def call(server, method, raw, metadata=()):
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        return channel.unary_unary(path(method))(raw, metadata=metadata, timeout=5)
+
+
+@pytest.mark.parametrize("presented", ["", "x", "a.b.c", token.make_token("other", "0" * 32, "1" * 32)])
+def test_a_stranger_learns_nothing_not_even_whether_his_request_was_sound(server, presented):
+    for raw in (b"", b"\xff\xff\xff"):
+        for method in ("Range", "Put", "Txn", "LeaseGrant", "Status"):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(server, method, raw, (("token", presented),) if presented else ())
+            assert refused.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
+            assert refused.value.details() in ("etcdserver: invalid auth token", "etcdserver: user name is empty")
+
+
+@pytest.mark.parametrize("method", ["Watch", "LeaseKeepAlive"])
+def test_a_stranger_opens_no_stream(server, method):
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stream = channel.stream_stream(path(method))(iter([b""]), metadata=(("token", "x"),), timeout=5)
+        with pytest.raises(grpc.RpcError, match="invalid auth token"):
+            next(stream)
+
+
+def test_garbage_is_answered_and_the_server_lives_on(state):
+    with StoreServer(state) as server:
+        for method in ("Range", "Put", "Txn", "LeaseGrant", "Authenticate"):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(server, method, b"\xff\xff\xff")
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as refused:
+            call(server, "Range", bytes(5 << 20))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert call(server, "Status", b"")
+
+
+def test_the_secret_never_travels_and_a_token_is_its_own_proof():
+    nonce = token.new_nonce()
+    answer = token.challenge_answer(SECRET, nonce)
+    mine = token.token_from_answer(SECRET, nonce, answer)
+    assert token.is_valid(SECRET, mine)
+    assert SECRET not in answer + mine
+    assert token.token_from_answer("other", nonce, answer) is None
+    assert not token.is_valid("other", mine)
+    assert not token.is_valid(SECRET, mine[:-1] + ("0" if mine[-1] != "0" else "1"))
+    assert not token.is_valid(SECRET, f"{nonce}.{answer}")  # the server's proof is no client's proof
+    assert token.challenge_answer(SECRET, "short") is None
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_without_a_secret_nothing_listens_beyond_loopback(state, host):
+    with pytest.raises(SecretRequired, match="beyond loopback"):
+        StoreServer(state, host)
+
+
+def test_a_port_in_use_is_one_clear_error(state, capfd):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"127\.0\.0\.1:{port}: Address already in use.*another one"):
+            StoreServer(state, port=port)
+    assert capfd.readouterr().err == ""
+
+
+def test_two_servers_never_share_a_port(state):
+    with StoreServer(state) as server, pytest.raises(UsageError, match=str(server.port)):
+        StoreServer(state, port=server.port)
+
+
+def test_an_address_that_is_not_ours_is_refused(state):
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1"):
+        StoreServer(state, "192.0.2.1", secret=SECRET)
+
+
+# -- what only the wire shows
+
+
+def test_a_watch_can_be_cancelled_filtered_and_asked_for_progress(state):
+    with StoreServer(state) as server, grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        create = new("WatchCreateRequest", key=b"a", range_end=b"b", watch_id=7, filters=[0])
+        requests = [
+            new("WatchRequest", create_request=create),
+            new("WatchRequest", create_request=create),
+            new("WatchRequest", progress_request=new("WatchProgressRequest")),
+            new("WatchRequest", cancel_request=new("WatchCancelRequest", watch_id=7)),
+        ]
+        more = threading.Event()
+
+        def send():
+            yield from (request.SerializeToString() for request in requests[:1])
+            more.wait(5)
+            yield from (request.SerializeToString() for request in requests[1:])
+
+        answers = map(cls("WatchResponse").FromString, channel.stream_stream(path("Watch"))(send(), timeout=5))
+        assert next(answers).created
+        state.put("a", b"1")
+        state.delete("a")
+        more.set()
+        deleted = next(answers)
+        assert [(event.type, event.kv.key) for event in deleted.events] == [(1, b"a")]  # puts are filtered out
+        assert next(answers).cancel_reason == "mvcc: duplicate watch ID provided"
+        assert next(answers).header.revision == 3
+        assert next(answers).canceled
+
+
+def test_a_client_that_reads_nothing_is_cut_off_and_resumes(state, monkeypatch):
+    monkeypatch.setattr("resilin.store.watch_stream.MAX_QUEUED", 50)
+    with StoreServer(state) as server, store.connect(server.url) as client:
+        seen, gate = Recorder(), threading.Event()
+
+        def slow(events):
+            gate.wait(10)
+            seen.on_events(events)
+
+        client.watch("k", slow, on_error=seen.on_error)
+        payload = bytes(64 << 10)  # fills the connection's windows, so that responses wait in the server
+        for number in range(400):
+            state.put("k", b"%d " % number + payload)
+        gate.set()
+        events = seen.wait(400, timeout_s=30)
+        assert [int(event.kv.value.split()[0]) for event in events] == list(range(400))
+
+
+def test_a_lease_that_is_gone_is_not_found(state):
+    with StoreServer(state) as server, store.connect(server.url) as client:
+        lease = client.lease(5.0)
+        state.hub.revoke(lease.id)
+        with pytest.raises(LeaseLost):
+            client.put("a", b"", lease)
+
+
+def test_closing_leaves_no_thread_and_frees_the_port(state):
+    before = set(threading.enumerate())
+    server = StoreServer(state, secret=SECRET)
+    client = store.connect(server.url, secret=SECRET)
+    seen = Recorder()
+    client.watch("", seen.on_events)
+    client.put("a", b"", client.lease(5.0))
+    seen.wait(1)
+    client.close()
+    server.close()
+    server.close()
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(2)
+    assert [thread.name for thread in left if thread.is_alive() and "expiry" not in thread.name] == []
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", server.port))
+
+
+def test_the_pool_runs_calls_at_once_and_reuses_idle_threads():
+    pool, gate = DaemonPool("test"), threading.Barrier(11)
+    waiting = [pool.submit(gate.wait, 5) for _ in range(10)]
+    gate.wait(5)  # all ten run at the same time
+    assert len({future.result(5) for future in waiting}) == 10
+    assert pool.submit(lambda: threading.current_thread().daemon).result(5)
+    failing = pool.submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result(5)
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
