@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core import threads
-from resilin.core.kernels import batch_norm, conv2d, cross_entropy, gelu, layer_norm, philox, reduce_rows, softmax
+from resilin.core import blas, threads
+from resilin.core.kernels import (
+    batch_norm,
+    conv2d,
+    cross_entropy,
+    gelu,
+    layer_norm,
+    philox,
+    reduce_rows,
+    softmax,
+)
 from resilin.errors import UsageError
 
 
@@ -90,11 +101,27 @@ def test_set_num_threads_is_read_back_and_checked() -> None:
 
 
 def test_numpys_openblas_follows() -> None:
-    setter = threads._openblas("set_num_threads")
-    getter = threads._openblas("get_num_threads")
+    setter = blas.function("set_num_threads")
+    getter = blas.function("get_num_threads")
     if setter is None or getter is None:
         pytest.skip("this numpy has no OpenBLAS")
     threads.set_num_threads(2)
     assert getter() == 2
     threads.set_num_threads(1)
     assert getter() == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"), [("Haswell", "OPENBLAS_CORETYPE=Haswell is set"), (None, "its own choice")]
+)
+def test_the_description_says_who_chose_the_matrix_kernels(chosen: str | None, reason: str) -> None:
+    if blas.function("get_corename") is None:
+        pytest.skip("this numpy has no OpenBLAS")
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+    env |= {"OPENBLAS_CORETYPE": chosen} if chosen else {}
+    program = "from resilin.core import blas, threads; print(blas.describe())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=env
+    )
+    assert done.stdout.startswith("BLAS: OpenBLAS with ")
+    assert reason in done.stdout

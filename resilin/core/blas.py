@@ -1,0 +1,39 @@
+"""The OpenBLAS that numpy brings along."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from resilin._base import env
+
+_PREFIXES = ("scipy_openblas", "openblas")  # numpy's wheels rename its functions
+_SUFFIXES = ("64_", "_64", "")
+
+
+@cache
+def function(name: str) -> Callable[..., int] | None:
+    """OpenBLAS's function `name`, for example "set_num_threads"; None where this process has no OpenBLAS."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for path in sorted({line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}):
+        library = ctypes.CDLL(path)
+        for prefix in _PREFIXES:
+            for suffix in _SUFFIXES:
+                found = getattr(library, f"{prefix}_{name}{suffix}", None)
+                if found is not None:
+                    return found  # type: ignore[no-any-return]
+    return None
+
+
+def describe() -> str:
+    """One line for people: which matrix kernels run, and who chose them."""
+    core_name = function("get_corename")
+    if core_name is None:
+        return "BLAS: not OpenBLAS; its number of threads follows its own settings"
+    name = ctypes.CFUNCTYPE(ctypes.c_char_p)(ctypes.cast(core_name, ctypes.c_void_p).value or 0)().decode()
+    chosen = env.get("OPENBLAS_CORETYPE")
+    reason = f"OPENBLAS_CORETYPE={chosen} is set; unset it to let OpenBLAS choose" if chosen else "its own choice"
+    return f"BLAS: OpenBLAS with {name} kernels ({reason})"
