@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from resilin._base import env
 
@@ -14,7 +14,7 @@ _SUFFIXES = ("64_", "_64", "")
 
 
 @cache
-def function(name: str) -> Callable[..., int] | None:
+def function(name: str) -> Any:
     """OpenBLAS's function `name`, for example "set_num_threads"; None where this process has no OpenBLAS."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
@@ -24,7 +24,7 @@ def function(name: str) -> Callable[..., int] | None:
             for suffix in _SUFFIXES:
                 found = getattr(library, f"{prefix}_{name}{suffix}", None)
                 if found is not None:
-                    return found  # type: ignore[no-any-return]
+                    return found
     return None
 
 
