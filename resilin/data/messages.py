@@ -1,18 +1,19 @@
 """Hands objects to another process on this host. Arrays travel in anonymous shared memory, not through the pipe.
 
-A message is pickled with its arrays out of band. A small one goes through the connection; for a larger one everything
-is laid into one memfd, whose descriptor follows the header, and the receiver's arrays are views of its mapping. The
-memory is freed when the last view is gone; it has no name, so nothing can be left behind.
+A message is pickled with its arrays out of band. A small one goes through the connection; a larger one is laid into one
+memfd, whose descriptor follows the header, and the receiver reads it into memory of its own. A memfd has no name and
+ends with its last descriptor, so nothing can be left behind.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
+
+import numpy as np
 
 INLINE_BYTES = 2048  # below this a message fits any socket buffer many times over, so that senders need not wait
 _ALIGN = 64  # arrays start at a cache line
@@ -21,7 +22,7 @@ _Layout = list[tuple[int, int]]  # (offset, length) of the pickle and of each ar
 
 
 def send(connection: Connection[Any, Any], message: Any, receiver_pid: int) -> None:
-    """Send `message`. It must be picklable; its arrays are copied once."""
+    """Send `message`. It must be picklable; its arrays are copied, here and by the receiver."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
@@ -33,9 +34,8 @@ def send(connection: Connection[Any, Any], message: Any, receiver_pid: int) -> N
     descriptor = os.memfd_create("resilin-batch", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
-        with mmap.mmap(descriptor, size) as memory:
-            for (offset, length), part in zip(layout, parts, strict=True):
-                memory[offset : offset + length] = part
+        for (offset, _), part in zip(layout, parts, strict=True):
+            _write(descriptor, part, offset)
         connection.send_bytes(pickle.dumps(layout))
         reduction.send_handle(connection, descriptor, receiver_pid)
     finally:
@@ -49,11 +49,33 @@ def receive(connection: Connection[Any, Any]) -> Any:
         return pickle.loads(header[0], buffers=header[1:])
     descriptor = reduction.recv_handle(connection)
     try:
-        memory = memoryview(mmap.mmap(descriptor, 0))
+        memory = _read(descriptor)
     finally:
         os.close(descriptor)
     head, *arrays = (memory[offset : offset + length] for offset, length in header)
     return pickle.loads(head, buffers=arrays)
+
+
+# Written and read by system calls, not mapped: fresh mappings fault page by page, which costs more than the copies, and
+# each would hold a descriptor for as long as its batch lives. What is read lands in the tensors' own allocator.
+
+
+def _write(descriptor: int, part: memoryview, offset: int) -> None:
+    part = part.cast("B") if part.nbytes else part
+    while part.nbytes:
+        done = os.pwrite(descriptor, part, offset)
+        part, offset = part[done:], offset + done
+
+
+def _read(descriptor: int) -> memoryview:
+    memory = np.empty(os.fstat(descriptor).st_size, np.uint8).data
+    done = 0
+    while done < memory.nbytes:
+        count = os.preadv(descriptor, [memory[done:]], done)
+        if count == 0:
+            raise EOFError(f"a batch of {memory.nbytes} bytes ended after {done}")
+        done += count
+    return memory
 
 
 def _lay_out(lengths: list[int]) -> tuple[_Layout, int]:
