@@ -134,6 +134,15 @@ def test_to_converts_floats_only_and_keeps_parameters_identity():
     assert net.num_batches_tracked.dtype is resilin.int64
 
 
+def test_dtype_shorthands_convert_the_tree():
+    net = Net()
+    for name in ("double", "half", "bfloat16", "float"):
+        getattr(net, name)()
+        expected = {"double": resilin.float64, "half": resilin.float16, "bfloat16": resilin.bfloat16}
+        assert {value.dtype for value in net.state_dict().values()} == {expected.get(name, resilin.float32)}
+    assert net.cpu() is net
+
+
 def test_state_dict_round_trip_gives_equal_bits():
     net, other = Net(), Net()
     assert repr(other.load_state_dict(net.state_dict())) == "<All keys matched successfully>"

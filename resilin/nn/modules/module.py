@@ -302,6 +302,26 @@ class Module:
 
         return self._apply(convert)
 
+    def float(self) -> Self:
+        """Convert floating point parameters and buffers to float32."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Self:
+        """Convert floating point parameters and buffers to float64."""
+        return self.to(dtypes.float64)
+
+    def half(self) -> Self:
+        """Convert floating point parameters and buffers to float16."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Convert floating point parameters and buffers to bfloat16."""
+        return self.to(dtypes.bfloat16)
+
+    def cpu(self) -> Self:
+        """Move parameters and buffers to the CPU."""
+        return self.to("cpu")
+
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """Replace the value of every parameter and buffer by `fn` of it; parameters keep their identity."""
         for parameter in self.parameters():
