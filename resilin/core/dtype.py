@@ -78,7 +78,7 @@ def by_name(name: str) -> dtype:
 
 
 def from_numpy(np_dtype: Any) -> dtype:
-    """The dtype for a numpy dtype. Raises TypeError for what a tensor cannot hold (strings, objects, longdouble, ...)."""
+    """The dtype for a numpy dtype. Raises TypeError for what a tensor cannot hold (text, objects, longdouble, ...)."""
     try:
         return _BY_NUMPY[np_dtype]
     except (KeyError, TypeError):
@@ -177,7 +177,8 @@ class finfo:
         if self.dtype.kind < 2:
             raise TypeError(f"finfo() needs a floating point dtype, got {self.dtype!r}; use iinfo() for integers")
         real = real_of(self.dtype.np)
-        info: Any = ml_dtypes.finfo(real) if real == bfloat16.np else np.finfo(real)
+        of: Any = ml_dtypes.finfo if real == bfloat16.np else np.finfo
+        info = of(real)
         self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)

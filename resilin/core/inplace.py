@@ -10,11 +10,11 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.autograd.tape import View, edge_of, record
+from resilin.core.autograd.tape import edge_of, record
 from resilin.core.ops.index import index_put
 from resilin.core.ops.registry import Op, wants
 from resilin.core.ops.shape import astype
-from resilin.core.tensor import Tensor, wrap
+from resilin.core.tensor import Tensor, View, wrap
 
 
 def check_writable(tensor: Tensor) -> None:
@@ -32,7 +32,8 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
     new, old = result._array, tensor._array
     if new.shape != old.shape:
         raise RuntimeError(
-            f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} of an in-place operation"
+            f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} "
+            "of an in-place operation"
         )
     if new.dtype != old.dtype:
         source, target = dtypes.from_numpy(new.dtype), dtypes.from_numpy(old.dtype)
@@ -92,16 +93,18 @@ def _splice_forward(xp: Any, base: Any, part: Any, chain: Any = ()) -> Any:
 _SPLICE = Op("splice", _splice_forward, {"tensors": 2, "complex": True})
 
 
-@_SPLICE.vjp(0)
-def _(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
+def _splice_base(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
     if isinstance(g, Tensor):
         return _SPLICE.call(g, xp.zeros_like(_replay(xp, g, chain)), chain)
     return _splice_forward(xp, g, 0, chain)
 
 
-@_SPLICE.vjp(1)
-def _(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
+def _splice_part(xp: Any, g: Any, _y: Any, _base: Any, _part: Any, chain: Any = ()) -> Any:
     return _replay(xp, g, chain)
+
+
+_SPLICE.vjp(0)(_splice_base)
+_SPLICE.vjp(1)(_splice_part)
 
 
 def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., Tensor]:

@@ -11,26 +11,218 @@ from resilin.core.api import convert, indexing, math, neural, reducing, shaping
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random
-from resilin.core.ops.registry import OPS
+from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Size, Tensor, wrap
 
-_MATH = """exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin
-acos atan atan2 floor ceil trunc sign isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor
-logical_not maximum minimum remainder fmod mul multiply add sub subtract div divide true_divide floor_divide bitwise_and
-bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift pow abs absolute angle conj round frac clamp
-clip lerp addcmul addcdiv matmul mm bmm mv dot outer addmm baddbmm equal isclose allclose nan_to_num""".split()
-_REDUCE = """sum mean prod max min amax amin argmax argmin any all count_nonzero var std logsumexp norm cumsum
-cumprod""".split()
-_SHAPE = """reshape view view_as reshape_as flatten unflatten ravel transpose permute movedim t unsqueeze squeeze expand
-expand_as broadcast_to repeat tile repeat_interleave split chunk narrow select unbind flip roll diagonal diag tril triu
-clone contiguous""".split()
-_INDEX = """gather take_along_dim scatter_add scatter index_select index_add masked_select masked_fill nonzero sort
-argsort topk kthvalue median unique bincount""".split()
-_NEURAL = "softmax log_softmax relu sigmoid".split()
-_IN_PLACE = """exp log sqrt rsqrt reciprocal neg sin cos tanh floor ceil trunc sign round abs add sub mul div
-floor_divide remainder pow clamp lerp addcmul addcdiv maximum minimum scatter_add scatter index_add masked_fill relu
-sigmoid bitwise_and bitwise_or bitwise_xor logical_not nan_to_num tril triu cumsum square expm1 log1p clip fmod""".split()
+_MATH = [
+    "exp",
+    "expm1",
+    "exp2",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "square",
+    "neg",
+    "negative",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "floor",
+    "ceil",
+    "trunc",
+    "sign",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    "maximum",
+    "minimum",
+    "remainder",
+    "fmod",
+    "mul",
+    "multiply",
+    "add",
+    "sub",
+    "subtract",
+    "div",
+    "divide",
+    "true_divide",
+    "floor_divide",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_not",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "pow",
+    "abs",
+    "absolute",
+    "angle",
+    "conj",
+    "round",
+    "frac",
+    "clamp",
+    "clip",
+    "lerp",
+    "addcmul",
+    "addcdiv",
+    "matmul",
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "outer",
+    "addmm",
+    "baddbmm",
+    "equal",
+    "isclose",
+    "allclose",
+    "nan_to_num",
+]
+_REDUCE = [
+    "sum",
+    "mean",
+    "prod",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "count_nonzero",
+    "var",
+    "std",
+    "logsumexp",
+    "norm",
+    "cumsum",
+    "cumprod",
+]
+_SHAPE = [
+    "reshape",
+    "view",
+    "view_as",
+    "reshape_as",
+    "flatten",
+    "unflatten",
+    "ravel",
+    "transpose",
+    "permute",
+    "movedim",
+    "t",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "expand_as",
+    "broadcast_to",
+    "repeat",
+    "tile",
+    "repeat_interleave",
+    "split",
+    "chunk",
+    "narrow",
+    "select",
+    "unbind",
+    "flip",
+    "roll",
+    "diagonal",
+    "diag",
+    "tril",
+    "triu",
+    "clone",
+    "contiguous",
+]
+_INDEX = [
+    "gather",
+    "take_along_dim",
+    "scatter_add",
+    "scatter",
+    "index_select",
+    "index_add",
+    "masked_select",
+    "masked_fill",
+    "nonzero",
+    "sort",
+    "argsort",
+    "topk",
+    "kthvalue",
+    "median",
+    "unique",
+    "bincount",
+]
+_NEURAL = ["softmax", "log_softmax", "relu", "sigmoid"]
+_IN_PLACE = [
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "neg",
+    "sin",
+    "cos",
+    "tanh",
+    "floor",
+    "ceil",
+    "trunc",
+    "sign",
+    "round",
+    "abs",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "floor_divide",
+    "remainder",
+    "pow",
+    "clamp",
+    "lerp",
+    "addcmul",
+    "addcdiv",
+    "maximum",
+    "minimum",
+    "scatter_add",
+    "scatter",
+    "index_add",
+    "masked_fill",
+    "relu",
+    "sigmoid",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "logical_not",
+    "nan_to_num",
+    "tril",
+    "triu",
+    "cumsum",
+    "square",
+    "expm1",
+    "log1p",
+    "clip",
+    "fmod",
+]
 _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
@@ -61,8 +253,8 @@ def _attach() -> None:
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy
     tensor.__reduce_ex__ = _reduce_ex
-    setattr(Parameter, "__repr__", _parameter_text)
-    setattr(Parameter, "__str__", _parameter_text)
+    parameter: Any = Parameter
+    parameter.__repr__ = parameter.__str__ = _parameter_text
     _attach_operators(tensor)
 
 
@@ -200,7 +392,7 @@ def _rebuild(kind: type, array: Any, where: str, requires_grad: bool) -> Tensor:
 
 def _fill_namespace() -> None:
     """What rules need of `TENSOR_XP` beside the ops."""
-    from_ops: Any = engine.TENSOR_XP
+    from_ops: Any = TENSOR_XP
     from_ops.where = indexing.where
     from_ops.concat = shaping.cat
     from_ops.zeros_like, from_ops.ones_like, from_ops.full_like = (

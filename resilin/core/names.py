@@ -254,6 +254,4 @@ float, double, half, cfloat, cdouble = float32, float64, float16, complex64, com
 int, long, short = int32, int64, int16
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
-__all__ = [  # noqa: F822 - PLE0604: computed, so that the list cannot forget a name
-    name for name in globals() if not name.startswith("_") and name != "annotations"
-]
+__all__ = [name for name in globals() if not name.startswith("_") and name != "annotations"]

@@ -1,14 +1,14 @@
 """Random numbers: counter-based (Philox4x32-10), so a draw is a pure function of (seed, stream, offset).
 
-A `Generator` is a seed and an offset; every draw moves the offset by the counter blocks it takes. `keyed(*ids)` replaces
-the stream while it lasts: inside, draw number n depends on (seed, ids, n) alone and the outer offset stands still. The
-default generator is one per thread (each thread of a process starts from the process's seed).
+A `Generator` is a seed and an offset; every draw moves the offset by the counter blocks it takes. `keyed(*ids)`
+replaces the stream while it lasts: inside, draw number n depends on (seed, ids, n) alone and the outer offset stands
+still. The default generator is one per thread (each thread of a process starts from the process's seed).
 """
 
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ class Generator:
 
     def seed(self) -> int:
         """Start anew from a seed of the operating system, and return it."""
-        self.manual_seed(secrets.randbits(63))
+        self.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
         return self._seed
 
     def initial_seed(self) -> int:
@@ -81,7 +81,7 @@ class Generator:
         return philox.normal(*self.take(count + count % 2, dtype), shape, dtype)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Any:
-        """Integers in [low, high), int64. 64 random bits are scaled, so the bias is below 2**-32 for any 32-bit range."""
+        """Integers in [low, high), int64. 64 random bits are scaled: the bias is below 2**-32 for any 32-bit range."""
         count = math.prod(shape)
         words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
         span = high - low
@@ -135,7 +135,7 @@ def manual_seed(seed: int) -> Generator:
 
 def seed() -> int:
     """Seed from the operating system; returns the seed."""
-    return manual_seed(secrets.randbits(63)).initial_seed()
+    return manual_seed(int.from_bytes(os.urandom(8), "little") >> 1).initial_seed()
 
 
 def initial_seed() -> int:
@@ -177,7 +177,7 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
 
 
 def _mix(stream: int, ids: tuple[int, ...]) -> int:
-    """A stream number for `ids` inside `stream`: SplitMix64's finalizer over each in turn. Never 0, the plain stream."""
+    """A stream number for `ids` inside `stream`: SplitMix64's finalizer over each in turn. Never 0, the plain one."""
     state = (stream ^ (0x9E3779B97F4A7C15 * (len(ids) + 1))) & _MASK
     for part in ids:
         state = (state + (int(part) & _MASK) + 0x9E3779B97F4A7C15) & _MASK

@@ -208,7 +208,7 @@ def _placed(tensor: Tensor, saved_on: str, map_location: Any) -> Tensor:
     if isinstance(map_location, dict):
         target = map_location.get(saved_on)
     target = saved_on if target is None else target
-    return tensor if str(target) == "cpu" else tensor.to(target)  # type: ignore[no-any-return]
+    return tensor if str(target) == "cpu" else tensor.to(target)
 
 
 _RESTORE: dict[str, Callable[[Any, list[Tensor]], Any]] = {

@@ -1,8 +1,8 @@
 """The op tests that the registry generates: every declared op on every sample, by its facts.
 
-`cases()` lists them for pytest's parametrize; `check_*` run one. The forward is compared with the declared reference, the
-gradient and the gradient's gradient with finite differences along random directions in float64 (complex128 where the op
-claims it), every fused kernel with its declared form.
+`cases()` lists them for pytest's parametrize; `check_*` run one. The forward is compared with the declared reference,
+the gradient and the gradient's gradient with finite differences along random directions in float64 (complex128 where
+the op claims it), every fused kernel with its declared form.
 """
 
 from __future__ import annotations

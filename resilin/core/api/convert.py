@@ -8,32 +8,13 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.device import CPU, device
-from resilin.core.ops.registry import op
 from resilin.core.ops.shape import astype
-from resilin.core.tensor import Tensor, wrap
-
-
-@op(complex=True, order=0)
-def transfer(xp, x, source=None, target=None):
-    """A copy on another device."""
-    return target.backend.from_host(source.backend.to_host(x), target.index or 0)
-
-
-@transfer.vjp
-def _(xp, g, _y, _x, source=None, target=None):
-    if isinstance(g, Tensor):
-        return _move(g, source)
-    return source.backend.from_host(target.backend.to_host(g), source.index or 0)
-
-
-def _move(self: Tensor, target: device) -> Tensor:
-    moved: Tensor = transfer.call(self, self._dev, target)
-    moved._dev = target
-    return moved
+from resilin.core.ops.transfer import move
+from resilin.core.tensor import Tensor
 
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy=True`."""
+    """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy`."""
     kwargs.pop("non_blocking", None)
     kwargs.pop("memory_format", None)
     copy = kwargs.pop("copy", False)
@@ -53,10 +34,10 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             raise TypeError(f"to(): expected a dtype, device or Tensor, got {type(value).__name__}")
     out = self
     if dev is not None and device(dev) is not self._dev:
-        out = _move(out, device(dev))
+        out = move(out, device(dev))
     if dtype is not None and dtypes.to_numpy(dtype) != out._array.dtype:
         out = _cast(out, dtypes.to_numpy(dtype))
-    return out.clone() if copy and out is self else out  # type: ignore[no-any-return]
+    return out.clone() if copy and out is self else out
 
 
 def _cast(self: Tensor, target: Any) -> Tensor:
@@ -101,7 +82,7 @@ CASTS = {
 
 def cpu(self: Tensor) -> Tensor:
     """`to("cpu")`."""
-    return self if self._dev is CPU else _move(self, CPU)
+    return self if self._dev is CPU else move(self, CPU)
 
 
 def cuda(self: Tensor, device: Any = None) -> Tensor:
@@ -140,7 +121,7 @@ def text(self: Tensor) -> str:
     if array.size == 0 and array.shape != (0,):
         suffix.append(f"size={tuple(array.shape)}")
     usual = array.dtype == dtypes.default_np() or array.dtype in (np.dtype(np.int64), np.dtype(np.bool_))
-    if not usual or array.size == 0 and array.dtype != dtypes.default_np():
+    if not usual or (array.size == 0 and array.dtype != dtypes.default_np()):
         suffix.append(f"dtype=resilin.{self.dtype.name}")
     if self._node is not None:
         suffix.append(f"grad_fn=<{self._node.name()}>")
@@ -178,12 +159,12 @@ def _number_format(array: Any) -> Any:
         low, high, whole = float(finite.min()), float(finite.max()), bool(np.all(finite == np.ceil(finite)))
     if scientific is None:
         scientific = high / low > 1000 or high > 1e8 or low < 1e-4 if not whole else high > 1e8
-    if scientific:
-        one = lambda v: f"{v:.{precision}e}"  # noqa: E731
-    elif whole:
-        one = lambda v: f"{v:.0f}." if np.isfinite(v) else f"{v:.0f}"  # noqa: E731
-    else:
-        one = lambda v: f"{v:.{precision}f}"  # noqa: E731
+    style = f".{precision}e" if scientific else ".0f" if whole else f".{precision}f"
+    mark = "." if whole and not scientific else ""
+
+    def one(v: Any) -> str:
+        return f"{v:{style}}{mark if np.isfinite(v) else ''}"
+
     shown = array if array.size <= _OPTIONS["threshold"] else finite[:1000]
     width = max((len(one(v)) for v in shown.reshape(-1)), default=0)
     return (lambda v: one(v).rjust(width)) if array.ndim else one

@@ -13,17 +13,19 @@ from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
-exp, expm1, exp2, log, log1p, log2, log10 = (OPS[n].call for n in "exp expm1 exp2 log log1p log2 log10".split())
-sqrt, rsqrt, reciprocal, square, neg = (OPS[n].call for n in "sqrt rsqrt reciprocal square negative".split())
-sin, cos, tan, sinh, cosh, tanh = (OPS[n].call for n in "sin cos tan sinh cosh tanh".split())
-asin, acos, atan, atan2 = (OPS[n].call for n in "arcsin arccos arctan arctan2".split())
-floor, ceil, trunc, sign = (OPS[n].call for n in "floor ceil trunc sign".split())
-isnan, isinf, isfinite, signbit = (OPS[n].call for n in "isnan isinf isfinite signbit".split())
-eq, ne, lt, le, gt, ge = (OPS[n].call for n in "equal not_equal less less_equal greater greater_equal".split())
-logical_and, logical_or, logical_xor, logical_not = (OPS[f"logical_{n}"].call for n in "and or xor not".split())
-maximum, minimum, remainder, fmod, mul = (OPS[n].call for n in "maximum minimum remainder fmod multiply".split())
+exp, expm1, exp2, log, log1p, log2, log10 = (
+    OPS[n].call for n in ["exp", "expm1", "exp2", "log", "log1p", "log2", "log10"]
+)
+sqrt, rsqrt, reciprocal, square, neg = (OPS[n].call for n in ["sqrt", "rsqrt", "reciprocal", "square", "negative"])
+sin, cos, tan, sinh, cosh, tanh = (OPS[n].call for n in ["sin", "cos", "tan", "sinh", "cosh", "tanh"])
+asin, acos, atan, atan2 = (OPS[n].call for n in ["arcsin", "arccos", "arctan", "arctan2"])
+floor, ceil, trunc, sign = (OPS[n].call for n in ["floor", "ceil", "trunc", "sign"])
+isnan, isinf, isfinite, signbit = (OPS[n].call for n in ["isnan", "isinf", "isfinite", "signbit"])
+eq, ne, lt, le, gt, ge = (OPS[n].call for n in ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
+logical_and, logical_or, logical_xor, logical_not = (OPS[f"logical_{n}"].call for n in ["and", "or", "xor", "not"])
+maximum, minimum, remainder, fmod, mul = (OPS[n].call for n in ["maximum", "minimum", "remainder", "fmod", "multiply"])
 multiply, negative = mul, neg
-_add, _subtract, _divide, _power = (OPS[n].call for n in "add subtract divide power".split())
+_add, _subtract, _divide, _power = (OPS[n].call for n in ["add", "subtract", "divide", "power"])
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
@@ -55,7 +57,7 @@ divide = true_divide = div
 
 def floor_divide(input: Any, other: Any) -> Tensor:
     """floor(input / other), in the operands' common dtype."""
-    if isinstance(input, Tensor) and input._rg or isinstance(other, Tensor) and other._rg:
+    if (isinstance(input, Tensor) and input._rg) or (isinstance(other, Tensor) and other._rg):
         return floor(_divide(input, other))
     return _without_grad(np.floor_divide, input, other)
 
@@ -201,8 +203,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         return products.matmul.call(input, other)
     except ValueError:
         raise RuntimeError(
-            f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied: the last dimension of the first "
-            "must equal the last but one of the second"
+            f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied: the last dimension of the "
+            "first must equal the last but one of the second"
         ) from None
 
 
@@ -270,7 +272,7 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
     low = float(limits.min) if neginf is None else neginf
     out = input.masked_fill(isnan(input), nan)
     out = out.masked_fill(eq(input, float("inf")), high)
-    return out.masked_fill(eq(input, float("-inf")), low)  # type: ignore[no-any-return]
+    return out.masked_fill(eq(input, float("-inf")), low)
 
 
 def is_tensor(obj: Any) -> bool:

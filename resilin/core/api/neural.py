@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core.api import reducing, shaping
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
+from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops import activation, attention, conv, loss, norm, random
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
@@ -85,9 +86,12 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation of input (N, C, H, W) or (C, H, W) with weight (O, C / groups, KH, KW). padding also "same", "valid"."""
+    """Cross-correlation of input (N, C, H, W) or (C, H, W) with weight (O, C / groups, KH, KW).
+
+    `padding` is a number, a pair, "same" or "valid".
+    """
     if input._array.ndim == 3:
-        return conv2d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)  # type: ignore[no-any-return]
+        return conv2d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
     x, w = input._array, weight._array
     if x.ndim != 4 or w.ndim != 4:
         raise RuntimeError(f"conv2d: expected 3D or 4D input and 4D weight, got {tuple(x.shape)} and {tuple(w.shape)}")
@@ -134,7 +138,7 @@ def max_pool2d(
     out = out if x is input else out.squeeze(0)
     if not return_indices:
         return out
-    index = wrap(conv.pool_kernel.max2d_forward(x._array, *window)[1], x._dev)
+    index = wrap(pool_kernel.max2d_forward(x._array, *window)[1], x._dev)
     return out, index if x is input else index.squeeze(0)
 
 
@@ -217,11 +221,11 @@ def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, e
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return input * scale.reshape(along) + shift.reshape(along)  # type: ignore[no-any-return]
+    return input * scale.reshape(along) + shift.reshape(along)
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """The rows of `weight` (num, D) at the integers `input`; row `padding_idx` gets no gradient. IndexError out of range."""
+    """The rows of `weight` (num, D) at `input`; row `padding_idx` gets no gradient. IndexError out of range."""
     index = input._array
     if index.dtype.kind not in "iu":
         raise RuntimeError(f"embedding: expected indices of an integer dtype, got {input.dtype}")
@@ -245,7 +249,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value over the last two dimensions; `scale` is 1 / sqrt(width) by default."""
+    """softmax(query @ key.T * scale + mask) @ value over the last two dimensions; `scale` None is 1 / sqrt(width)."""
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: give attn_mask or is_causal=True, not both")
     if enable_gqa:
@@ -276,7 +280,7 @@ def _plain_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, 
     p = softmax(scores, -1)
     if dropped is not None:
         p = random.apply_mask.call(p, dropped.astype(p._array.dtype, copy=False))
-    return p @ value  # type: ignore[no-any-return]
+    return p @ value
 
 
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
@@ -321,7 +325,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross entropy of logits (N, C, ...) or (C,) against class numbers (N, ...) or probabilities of the logits' shape."""
+    """Cross entropy of logits (N, C, ...) or (C,) against class numbers (N, ...) or probabilities (N, C, ...)."""
     check_reduction(reduction)
     if target._array.shape == input._array.shape and target._array.dtype.kind in "fV":
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
@@ -361,7 +365,7 @@ def _weighted(
         return total
     valid = classes != ignore
     if weights is None:
-        count = int(np.count_nonzero(valid))
+        count = float(np.count_nonzero(valid))
     else:
         count = float(weights[np.where(valid, classes, 0)][valid].sum())
     return total / count

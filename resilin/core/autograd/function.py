@@ -69,6 +69,9 @@ class FunctionNode(Node):
     """The node of a `Function`: runs its backward."""
 
     __slots__ = ("cls", "ctx", "shapes")
+    cls: type[Function]
+    ctx: FunctionCtx
+    shapes: list[tuple[tuple[int, ...], Any]]
 
     def name(self) -> str:
         """E.g. "MyFunctionBackward"."""
@@ -167,7 +170,7 @@ class Function:
             if id(out) in ctx._without_grad or not is_differentiable(out._array):
                 continue
             dirty = id(out) in ctx._dirty
-            target = out if dirty or not any(out is t for t in inputs) and out._node is None else out.detach()
+            target = out if dirty or (not any(out is t for t in inputs) and out._node is None) else out.detach()
             if dirty:
                 target._bump()
             target._node = node if len(outputs) == 1 else Pick(node, place)

@@ -87,7 +87,7 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """The Jacobian: for each output and input a tensor of shape output.shape + input.shape (nested tuples when several)."""
+    """The Jacobian: per output and input a tensor of shape output.shape + input.shape (nested tuples when several)."""
     with enable_grad():
         ins, single_in = _inputs(inputs, create_graph)
         outs, single_out = _outputs(func(*ins))

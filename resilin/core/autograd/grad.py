@@ -28,11 +28,11 @@ def grad(
 ) -> tuple[Any, ...]:
     """The gradients of the sum of `outputs` (weighted by `grad_outputs`) with respect to `inputs`; no `.grad` changes.
 
-    With `create_graph` they are differentiable. RuntimeError for an input that was not used, unless `allow_unused` (None
-    for it) or `materialize_grads` (zeros for it).
+    With `create_graph` they are differentiable. RuntimeError for an input that was not used, unless `allow_unused`
+    (None for it) or `materialize_grads` (zeros for it).
     """
     outs, ins = _tuple(outputs), _tuple(inputs)
-    seeds = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
+    seeds: tuple[Any, ...] = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
     for tensor in ins:
         if edge_of(tensor) is None:
             raise RuntimeError("One of the differentiated Tensors does not require grad")

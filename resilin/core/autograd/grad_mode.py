@@ -1,4 +1,4 @@
-"""Whether operations are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode`. One switch per thread."""
+"""Whether operations are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode`; per thread."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _inner(a: Any, b: Any) -> float:
 
 
 def check_direction(fn: Fn, inputs: Sequence[Tensor], *, eps: float, atol: float, rtol: float, seed: int = 0) -> None:
-    """Compare <vjp(w), d> with <w, (f(x + eps d) - f(x - eps d)) / (2 eps)> for random w and d. GradcheckError if off."""
+    """Compare <vjp(w), d> with <w, (f(x + eps d) - f(x - eps d)) / (2 eps)> for random w and d, or GradcheckError."""
     random = np.random.default_rng(seed)
     chosen = [t for t in inputs if t.requires_grad]
     with enable_grad():

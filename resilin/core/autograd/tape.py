@@ -42,6 +42,8 @@ class Node:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_pre",
         "dev",
         "edges",
         "freed",
@@ -57,8 +59,6 @@ class Node:
         "trace",
         "versions",
         "y",
-        "_pre",
-        "__weakref__",
     )
 
     def __init__(self, op: Any, impl: Any, dev: Any, edges: Any, metas: Any, needs: Any, params: Any) -> None:

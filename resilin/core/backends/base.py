@@ -1,4 +1,4 @@
-"""What a backend gives the engine. Register one with `resilin.core.device.register_backend`, also from outside the tree."""
+"""What a backend gives the engine. `resilin.core.device.register_backend` adds one, also from outside the tree."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
 def _scatter_add_zeros(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
     """Zeros of `shape` with `g` added at `index` along `axis`. What undoes take_along_axis."""
     out = np.zeros(shape, g.dtype)
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[Any] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     np.add.at(out, tuple(places), g)
     return out

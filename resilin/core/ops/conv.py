@@ -14,6 +14,8 @@ from resilin.core.kernels import conv2d as conv_kernel
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops.registry import op, override
 
+_backward: Any = conv_kernel.backward
+
 _PLAIN: tuple[Any, ...] = ((1, 1), (0, 0), (1, 1), 1)
 
 
@@ -42,7 +44,7 @@ override(
     "conv2d",
     "cpu",
     lambda xp, x, w, bias, *geometry: conv_kernel.forward(x, w, bias, *geometry),
-    lambda xp, needs, g, _y, x, w, _bias, *geometry: conv_kernel.backward(g, x, w, *geometry, needs),
+    lambda xp, needs, g, _y, x, w, _bias, *geometry: _backward(g, x, w, *geometry, needs),
 )
 
 

@@ -124,9 +124,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     target = to_array(value).dtype if dtype is None else dtypes.to_numpy(dtype)
-    return _finish(
-        np.full(shape_of((size,) if not isinstance(size, int) else (size,)), value, target), device, requires_grad
-    )
+    return _finish(np.full(shape_of((size,)), value, target), device, requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -190,8 +188,7 @@ def full_like(
 
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """real + 1j * imag, for two tensors of one floating point dtype."""
-    from_parts = real + imag * 1j
-    return from_parts
+    return real + imag * 1j
 
 
 def detached_view(source: Tensor, array: Any) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.core.ops.registry import op
 
-_ONE = {"elementwise": True, "complex": True}
+_ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
 
 def _pairs(r: Any) -> list[tuple[Any, ...]]:
@@ -457,15 +457,14 @@ floor, ceil, trunc, rint, sign = map(_flat, ("floor", "ceil", "trunc", "rint", "
 
 def _predicate(name: str, n: int) -> Any:
     """A comparison or test: bool result, no gradient."""
-    if n == 2:
 
-        def forward(xp, a, b):
-            return getattr(xp, name)(a, b)
-    else:
+    def two(xp, a, b):
+        return getattr(xp, name)(a, b)
 
-        def forward(xp, a):
-            return getattr(xp, name)(a)
+    def one(xp, a):
+        return getattr(xp, name)(a)
 
+    forward: Any = two if n == 2 else one
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}, elementwise."
     samples = _pairs if n == 2 else _any

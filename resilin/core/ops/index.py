@@ -88,7 +88,7 @@ def _(xp, h, _y, _g, shape=(), axis=0, index=None):
 def scatter(xp, x, value, index=None, axis=0):
     """`x` with `value` written at `index` along `axis`."""
     out = xp.array(x, copy=True)
-    places: list[Any] = list(xp.indices(index.shape, sparse=True))
+    places = list(xp.indices(index.shape, sparse=True))
     places[axis] = index
     out[tuple(places)] = value
     return out

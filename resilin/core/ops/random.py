@@ -104,7 +104,7 @@ def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that `input` holds (or `p`), else 0."""
     chance = input._array if p is None else p
-    if p is None and input._array.size and not (0 <= float(input._array.min()) and float(input._array.max()) <= 1):
+    if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
     drawn = pick(generator).uniform(input._array.shape) < chance
     return _made(drawn.astype(input._array.dtype), input._dev)
@@ -150,7 +150,7 @@ def fill_bernoulli(self: Tensor, p: float = 0.5, *, generator: Generator | None 
 def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:
     if scale != 1 or shift != 0:
         drawn = drawn * scale + shift
-    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))  # type: ignore[no-any-return]
+    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
 
 
 @op(samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])

@@ -21,7 +21,6 @@ of second derivatives.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +40,10 @@ TENSOR_XP = SimpleNamespace()  # the ops as an array namespace over Tensors
 
 
 class Impl:
-    """One implementation: `forward(xp, *arrays, *params)` and the joint `vjp(xp, needs, g, y, [residual,] *inputs, *params)`."""
+    """One implementation: `forward(xp, *arrays, *params)` and a joint rule.
+
+    The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one.
+    """
 
     __slots__ = ("forward", "residual", "vjp")
 
@@ -53,13 +55,11 @@ class Op:
     """A declared operation. `call(*tensors, *params)` runs and records it."""
 
     def __init__(self, name: str, forward: Rule, facts: dict[str, Any]) -> None:
-        arguments = list(inspect.signature(forward).parameters.values())[1:]
-        declared = sum(a.default is inspect.Parameter.empty for a in arguments)
+        names, defaults = _arguments(forward)
         self.name = name
         self.__doc__ = forward.__doc__
-        self.n: int = facts.pop("tensors", declared)
-        self.arguments = tuple(a.name for a in arguments)
-        self.defaults = tuple(a.default for a in arguments)
+        self.n: int = facts.pop("tensors", sum(d is _REQUIRED for d in defaults[1:]))
+        self.arguments, self.defaults = names[1:], defaults[1:]
         self.view: bool = facts.pop("view", False)
         self.outputs: int = facts.pop("outputs", 1)
         self.differentiable: bool = facts.pop("differentiable", True)
@@ -142,7 +142,7 @@ class Op:
         values = list(args)
         for name, default in zip(self.arguments[len(args) :], self.defaults[len(args) :], strict=True):
             value = kwargs.pop(name, default)
-            if value is inspect.Parameter.empty:
+            if value is _REQUIRED:
                 raise TypeError(f"{self.name}() needs argument {name!r}")
             values.append(value)
         if kwargs:
@@ -178,8 +178,22 @@ def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool
     OPS[name].override(device, forward, vjp, residual=residual)
 
 
+_REQUIRED: Any = object()  # stands for the default of an argument that has none
+
+
+def _arguments(fn: Rule) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Names and defaults of a function's positional arguments (and *rest), without inspect's cost at import."""
+    code: Any = fn.__code__
+    defaults = fn.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    padded = (_REQUIRED,) * (len(names) - len(defaults)) + defaults
+    if code.co_flags & 4:  # *rest
+        return code.co_varnames[: code.co_argcount + 1], (*padded, ())
+    return names, padded
+
+
 def _keeps_of(rule: Rule, n: int, skip: int) -> tuple[tuple[bool, ...], bool]:
-    names = list(inspect.signature(rule).parameters)
+    names = _arguments(rule)[0]
     keep_y = not names[skip if skip < 4 else 3].startswith("_")
     first = skip + 1
     return tuple(not name.startswith("_") for name in names[first : first + n]), keep_y

@@ -209,7 +209,7 @@ def concat(xp, arrays, axis=0, sizes=()):
 
 @concat.vjp_sequence
 def _(xp, needs, g, _x, axis=0, sizes=()):
-    parts: list[Any] = []
+    parts = []
     start = 0
     for need, size in zip(needs, sizes, strict=True):
         index = (slice(None),) * axis + (slice(start, start + size),)
@@ -233,7 +233,7 @@ def _(xp, needs, g, _x, axis=0):
 @op(outputs=0, complex=True, samples=lambda r: [(r(5, 3), 0, (2, 3)), (r(2, 6), 1, (1, 2, 3))])
 def split_parts(xp, x, axis=0, sizes=()):
     """Views of consecutive parts of the given sizes along `axis`."""
-    parts: list[Any] = []
+    parts = []
     start = 0
     for size in sizes:
         parts.append(x[(slice(None),) * axis + (slice(start, start + size),)])
