@@ -1,0 +1,46 @@
+"""`resilin`: the command line beside `elastic-run`. One file per subcommand, with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from resilin._base import env, log
+from resilin.errors import ResilinError
+from resilin.launcher import doctor, exit_codes, status, store
+
+_COMMANDS = {
+    "doctor": (doctor, "say what this machine and installation can do"),
+    "status": (status, "show the nodes and the generation of a running job"),
+    "store": (store, "serve the coordination store as a program of its own"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    result = argparse.ArgumentParser(
+        prog="resilin",
+        description="Tools beside elastic-run, which starts jobs.",
+        epilog=exit_codes.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, text) in _COMMANDS.items():
+        module.add_arguments(commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + "."))
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code."""
+    args = parser().parse_args(argv)
+    log.configure(env.get("LOGLEVEL", "WARNING") or "WARNING")
+    try:
+        return int(_COMMANDS[args.command][0].run(args))
+    except ResilinError as error:
+        print(f"resilin {args.command}: error: {error}", file=sys.stderr, flush=True)
+        return exit_codes.of(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
