@@ -125,8 +125,8 @@ class Control:
             self._poke()
             if self._thread is not None:
                 self._thread.join()
+            self._part()
             for peer in self._peers.values():
-                self._hang_up(peer, Frame.BYE, b"")
                 peer.sock.close()
             os.close(self._wake_r)
             os.close(self._wake_w)
@@ -134,6 +134,13 @@ class Control:
     def _poke(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_w, b"!")
+
+    def _part(self) -> None:
+        """Last words to every peer: why the group was aborted, or goodbye."""
+        kind = Frame.BYE if self._abort_text is None else Frame.ABORT
+        text = (self._abort_text or "").encode()[:_MAX_TEXT_BYTES]
+        for peer in self._peers.values():
+            self._hang_up(peer, kind, text)
 
     def _hang_up(self, peer: _Peer, kind: Frame, text: bytes) -> None:
         if peer.open and peer.sending.acquire(blocking=False):
@@ -164,9 +171,7 @@ class Control:
                 if not self._read(by_fd[fd]):
                     poller.unregister(fd)
             if self._abort_text is not None and not self._stop:
-                text = self._abort_text.encode()[:_MAX_TEXT_BYTES]
-                for peer in self._peers.values():
-                    self._hang_up(peer, Frame.ABORT, text)
+                self._part()
                 return
 
     def _crashed(self, error: BaseException) -> None:

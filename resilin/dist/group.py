@@ -41,7 +41,7 @@ from resilin.errors import (
 
 DEFAULT_TIMEOUT_S = 1800.0  # PyTorch's for CPU groups
 _HINT = "The group is aborted; inside elastic.run the step is redone, elsewhere restart this worker."
-_ABORT_NEWS_S = 0.25  # an abort seen in shared memory waits this long for its reason on the control channel
+_NEWS_S = 0.25  # an end seen in shared memory or on a data socket waits this long for its reason on the control channel
 
 Run = Callable[[Call], None]
 
@@ -80,7 +80,7 @@ class ProcessGroup:
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
         self._fate = threading.Lock()
         self._failure: BaseException | None = None  # guarded by _fate
-        self._failed = threading.Event()
+        self._news = threading.Event()  # set when the group failed or a peer is gone
         self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
         self._closed = False
         self._left: set[int] = set()
@@ -192,10 +192,12 @@ class ProcessGroup:
         except UsageError:
             raise
         except Aborted:
-            self._failed.wait(_ABORT_NEWS_S)
+            self._news.wait(_NEWS_S)
             self._fail(GroupAborted("the group was aborted by a peer"), explain=True)
             raise self._error(call) from None
         except (PeerLost, CollectiveTimeout) as error:
+            if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
+                self._news.wait(_NEWS_S)
             self._fail(error, explain=True)
             raise self._error(call) from None
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
@@ -219,7 +221,7 @@ class ProcessGroup:
             self._explain = explain
         lost = isinstance(error, PeerLost)
         self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
-        self._failed.set()
+        self._news.set()
         self._control.abort(_encode_reason(error, self._rank))
         self._mailbox.fail(self._error(None))
 
@@ -248,6 +250,7 @@ class ProcessGroup:
         self._left.add(rank)
         if goodbye:
             self.backend.peer_left(rank)
+            self._news.set()
         elif not self._closed:
             self._fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
 
@@ -305,16 +308,16 @@ class ProcessGroup:
     # --- end ---
 
     def close(self) -> None:
-        """Say goodbye to the peers and free sockets, memory and threads. Async work that still runs is aborted."""
+        """Say goodbye to the peers and free sockets, memory and threads. Collectives that still run are aborted."""
         with self._submitting:
             if self._closed:
                 return
             self._closed = True
-            busy = self._queued > 0
+            busy = self._queued > 0 or self._busy.locked()
             worker = self._worker
             self._tasks.put(None)
         if busy:
-            self.abort(GroupAborted(f"{self.title()}: closed with {self._queued} collectives in flight"))
+            self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
         if worker is not None:
             worker.join()
         _LIVE.discard(self)

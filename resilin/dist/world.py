@@ -188,8 +188,7 @@ def init_process_group(
             owned.append(store)
         elif init_method is not None:
             raise UsageError("init_process_group: give init_method or store, not both")
-        if rank < 0 or world_size < 1 or rank >= world_size:
-            raise UsageError(f"init_process_group: rank {rank} of world_size {world_size} is not possible")
+        _check_rank(rank, world_size)
         keys = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
         generation = env.get_int("RESILIN_GENERATION", 0) or 0
         name = group_name or "default"
@@ -280,21 +279,28 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
             rank = _integer("RANK")
         if world_size < 0:
             world_size = _integer("WORLD_SIZE")
+        _check_rank(rank, world_size)
         address = env.require("MASTER_ADDR", "init_method env:// needs the address of rank 0")
         return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
+    if url.scheme not in ("tcp", "file"):
+        raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
     rank = int(query["rank"][0]) if rank < 0 and "rank" in query else rank
     world_size = int(query["world_size"][0]) if world_size < 0 and "world_size" in query else world_size
     if rank < 0 or world_size < 1:
         raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
+    _check_rank(rank, world_size)
     if url.scheme == "tcp":
         if not url.hostname or url.port is None:
             raise UsageError(f"init_process_group: expected tcp://host:port, got {init_method!r}")
         return TCPStore(url.hostname, url.port, None, rank == 0, limit), rank, world_size
-    if url.scheme == "file":
-        if not url.path:
-            raise UsageError(f"init_process_group: expected file:///path, got {init_method!r}")
-        return FileStore(url.path, world_size, limit), rank, world_size
-    raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
+    if not url.path:
+        raise UsageError(f"init_process_group: expected file:///path, got {init_method!r}")
+    return FileStore(url.path, world_size, limit), rank, world_size
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if rank < 0 or world_size < 1 or rank >= world_size:
+        raise UsageError(f"init_process_group: rank {rank} of world_size {world_size} is not possible")
 
 
 def _integer(name: str) -> int:

@@ -212,9 +212,9 @@ def gather_and_scatter_use_the_root(rank: int, size: int) -> None:
 def all_to_all_exchanges_even_and_uneven_parts(rank: int, size: int) -> None:
     dtype = np.dtype(np.float32)
     for count in (0, 1, 40, 9000):
-        output = np.zeros((size * count, 2), dtype)
-        dist.all_to_all_single(output, np.full((size * count, 2), rank, dtype))
-        same(output, np.repeat(np.arange(size), count * 2).reshape(-1, 2).astype(dtype))
+        rows = np.zeros((size * count, 2), dtype)
+        dist.all_to_all_single(rows, np.full((size * count, 2), rank, dtype))
+        same(rows, np.repeat(np.arange(size), count * 2).reshape(-1, 2).astype(dtype))
     sends = [rank + r for r in range(size)]
     receives = [r + rank for r in range(size)]
     output = np.zeros(sum(receives), dtype)

@@ -19,7 +19,8 @@ from resilin._base.threads import OwnedThread
 from resilin.core import memory
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import ProcessGroup, connect
-from resilin.dist.world import use_group
+from resilin.dist.kv import FileStore
+from resilin.dist.world import set_default_group, use_group
 from resilin.errors import UsageError
 
 TRANSPORTS = ("shm", "unix", "tcp")
@@ -98,6 +99,19 @@ def run_ranks(
     return outcome
 
 
+def join_from_environment(timeout_s: float = 20.0) -> ProcessGroup:
+    """In a process of `start_ranks`: form a group over TEST_TRANSPORT and make it the default group."""
+    rank, size = env.get_int("RANK", 0) or 0, env.get_int("WORLD_SIZE", 1) or 1
+    here = listener(env.get("TEST_TRANSPORT", "shm") or "shm")
+    path = env.require("TEST_INIT_METHOD", "start_ranks sets it").removeprefix("file://")
+    with FileStore(path, timeout=timeout_s) as store:
+        store.set(str(rank), here.describe())
+        endpoints = [value.decode() for value in store.multi_get([str(peer) for peer in range(size)])]
+        group = connect(here, endpoints, rank, group_name="test", generation=1, timeout_s=timeout_s)
+    set_default_group(group)
+    return group
+
+
 class RankProcess:
     """One rank as a real process running `source` with `python -c`; its output is captured."""
 
@@ -105,6 +119,7 @@ class RankProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-c", source, *args],
             env=env.snapshot(overrides),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -428,7 +428,9 @@ class ShmBackend:
     def close(self) -> None:
         """See Backend."""
         self._stop(_LEFT, self._rank)
-        self._segment = None  # unmapped with its last user
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
         self._stage.close()
         with self._changed:
             early, self._early = self._early, []

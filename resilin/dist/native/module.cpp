@@ -116,6 +116,7 @@ NB_MODULE(_native, m) {
         .def("late", &Segment::late)
         .def("aborted", &Segment::aborted)
         .def("abort", &Segment::abort)
+        .def("close", &Segment::close)
         .def("add_arena", &Segment::add_arena, nb::arg("rank"), nb::arg("id"), nb::arg("fd"), nb::arg("size"), Release())
         .def("view", [](Segment &s, int rank, uint64_t id, uint64_t offset, size_t size) {
             return view(s.address(rank, id, offset, size), size, true);

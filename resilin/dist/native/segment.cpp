@@ -69,9 +69,15 @@ Segment::Segment(int fd, int rank, int ranks, bool create) : rank_(rank), ranks_
     }
 }
 
-Segment::~Segment() {
+Segment::~Segment() { close(); }
+
+void Segment::close() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (!header_) return;
     munmap(header_, size_);
+    header_ = nullptr;
     for (auto &[key, where] : arenas_) munmap(where.first, where.second);
+    arenas_.clear();
 }
 
 void Segment::wake() {
@@ -81,6 +87,8 @@ void Segment::wake() {
 }
 
 void Segment::abort(uint32_t code, int rank) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (!header_) return;
     uint64_t none = 0;
     header_->abort.compare_exchange_strong(none, uint64_t{code} << 32 | static_cast<uint32_t>(rank + 1));
     header_->event.fetch_add(1, std::memory_order_seq_cst);
@@ -205,6 +213,10 @@ bool Segment::add_arena(int rank, uint64_t id, int fd, size_t size) {
     if (at == MAP_FAILED) return false;
     madvise(at, size, MADV_HUGEPAGE); // advice: without huge pages for shared memory nothing is lost
     const std::lock_guard<std::mutex> guard(mutex_);
+    if (!header_) {
+        munmap(at, size);
+        return false;
+    }
     auto &entry = arenas_[{rank, id}];
     if (entry.first) munmap(entry.first, entry.second);
     entry = {static_cast<char *>(at), size};

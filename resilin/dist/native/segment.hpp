@@ -74,7 +74,7 @@ class Segment {
     int mismatched() const { return mismatched_; }            // after MISMATCH: a rank that differs from rank 0
     std::pair<int, uint64_t> missing() const { return missing_; } // after MISSING: rank and arena
     std::vector<int> late() const;                            // ranks that have not entered the current barrier
-    uint64_t aborted() const { return header_->abort.load(std::memory_order_acquire); }
+    uint64_t aborted() const { return header_->abort.load(std::memory_order_acquire); } // 0, or as in Header
     void abort(uint32_t code, int rank);
 
     // map a peer's arena of `size` bytes behind `fd` (stays the caller's); false when the file is shorter
@@ -82,8 +82,8 @@ class Segment {
     // address of [offset, offset + size) of a peer's arena, or null when it is not mapped or too short
     char *address(int rank, uint64_t id, uint64_t offset, size_t size);
 
-    int rank() const { return rank_; }
-    int ranks() const { return ranks_; }
+    // unmap everything; no collective call is running. `abort` and `add_arena` do nothing from now on.
+    void close();
 
   private:
     Status wait(uint64_t number, double deadline, double spin_s);
@@ -100,7 +100,7 @@ class Segment {
 
     int rank_, ranks_;
     size_t size_;
-    Header *header_;
+    Header *header_; // null after close: guarded by mutex_
     Slot *slots_;
     uint64_t count_ = 0; // barriers entered
     uint64_t round_ = 0; // descriptors published

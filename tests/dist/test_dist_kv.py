@@ -1,0 +1,198 @@
+"""The key-value stores behind `init_process_group`, and the ways to initialise."""
+
+import threading
+
+import pytest
+
+from resilin import dist
+from resilin.errors import CollectiveTimeout, DistError, DistNetworkError, DistStoreError, HandshakeError, UsageError
+from resilin.store.memory import MemoryStore
+from resilin.testing.ranks import start_ranks
+
+
+@pytest.fixture(params=["hash", "file", "tcp", "tcp client", "prefix", "coordination"])
+def store(request, tmp_path):
+    opened = []
+
+    def keep(thing):
+        opened.append(thing)
+        return thing
+
+    if request.param == "hash":
+        yield keep(dist.HashStore(timeout=5.0))
+    elif request.param == "file":
+        yield keep(dist.FileStore(tmp_path / "store", timeout=5.0))
+    elif request.param.startswith("tcp"):
+        server = keep(dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=5.0))
+        yield keep(dist.TCPStore("127.0.0.1", server.port, timeout=5.0)) if "client" in request.param else server
+    elif request.param == "prefix":
+        yield dist.PrefixStore("job", keep(dist.HashStore(timeout=5.0)))
+    else:
+        memory = keep(MemoryStore())
+        yield keep(dist.CoordinationStore(memory, timeout=5.0))
+    for thing in reversed(opened):
+        thing.close()
+
+
+def test_what_is_set_is_got(store):
+    store.set("a", b"1")
+    store.set("b", "text")
+    assert (store.get("a"), store.get("b")) == (b"1", b"text")
+    store.multi_set(["c", "d"], [b"\0\xff", b""])
+    assert store.multi_get(["c", "d"]) == [b"\0\xff", b""]
+    assert store.list_keys() == ["a", "b", "c", "d"]
+    assert store.num_keys() == 4
+    assert store.delete_key("a")
+    assert not store.delete_key("a")
+    assert store.check(["b"])
+    assert not store.check(["a", "b"])
+
+
+def test_counters_and_comparisons(store):
+    assert store.add("n", 2) == 2
+    assert store.add("n", -5) == -3
+    assert store.get("n") == b"-3"
+    assert store.compare_set("k", "", "first") == b"first"
+    assert store.compare_set("k", "wrong", "second") == b"first"
+    assert store.compare_set("k", "first", "second") == b"second"
+    assert store.compare_set("missing", "x", "y") == b"x"
+    store.append("k", "!")
+    assert store.get("k") == b"second!"
+
+
+def test_waiting_ends_when_the_key_comes(store):
+    writer = threading.Timer(0.05, store.set, ["late", b"here"])
+    writer.start()
+    assert store.get("late") == b"here"
+    writer.join()
+    store.wait(["late"], 0.1)
+
+
+def test_a_late_key_is_named(store):
+    store.set("there", b"")
+    with pytest.raises(DistStoreError, match=r"no value for .*never'"):
+        store.wait(["there", "never"], 0.05)
+
+
+def test_concurrent_adds_all_count(store):
+    threads = [threading.Thread(target=lambda: [store.add("n", 1) for _ in range(10)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.add("n", 0) == 40
+
+
+def test_the_last_user_removes_the_file(tmp_path):
+    path = tmp_path / "store"
+    one, two = dist.FileStore(path), dist.FileStore(path)
+    one.close()
+    assert path.exists()
+    two.close()
+    assert not path.exists()
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    path = tmp_path / "store"
+    path.write_text("not ours")
+    with pytest.raises(DistStoreError, match="not a resilin file store"):
+        dist.FileStore(path)
+
+
+def test_a_wrong_secret_is_refused():
+    with dist.TCPStore("127.0.0.1", 0, is_master=True, secret="right") as server, pytest.raises(HandshakeError):
+        dist.TCPStore("127.0.0.1", server.port, secret="wrong", timeout=2.0)
+
+
+def test_a_port_in_use_and_a_missing_server_are_said():
+    with dist.TCPStore("127.0.0.1", 0, is_master=True) as server:
+        with pytest.raises(DistNetworkError, match=f"cannot listen on 127.0.0.1:{server.port}: Address already in use"):
+            dist.TCPStore("127.0.0.1", server.port, is_master=True)
+        port = server.port
+    with pytest.raises(DistStoreError, match="is rank 0 running"):
+        dist.TCPStore("127.0.0.1", port, timeout=0.1)
+
+
+def test_workers_that_do_not_come_are_counted():
+    with pytest.raises(DistStoreError, match=r"1 of 3 workers connected within 0.1 s"):
+        dist.TCPStore("127.0.0.1", 0, 3, is_master=True, timeout=0.1)
+
+
+def test_init_names_the_ranks_that_never_came(tmp_path):
+    with pytest.raises(CollectiveTimeout, match=r"rank 1, rank 2 missing after 0.1 s") as caught:
+        dist.init_process_group(init_method=f"file://{tmp_path}/f", rank=0, world_size=3, timeout=0.1)
+    assert caught.value.ranks == {1, 2}
+    assert not dist.is_initialized()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backend": "nccl"}, "'nccl' is not available"),
+        ({"init_method": "http://x"}, "unknown init_method"),
+        ({"init_method": "tcp://127.0.0.1:1"}, "give rank and world_size"),
+        ({"init_method": "tcp://127.0.0.1", "rank": 0, "world_size": 1}, "expected tcp://host:port"),
+        ({"init_method": "file:///x", "rank": 2, "world_size": 2}, "rank 2 of world_size 2"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_work(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        dist.init_process_group(**arguments)
+
+
+def test_env_names_the_missing_variable(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="RANK is not set"):
+        dist.init_process_group()
+
+
+def test_without_a_group_every_call_says_so():
+    with pytest.raises(DistError, match="init_process_group"):
+        dist.get_rank()
+
+
+def test_a_world_of_one_works(tmp_path):
+    dist.init_process_group(init_method=f"file://{tmp_path}/f", rank=0, world_size=1)
+    try:
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "cpu")
+        assert dist.get_process_group_ranks() == [0]
+        dist.barrier()
+        with pytest.raises(UsageError, match="destroy_process_group"):
+            dist.init_process_group(init_method=f"file://{tmp_path}/f", rank=0, world_size=1)
+    finally:
+        dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
+INIT = """
+import os
+import numpy as np
+from resilin import dist
+method, rank, size = os.environ["METHOD"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = None
+if method == "store":
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank == 0)
+    dist.init_process_group("cpu", store=store, rank=rank, world_size=size)
+elif method == "env":
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group(init_method=method + f"?rank={rank}&world_size={size}")
+total = np.array([rank + 1])
+dist.all_reduce(total)
+print(total[0])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("method", ["env", "tcp", "file", "store"])
+def test_processes_find_one_another(tmp_path, method):
+    with dist.TCPStore("127.0.0.1", 0, is_master=True) as probe:
+        port = str(probe.port)
+    url = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{tmp_path}/rendezvous"}.get(method, method)
+    for rank in start_ranks(2, INIT, str(tmp_path), METHOD=url, MASTER_ADDR="localhost", MASTER_PORT=port):
+        with rank:
+            code, out, err = rank.finish(30)
+            assert (code, out) == (0, "3\n"), err
