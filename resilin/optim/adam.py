@@ -21,6 +21,7 @@ class Adam(Optimizer):
     amsgrad:       divide by the largest second mean so far (Reddi et al., 2018).
     maximize:      follow the gradient upwards. foreach and fused are accepted: every step is one native call.
 
+    A complex parameter is treated as its real and imaginary parts.
     State per parameter, as in PyTorch: `step` (0-dim float32), `exp_avg`, `exp_avg_sq`, `max_exp_avg_sq` (amsgrad).
     """
 
@@ -38,6 +39,7 @@ class Adam(Optimizer):
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
+        self._complex = False  # whether any parameter is
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -55,6 +57,9 @@ class Adam(Optimizer):
                 raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
         if not all(0 <= beta < 1 for beta in group["betas"]):
             raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
+
+        if any(p.is_complex() for p in group["params"]):
+            self._complex = True
 
     def _update(self, group: Group) -> None:
         # nearly always one step: only parameters that had no gradient at times are behind
@@ -83,12 +88,17 @@ class Adam(Optimizer):
 
     def _apply(self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]]) -> None:
         beta1, beta2 = group["betas"]
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
+        moments = [[state[name]._array for state in states] for name in names]
+        lists = [[p._array for p in parameters], [p._grad._array for p in parameters], *moments]
+        if self._complex:
+            lists = [[part for array in arrays for part in _parts(array)] for arrays in lists]
         kernels.adam(
-            [p._array for p in parameters],
-            [p._grad._array for p in parameters],
-            [state["exp_avg"]._array for state in states],
-            [state["exp_avg_sq"]._array for state in states],
-            [state["max_exp_avg_sq"]._array for state in states] if group["amsgrad"] else None,
+            lists[0],
+            lists[1],
+            lists[2],
+            lists[3],
+            lists[4] if group["amsgrad"] else None,
             step=step,
             lr=float(group["lr"]),
             beta1=float(beta1),
@@ -100,6 +110,11 @@ class Adam(Optimizer):
         )
         for p in parameters:
             p._bump()
+
+
+def _parts(array: Any) -> tuple[Any, ...]:
+    """The real and imaginary parts of a complex array, as views; a real array alone."""
+    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
 
 
 class AdamW(Adam):

@@ -177,6 +177,22 @@ def test_hooks_run_before_and_after_a_step_until_removed():
     assert calls == ["before", "after", "after"]
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_complex_parameter_is_updated_as_its_two_parts(name):
+    rng = np.random.default_rng(0)
+    start, grads = rng.standard_normal((3, 2)), rng.standard_normal((4, 3, 2))
+    pairs = resilin.tensor(start).requires_grad_()
+    whole = resilin.tensor(start.view(np.complex128)[:, 0]).requires_grad_()
+    options = {"lr": 0.1, "weight_decay": 0.1, **({"amsgrad": True} if name != "SGD" else {"momentum": 0.9})}
+    optimizers = [getattr(optim, name)([param], **options) for param in (pairs, whole)]
+    for grad in grads:
+        pairs.grad, whole.grad = resilin.tensor(grad), resilin.tensor(grad.view(np.complex128)[:, 0])
+        for optimizer in optimizers:
+            optimizer.step()
+    found = whole.detach().numpy()
+    np.testing.assert_allclose(np.stack([found.real, found.imag], -1), pairs.detach().numpy(), rtol=1e-12)
+
+
 def test_repr_shows_the_options_of_each_group():
     text = repr(optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1))
     assert text.startswith("SGD (\nParameter Group 0\n    dampening: 0\n    lr: 0.1\n")
