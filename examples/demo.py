@@ -34,6 +34,7 @@ PATIENCE_S = 60.0  # longest silence of a training run before the demo gives up
 
 JOINED = re.compile(r"generation (\d+): rank (\d+) of (\d+), pid (\d+)")
 STEP = re.compile(r"epoch (\d+) step (\d+) loss (\S+) workers (\d+)")
+RECOVERED = re.compile(r"elastic-run: recovered in (\S+) ms")
 RESULT = re.compile(r"(test accuracy|weights sha256) (\S+)")
 
 
@@ -43,7 +44,7 @@ def plural(workers: int) -> str:
 
 
 class Screen:
-    """Lines that stay, and below them one line that is rewritten (on a terminal) or left out (elsewhere)."""
+    """Lines that stay; on a terminal, one line below them that is rewritten, elsewhere a line per tenth of the run."""
 
     def __init__(self, stream: IO[str], live: bool) -> None:
         self.stream, self.is_live = stream, live
@@ -55,11 +56,13 @@ class Screen:
         self.stream.write(f"{clear}{time.monotonic() - self._begin:5.1f} s  {text}\n")
         self.stream.flush()
 
-    def live(self, text: str) -> None:
-        """The line that is rewritten."""
+    def progress(self, done: int, total: int, text: str) -> None:
+        """Show `text`, the progress after `done` of `total` steps."""
         if self.is_live:
             self.stream.write(f"\r\x1b[K         {text}")
             self.stream.flush()
+        elif done * 10 // total > (done - 1) * 10 // total:
+            self.say(text)
 
 
 @dataclass
@@ -98,29 +101,35 @@ class Training:
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=EXAMPLES.parent,
             env={**os.environ, "RESILIN_LEDGER": str(book)},
         )
-        self._reader = threading.Thread(target=self._read, name="demo-reader")
-        self._reader.start()
+        # two pipes: what the launcher says must not end up in the middle of a worker's line
+        self._readers = [threading.Thread(target=self._read, args=(stream,)) for stream in self._streams()]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _streams(self) -> list[IO[str]]:
+        return [stream for stream in (self._process.stdout, self._process.stderr) if stream is not None]
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
             self._lines.put((time.monotonic(), line.rstrip()))
         self._lines.put(None)
 
     def lines(self) -> Iterator[tuple[float, str]]:
         """Every line with its time of arrival, until the run has ended."""
-        while True:
+        open_streams = len(self._readers)
+        while open_streams:
             try:
                 item = self._lines.get(timeout=PATIENCE_S)
             except queue.Empty:
                 raise SystemExit(self._failure(f"the training run said nothing for {PATIENCE_S:.0f} s")) from None
             if item is None:
-                break
+                open_streams -= 1
+                continue
             self.tail = [*self.tail[-19:], item[1]]
             yield item
         code = self._process.wait()
@@ -139,7 +148,10 @@ class Training:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._reader.join()
+        for reader in self._readers:
+            reader.join()
+        for stream in self._streams():
+            stream.close()
 
 
 @contextmanager
@@ -160,10 +172,10 @@ def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[flo
             if generation > run.generation:
                 run.generation, run.pids = generation, {}
             run.pids[rank] = pid
-        elif match := STEP.search(line):
+        if match := STEP.search(line):
             run.epoch, run.step, run.workers = int(match[1]), int(match[2]), int(match[4])
-            screen.live(run.bar(match[3]))
-        elif match := RESULT.search(line):
+            screen.progress(run.step + 1, run.epochs * run.steps_per_epoch, run.bar(match[3]))
+        if match := RESULT.search(line):
             run.results[match[1]] = match[2]
         on_change(at, line)
     return run
@@ -177,39 +189,32 @@ class Murder:
         self.at_step = run.epochs // 2 * run.steps_per_epoch + run.steps_per_epoch // 2
         self.killed_at = 0.0
         self._old_pids: set[int] = set()
-        self._old_generation = 0
         self._recovered = self._replaced = False
 
     def __call__(self, at: float, line: str) -> None:
         """Called with every line of the run."""
         if line.startswith("elastic-run: "):
             self.screen.say(line)
-        elif match := JOINED.search(line):
-            self._joined(rank=int(match[2]), pid=int(match[4]))
-        elif STEP.search(line):
-            self._stepped(at)
+        if RECOVERED.search(line) and self.killed_at and not self._recovered:
+            self._recovered = True
+            self.screen.say(
+                f"RECOVERED: the next step was committed {(at - self.killed_at) * 1e3:.0f} ms after the kill"
+            )
+        if match := JOINED.search(line):
+            self._joined(pid=int(match[4]))
+        if STEP.search(line) and not self.killed_at and self.run.step >= self.at_step and self.victim in self.run.pids:
+            self._kill()
 
-    def _joined(self, rank: int, pid: int) -> None:
+    def _joined(self, pid: int) -> None:
         if self.killed_at and pid not in self._old_pids:
             self._replaced = True
         if len(self.run.pids) == self.run.workers:
             pids = ", ".join(f"rank {rank} is process {pid}" for rank, pid in sorted(self.run.pids.items()))
             self.screen.say(f"generation {self.run.generation}: {pids}")
 
-    def _stepped(self, at: float) -> None:
-        if not self.killed_at:
-            if self.run.step >= self.at_step and self.victim in self.run.pids:
-                self._kill()
-        elif not self._recovered and self.run.generation > self._old_generation:
-            self._recovered = True
-            self.screen.say(
-                f"RECOVERED: step {self.run.step + 1} is committed by {plural(self.run.workers)}, "
-                f"{(at - self.killed_at) * 1e3:.0f} ms after the kill"
-            )
-
     def _kill(self) -> None:
         run, pid = self.run, self.run.pids[self.victim]
-        self._old_pids, self._old_generation = set(run.pids.values()), run.generation
+        self._old_pids = set(run.pids.values())
         self.killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         where = f"epoch {run.epoch + 1}, after step {run.step % run.steps_per_epoch + 1} of {run.steps_per_epoch}"
@@ -228,7 +233,7 @@ class Murder:
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; 0 when everything it promises was seen."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--victim", type=int, choices=(0, 1), default=1, help="rank of the worker to kill")
     args = parser.parse_args(argv)

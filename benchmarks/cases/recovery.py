@@ -65,8 +65,10 @@ def _in_place(library: Library, notes: Notes, model: Any, optimizer: Any, x: Any
                     with parallel.shard(shard):
                         cross_entropy(parallel(x[shard.indices]), y[shard.indices]).backward()
                 optimizer.step()
-                state.commit(plan)
-                notes.add("commit", *who, step=plan.step)
+                try:
+                    state.commit(plan)
+                finally:  # a commit that ends by WorldChanged has committed
+                    notes.add("commit", *who, step=plan.step)
 
     train(state)
 

@@ -12,9 +12,9 @@ import hashlib
 import os
 
 import digits
-import resilin.nn.functional as F
 
 import resilin as torch
+import resilin.nn.functional as F
 from resilin import elastic, nn
 from resilin.ddp import DistributedDataParallel as DDP
 

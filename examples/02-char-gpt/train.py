@@ -12,9 +12,9 @@ import argparse
 from pydoc_data.topics import topics
 
 import numpy as np
-import resilin.nn.functional as F
 
 import resilin as torch
+import resilin.nn.functional as F
 from resilin import elastic, nn
 from resilin.ddp import DistributedDataParallel as DDP
 
