@@ -59,8 +59,7 @@ class ShardBuffers:
             for slot, view in zip(spec.slots, flat.views, strict=True):
                 now, begin = self._floats[slot.param]._array, self._begin[slot.param]
                 np.subtract(now, begin, out=view, where=now != begin)
-            np.multiply(flat.array, flat.array.dtype.type(weight), out=flat.array)
-            partials.push(shard, flat)
+            partials.push(shard, flat, weight)
         if not ran or not self._others:
             return
         if self._end_others is None:

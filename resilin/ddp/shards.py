@@ -183,8 +183,7 @@ class ShardReducer:
         """The shard's gradients of `bucket` are all there: weight them, add them to the tree, start what is full."""
         work, bucket.work = bucket.work, None
         assert work is not None, "a bucket is completed once per shard"
-        np.multiply(work.array, work.array.dtype.type(shard.weight), out=work.array)
-        bucket.partials.push(shard.number, work)
+        bucket.partials.push(shard.number, work, shard.weight)
         if shard.number == self._run.stop - 1:
             while self._next < len(self._buckets) and self._buckets[self._next].work is None:
                 self._launch(self._buckets[self._next])

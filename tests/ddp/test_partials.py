@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets
 from resilin.ddp.flat import Flat, specs_of
-from resilin.ddp.partials import Partials, merges
+from resilin.ddp.partials import CHUNK_ELEMENTS, Partials, add_weighted, merges
 from resilin.dist import tree
 from resilin.dist.tree import Subtree
 
 PARAMS = [Tensor._wrap(np.zeros(3, np.float32))]
+WEIGHTS = np.random.default_rng(9).random(33).astype(np.float32)
 (SPEC,) = buckets.assign(specs_of([("p", PARAMS[0])]))
 
 
@@ -19,7 +20,7 @@ def naive(node: Subtree, leaves: list[np.ndarray]) -> np.ndarray:
     """The node's value by its definition."""
     children = node.children()
     if children is None:
-        return leaves[node.start]
+        return leaves[node.start] * WEIGHTS[node.start]
     return naive(children[0], leaves) + naive(children[1], leaves)
 
 
@@ -40,7 +41,7 @@ def test_partial_sums_equal_the_trees_nodes_bit_for_bit(shards: int, world: int,
             for shard in plan.run(rank):
                 flat = partials.take()
                 flat.array[...] = leaves[shard]
-                partials.push(shard, flat)
+                partials.push(shard, flat, float(WEIGHTS[shard]))
             parts = partials.parts()
             assert tuple(parts) == plan.subtrees(rank)
             for node, flat in parts.items():
@@ -52,3 +53,14 @@ def test_partial_sums_equal_the_trees_nodes_bit_for_bit(shards: int, world: int,
 def test_a_sum_is_completed_by_the_last_shard_under_it() -> None:
     assert merges(tree.plan(8, 1), 0) == {0: 0, 1: 1, 2: 0, 3: 2, 4: 0, 5: 1, 6: 0, 7: 3}
     assert merges(tree.plan(6, 2), 1) == {3: 0, 4: 0, 5: 1}
+
+
+def test_weighting_in_pieces_gives_the_bits_of_weighting_the_whole() -> None:
+    rng = np.random.default_rng(0)
+    for size in (0, 1, CHUNK_ELEMENTS, 2 * CHUNK_ELEMENTS + 7):
+        left, right = rng.standard_normal((2, size)).astype(np.float32)
+        for a, b in ((None, None), (0.3, None), (None, 0.7), (1 / 3, 1 / 7)):
+            whole = left * np.float32(1 if a is None else a) + right * np.float32(1 if b is None else b)
+            got = left.copy()
+            add_weighted(got, a, right, b)
+            assert np.array_equal(got, whole)
