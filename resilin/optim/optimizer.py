@@ -34,6 +34,10 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self._step_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._state_dict_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._state_dict_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._load_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._load_post_hooks: OrderedDict[int, Hook] = OrderedDict()
         if isinstance(params, set | frozenset):
             raise TypeError("parameters must be ordered, a set has no order: pass a list")
         entries: list[Any] = list(params)
@@ -99,11 +103,29 @@ class Optimizer:
         """Call `hook(optimizer, args, kwargs)` after each step."""
         return _add_hook(self._step_post_hooks, hook)
 
+    def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer)` before `state_dict()` collects."""
+        return _add_hook(self._state_dict_pre_hooks, hook)
+
+    def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` after it; what it returns (unless None) replaces the dict."""
+        return _add_hook(self._state_dict_post_hooks, hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` before loading; what it returns (unless None) is loaded instead."""
+        return _add_hook(self._load_pre_hooks, hook)
+
+    def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(optimizer)` after loading."""
+        return _add_hook(self._load_post_hooks, hook)
+
     def state_dict(self) -> dict[str, Any]:
         """`{"state": {number: {...}}, "param_groups": [...]}`: parameters are replaced by their numbers, in order.
 
         Tensors in it share memory with the optimizer's.
         """
+        for hook in list(self._state_dict_pre_hooks.values()):
+            hook(self)
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -112,10 +134,20 @@ class Optimizer:
             packed = {name: value for name, value in group.items() if name != "params"}
             groups.append({**packed, "params": [numbers[id(parameter)] for parameter in group["params"]]})
         state = {numbers[id(p)] if isinstance(p, Tensor) else p: dict(value) for p, value in self.state.items()}
-        return {"state": state, "param_groups": groups}
+        packed_state = {"state": state, "param_groups": groups}
+        for hook in list(self._state_dict_post_hooks.values()):
+            packed_state = hook(self, packed_state) or packed_state
+        return packed_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state. Raises UsageError when the groups do not match in size."""
+        for hook in list(self._load_pre_hooks.values()):
+            state_dict = hook(self, dict(state_dict)) or state_dict
+        self._load(state_dict)
+        for hook in list(self._load_post_hooks.values()):
+            hook(self)
+
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
         saved = list(state_dict["param_groups"])
         sizes, got = [len(group["params"]) for group in self.param_groups], [len(group["params"]) for group in saved]
         if sizes != got:
@@ -134,10 +166,6 @@ class Optimizer:
             parameter = parameters.get(number)
             key: Any = number if parameter is None else parameter
             self.state[key] = {name: _own_copy(value, name, parameter) for name, value in entry.items()}
-        self._forget_caches()
-
-    def _forget_caches(self) -> None:
-        """Called when `state` was replaced; subclasses drop what they derived from it."""
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]

@@ -102,6 +102,8 @@ def test_dotted_paths_find_members():
     assert net.get_submodule("body.1") is net.body[1]
     assert net.get_parameter("first.bias") is net.first.bias
     assert net.get_buffer("steps") is net.steps
+    net.set_submodule("body.0", nn.Tanh())
+    assert isinstance(net.body[0], nn.Tanh)
 
 
 def test_train_eval_apply_and_requires_grad_reach_the_whole_tree():

@@ -193,6 +193,24 @@ def test_a_complex_parameter_is_updated_as_its_two_parts(name):
     np.testing.assert_allclose(np.stack([found.real, found.imag], -1), pairs.detach().numpy(), rtol=1e-12)
 
 
+def test_state_hooks_see_and_replace_what_is_saved_and_loaded():
+    param = resilin.ones(1).requires_grad_()
+    optimizer, calls = optim.SGD([param], lr=0.1), []
+    optimizer.register_state_dict_pre_hook(lambda o: calls.append("collect"))
+    optimizer.register_state_dict_post_hook(lambda o, state: {**state, "note": 1})
+    state = optimizer.state_dict()
+    assert state["note"] == 1
+
+    def halve(o, state):
+        (group,) = state["param_groups"]
+        return {**state, "param_groups": [{**group, "lr": group["lr"] / 2}]}
+
+    optimizer.register_load_state_dict_pre_hook(halve)
+    optimizer.register_load_state_dict_post_hook(lambda o: calls.append(o.param_groups[0]["lr"]))
+    optimizer.load_state_dict(state)
+    assert calls == ["collect", 0.05]
+
+
 def test_repr_shows_the_options_of_each_group():
     text = repr(optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1))
     assert text.startswith("SGD (\nParameter Group 0\n    dampening: 0\n    lr: 0.1\n")

@@ -171,6 +171,13 @@ class Module:
             module = found
         return module
 
+    def set_submodule(self, target: str, module: Module) -> None:
+        """Put `module` at the dotted path `target`, whose parent must exist."""
+        path, _, name = target.rpartition(".")
+        if not name:
+            raise ValueError("set_submodule: the path must not be empty")
+        setattr(self.get_submodule(path), name, module)
+
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at the dotted path `target`."""
         path, _, name = target.rpartition(".")
@@ -321,6 +328,10 @@ class Module:
     def cpu(self) -> Self:
         """Move parameters and buffers to the CPU."""
         return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Self:
+        """Move parameters and buffers to a GPU (default: the first)."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """Replace the value of every parameter and buffer by `fn` of it; parameters keep their identity."""
