@@ -1,4 +1,6 @@
-"""Whole models learn, and go on with equal bits after a state_dict round trip."""
+"""Whole models learn, and go on with equal bits from a checkpoint."""
+
+import io
 
 import pytest
 
@@ -90,16 +92,19 @@ def test_a_model_learns(make):
 
 
 @pytest.mark.parametrize("make", [mlp, cnn, gpt])
-def test_training_goes_on_with_equal_bits_after_a_state_dict_round_trip(make):
+def test_training_goes_on_with_equal_bits_after_a_checkpoint(make):
     rng.manual_seed(2)
     model, x, target, optimizer = make()
     train(model, x, target, optimizer, 3)
     other, _, _, other_optimizer = make()
-    other.load_state_dict(model.state_dict())
-    other_optimizer.load_state_dict(optimizer.state_dict())
-    state = rng.get_rng_state()
+    file = io.BytesIO()
+    resilin.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": rng.get_rng_state()}, file)
+    file.seek(0)
+    saved = resilin.load(file)
+    other.load_state_dict(saved["model"])
+    other_optimizer.load_state_dict(saved["optimizer"])
     expected = train(model, x, target, optimizer, 3)
-    rng.set_rng_state(state)
+    rng.set_rng_state(saved["rng"])
     assert train(other, x, target, other_optimizer, 3) == expected
     for name, value in model.state_dict().items():
         assert other.state_dict()[name].numpy().tobytes() == value.numpy().tobytes(), name

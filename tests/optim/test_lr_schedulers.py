@@ -1,5 +1,7 @@
 """Schedulers against PyTorch's rates."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -42,13 +44,17 @@ def test_rates_and_momenta_equal_pytorchs(schedulers_case):
     assert scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]]
 
 
-def test_a_state_dict_round_trip_goes_on_with_equal_rates(schedulers_case):
+def test_a_checkpoint_goes_on_with_equal_rates(schedulers_case):
     optimizer, other = make_optimizer(), make_optimizer()
     scheduler = make_scheduler(schedulers_case["name"], schedulers_case["options"], optimizer)
     again = make_scheduler(schedulers_case["name"], schedulers_case["options"], other)
     walk(schedulers_case, scheduler, optimizer, 0, 7)
-    again.load_state_dict(scheduler.state_dict())
-    other.load_state_dict(optimizer.state_dict())
+    file = io.BytesIO()
+    resilin.save([scheduler.state_dict(), optimizer.state_dict()], file)
+    file.seek(0)
+    saved, saved_optimizer = resilin.load(file)
+    again.load_state_dict(saved)
+    other.load_state_dict(saved_optimizer)
     stop = len(schedulers_case["rates"]) - 1
     mine = walk(schedulers_case, scheduler, optimizer, 7, stop)
     assert mine.tolist() == walk(schedulers_case, again, other, 7, stop).tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import types
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -72,17 +71,17 @@ class MultiStepLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.milestones = Counter(milestones)
+        self.milestones = sorted(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """See the class."""
-        times = self.milestones.get(self.last_epoch, 0)
+        times = self.milestones.count(self.last_epoch)
         return [rate * self.gamma**times for rate in self._current()] if times else self._current()
 
     def _closed_form(self) -> list[float]:
-        passed = bisect_right(sorted(self.milestones.elements()), self.last_epoch)
+        passed = bisect_right(self.milestones, self.last_epoch)
         return [base * self.gamma**passed for base in self.base_lrs]
 
 
