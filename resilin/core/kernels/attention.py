@@ -12,6 +12,8 @@ from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
+_BLOCK = 64  # queries: smaller blocks skip more hidden keys, but BLAS is slow on small products
+
 _native_masked_softmax_ = kernel("masked_softmax_")
 _native_masked_softmax_backward_ = kernel("masked_softmax_backward_")
 
@@ -40,26 +42,62 @@ def forward(
     dropout_mask: (..., T, S), factors 0 or 1/(1-p) on the probabilities.
     """
     acc = compute_dtype(q.dtype)
-    s = np.matmul(q, k.swapaxes(-1, -2)).astype(acc, copy=False)
+    blocks = _blocks(q.shape[-2], k.shape[-2], causal)
+    s = _row_products(q, k, blocks).astype(acc, copy=False)
     added = _additive(mask, acc)
     if not _native_masked_softmax_(s, added, causal, scale):
         s = reference_masked_softmax(s, added, causal, scale)
     p = s.astype(q.dtype, copy=False)
     kept = p if dropout_mask is None else p * dropout_mask
-    return np.matmul(kept, v), Saved(q, k, v, p, causal, scale, dropout_mask)
+    y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    for a, b, seen in blocks:
+        np.matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
+    return y, Saved(q, k, v, p, causal, scale, dropout_mask)
 
 
 def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
     """Gradients (dq, dk, dv)."""
     q, k, v, p = saved.q, saved.k, saved.v, saved.p
-    kept = p if saved.dropout_mask is None else p * saved.dropout_mask
-    dv = np.matmul(kept.swapaxes(-1, -2), g)
-    dp = np.matmul(g, v.swapaxes(-1, -2))
+    blocks = _blocks(q.shape[-2], k.shape[-2], saved.causal)
+    ds = _row_products(g, v, blocks)
+    dv = np.empty(v.shape, v.dtype)
+    kept = p
     if saved.dropout_mask is not None:
-        dp *= saved.dropout_mask
-    if not _native_masked_softmax_backward_(dp, p, saved.causal, saved.scale):
-        dp = reference_softmax_backward(dp, p, saved.scale)
-    return np.matmul(dp, k), np.matmul(dp.swapaxes(-1, -2), q), dv
+        kept = p * saved.dropout_mask
+        ds *= saved.dropout_mask
+    _transposed_products(kept, g, blocks, dv)
+    if not _native_masked_softmax_backward_(ds, p, saved.causal, saved.scale):
+        ds = reference_softmax_backward(ds, p, saved.scale)
+    dq, dk = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
+    for a, b, seen in blocks:
+        np.matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
+    _transposed_products(ds, q, blocks, dk)
+    return dq, dk, dv
+
+
+def _blocks(T: int, S: int, causal: bool) -> list[tuple[int, int, int]]:
+    """(first query, last query + 1, keys they can see): with a causal mask, products with hidden keys are left out."""
+    if not causal or T != S or T < 2 * _BLOCK:
+        return [(0, T, S)]
+    return [(a, min(T, a + _BLOCK), min(T, a + _BLOCK)) for a in range(0, T, _BLOCK)]
+
+
+def _row_products(x: Array, y: Array, blocks: list[tuple[int, int, int]]) -> Array:
+    """x @ y.T, with zeros where a block of queries cannot see."""
+    out = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
+    for a, b, seen in blocks:
+        np.matmul(x[..., a:b, :], y[..., :seen, :].swapaxes(-1, -2), out=out[..., a:b, :seen])
+        out[..., a:b, seen:] = 0
+    return out
+
+
+def _transposed_products(weights: Array, x: Array, blocks: list[tuple[int, int, int]], out: Array) -> None:
+    """out = weights.T @ x, for each block of keys over the queries that can see it."""
+    if len(blocks) == 1:
+        np.matmul(weights.swapaxes(-1, -2), x, out=out)
+        return
+    for a, b, _ in blocks:
+        np.matmul(weights[..., a:, a:b].swapaxes(-1, -2), x[..., a:, :], out=out[..., a:b, :])
 
 
 def _additive(mask: Array | None, dtype: np.dtype[np.generic]) -> Array | None:

@@ -195,6 +195,22 @@ def test_attention(rand: Any, shape: tuple[int, ...], kind: str, dropout: bool) 
         np.testing.assert_allclose((found[i] * step).sum(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dropout", [True, False])
+def test_long_causal_attention_in_float32_equals_float64(rand: Any, dropout: bool) -> None:
+    B, H, T, D = 1, 2, 2 * attention._BLOCK + 3, 5
+    q, k, v, g = (rand(B, H, T, D) for _ in range(4))
+    drop = (rand(B, H, T, T) > 0) * np.float32(2) if dropout else None
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    wide_drop = None if drop is None else drop.astype(np.float64)
+    y, saved = attention.forward(q, k, v, None, True, 0.4, drop)
+    exact, exact_saved = attention.forward(*wide, None, True, 0.4, wide_drop)
+    hidden = np.where(np.tri(T, dtype=bool), 0, -np.inf)
+    np.testing.assert_allclose(exact, _attention_reference(*wide, hidden, False, 0.4, wide_drop), rtol=1e-10)
+    same(y, exact.astype(np.float32), 1e-5)
+    for fast, slow in zip(attention.backward(g, saved), attention.backward(g, exact_saved), strict=True):
+        same(fast, slow.astype(np.float32), 3e-5)
+
+
 def test_attention_of_a_query_without_keys_is_zero(rand: Any) -> None:
     q = rand(1, 1, 3, 4)
     mask = np.array([[True, True, False], [False, False, False], [True, False, False]])

@@ -24,8 +24,8 @@ template <> inline constexpr int type_number<int64_t> = NPY_INT64;
 template <> inline constexpr int type_number<uint32_t> = NPY_UINT32;
 template <> inline constexpr int type_number<uint16_t> = NPY_UINT16;
 
-// A borrowed array; `array` is null for None.
-struct Array {
+// An array argument as it is, for kernels that write into it; `array` is null for None.
+struct ExactArray {
     PyArrayObject *array = nullptr;
 
     explicit operator bool() const { return array != nullptr; }
@@ -42,10 +42,15 @@ struct Array {
     template <class T> bool is_or_none() const { return !array || is<T>(); }
     template <class T> bool is_writable() const { return is<T>() && PyArray_ISWRITEABLE(array); }
     template <class T> T *data() const { return array ? static_cast<T *>(PyArray_DATA(array)) : nullptr; }
-    bool same_shape(const Array &other) const {
+    bool same_shape(const ExactArray &other) const {
         return ndim() == other.ndim() &&
                PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(other.array), ndim());
     }
+};
+
+// An array argument that is only read: a strided one of a type with kernels is copied to a contiguous one.
+struct Array : ExactArray {
+    nb::object copy;
 };
 
 // A new array and a pointer to its elements.
@@ -58,7 +63,7 @@ template <class T> struct NewArray {
         if (!object.ptr()) throw nb::python_error();
         data = static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(object.ptr())));
     }
-    explicit NewArray(const Array &like) : NewArray(like.ndim(), PyArray_DIMS(like.array)) {}
+    explicit NewArray(const ExactArray &like) : NewArray(like.ndim(), PyArray_DIMS(like.array)) {}
     NewArray(std::initializer_list<npy_intp> dims, bool zeroed = false)
         : NewArray(static_cast<int>(dims.size()), dims.begin(), zeroed) {}
 };
@@ -79,16 +84,32 @@ class WithoutGil {
 } // namespace resilin
 
 namespace nanobind::detail {
+template <> struct type_caster<resilin::ExactArray> {
+    NB_TYPE_CASTER(resilin::ExactArray, const_name("numpy.ndarray | None"))
+    bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
+        if (!source.is_none() && !PyArray_Check(source.ptr())) return false;
+        value.array = source.is_none() ? nullptr : reinterpret_cast<PyArrayObject *>(source.ptr());
+        return true;
+    }
+    static handle from_cpp(const resilin::ExactArray &, rv_policy, cleanup_list *) noexcept { return handle(); }
+};
+
 template <> struct type_caster<resilin::Array> {
     NB_TYPE_CASTER(resilin::Array, const_name("numpy.ndarray | None"))
     bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
-        if (source.is_none()) {
-            value.array = nullptr;
-            return true;
+        if (!source.is_none() && !PyArray_Check(source.ptr())) return false;
+        value.array = source.is_none() ? nullptr : reinterpret_cast<PyArrayObject *>(source.ptr());
+        if (!value.array || PyArray_ISCARRAY_RO(value.array) || !has_kernels(PyArray_TYPE(value.array))) return true;
+        value.copy = steal(PyArray_FROM_OF(source.ptr(), NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED));
+        if (!value.copy.ptr()) {
+            PyErr_Clear(); // out of memory, most likely: the reference meets it again and says so
+            return false;
         }
-        if (!PyArray_Check(source.ptr())) return false;
-        value.array = reinterpret_cast<PyArrayObject *>(source.ptr());
+        value.array = reinterpret_cast<PyArrayObject *>(value.copy.ptr());
         return true;
+    }
+    static bool has_kernels(int type) {
+        return type == NPY_FLOAT32 || type == NPY_INT64 || type == NPY_UINT16;
     }
     static handle from_cpp(const resilin::Array &, rv_policy, cleanup_list *) noexcept { return handle(); }
 };

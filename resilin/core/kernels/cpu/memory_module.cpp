@@ -29,7 +29,7 @@ void install() {
 }
 
 // (arena id, byte offset of the first element), or None unless the whole array lies in one arena
-nb::object locate(Array a) {
+nb::object locate(ExactArray a) {
     if (a.size() == 0) return nb::none();
     auto *first = static_cast<const char *>(PyArray_DATA(a.array)), *low = first, *high = first;
     for (int i = 0; i < a.ndim(); i++) {

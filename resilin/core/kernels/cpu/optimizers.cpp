@@ -32,7 +32,7 @@ bool line_up(std::initializer_list<nb::handle> lists, std::vector<Piece> &pieces
             if (fast[k].is_none()) continue;
             PyObject *item = PySequence_Fast_GET_ITEM(fast[k].ptr(), i);
             if (!PyArray_Check(item)) return false;
-            const Array array{reinterpret_cast<PyArrayObject *>(item)};
+            const ExactArray array{reinterpret_cast<PyArrayObject *>(item)};
             if (k == 1 ? !array.is<float>() : !array.is_writable<float>()) return false; // gradients are only read
             if (k == 0)
                 piece.n = array.size();
