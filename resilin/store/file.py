@@ -68,9 +68,13 @@ class FileStore(Store):
         self._look_at = 0.0  # when to look at heartbeats next
         self._thread: OwnedThread | None = None
         self._closed = False
-        with self._synced(exclusive=True):
-            if self._journal.size_bytes == 0:
-                self._journal.replace(records.snapshot(self._state))
+        try:
+            with self._synced(exclusive=True):
+                if self._journal.size_bytes == 0:
+                    self._journal.replace(records.snapshot(self._state))
+        except BaseException:
+            self.close()
+            raise
 
     def txn(self, compare: Sequence[Compare], then: Sequence[Op], orelse: Sequence[Op] = ()) -> TxnResult:
         """As `Store.txn`; never ambiguous."""

@@ -1,6 +1,7 @@
 """The file behind a `FileStore`: an append-only journal of commands, one checksummed record each, replaced when it
 grew.
 
+File: 16 random bytes that no other file has (inode numbers are used again), then records.
 Record: 4 bytes length, 4 bytes CRC-32 of the payload (both big-endian), the payload: one JSON object. The first record
 of a file is a snapshot of everything; a new file replaces the old one by rename. A record cut short by a dying writer
 is the last one: readers ignore it, the next writer cuts it off. All access happens under `lock`.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from typing import Any
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.errors import StoreError, StoreTimeout
 
+_ID_BYTES = 16
 _HEADER = struct.Struct(">II")
 MAX_RECORD_BYTES = 64 << 20
 LOCK_POLL_S = 0.002  # flock has no deadline of its own, and over NFS nothing tells when a lock becomes free
@@ -33,7 +36,7 @@ class Journal:
         self.size_bytes = 0
         """Bytes read so far of the present file."""
         self._path = os.path.join(folder, "journal")
-        self._inode = 0
+        self._id = b""
         try:
             os.makedirs(folder, exist_ok=True)
             self._lock_fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -70,8 +73,7 @@ class Journal:
         except FileNotFoundError:
             return False
         try:
-            status = os.fstat(fd)
-            return (status.st_ino, status.st_size) != (self._inode, self.size_bytes)
+            return os.fstat(fd).st_size != self.size_bytes or os.read(fd, _ID_BYTES) != self._id
         finally:
             os.close(fd)
 
@@ -82,14 +84,14 @@ class Journal:
         except FileNotFoundError:
             return
         with file:
-            inode = os.fstat(file.fileno()).st_ino
-            if inode != self._inode:
-                self._inode, self.size_bytes = inode, 0
+            found = file.read(_ID_BYTES)
+            if found != self._id:
+                self._id, self.size_bytes = found, _ID_BYTES
             file.seek(self.size_bytes)
             data = file.read()
         start = 0
         while (end := self._record_end(data, start)) is not None:
-            is_first = self.size_bytes == 0
+            is_first = self.size_bytes == _ID_BYTES
             self.size_bytes += end - start
             yield is_first, json.loads(data[start + _HEADER.size : end])
             start = end
@@ -128,13 +130,14 @@ class Journal:
     def replace(self, snapshot: dict[str, Any]) -> None:
         """Start a new file with `snapshot`, under the exclusive lock."""
         fresh = f"{self._path}.new"
-        data = _encode(snapshot)
+        new_id = secrets.token_bytes(_ID_BYTES)
+        data = new_id + _encode(snapshot)
         with open(fresh, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            self._inode = os.fstat(file.fileno()).st_ino
         os.replace(fresh, self._path)
+        self._id = new_id
         self.size_bytes = len(data)
 
 

@@ -6,19 +6,14 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-import grpc
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
-from resilin.errors import LeaseLost, ResilinError
+from resilin.errors import LeaseLost, StoreError
 from resilin.store.base import Lease
 from resilin.store.messages import new
-
-if TYPE_CHECKING:
-    from resilin.store.transport import Transport
+from resilin.store.transport import Transport
 
 _log = log.logger("store.client")
 RENEW_PART = 3  # renewed after a third of its time: two renewals may fail
@@ -124,20 +119,12 @@ class LeaseKeeper:
                     lease.expires_at = -math.inf
                 if not by_id:
                     break
-        except (grpc.RpcError, ResilinError, ValueError) as failure:
-            self._failed(failure)
+        except StoreError as failure:  # repeated until the leases end: even a refusal may be mended meanwhile
+            if not self._closed:
+                log.event(_log, logging.WARNING, "leases could not be renewed", error=str(failure))
         shortest, longest = RETRY_S
         for lease in by_id.values():
             lease.renew_at = SYSTEM.monotonic() + min(longest, max(shortest, lease.ttl_s / 20))
-
-    def _failed(self, failure: Exception) -> None:
-        if self._closed:
-            return
-        log.event(_log, logging.WARNING, "leases could not be renewed", error=str(failure))
-        try:
-            self._transport.stream_failed("LeaseKeepAlive", failure)
-        except ResilinError as final:  # repeated until the leases end: the store may be told its secret meanwhile
-            log.event(_log, logging.ERROR, "the store refuses to renew leases", error=str(final))
 
     def _report_lost(self, due: Sequence[ClientLease]) -> None:
         now = SYSTEM.monotonic()

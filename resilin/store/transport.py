@@ -94,6 +94,10 @@ def login_with_password(user: str, password: str) -> Login:
     return lambda: (new("AuthenticateRequest", name=user, password=password), lambda answer: answer)
 
 
+class BrokenStream(StoreError):
+    """A stream broke; open it again."""
+
+
 class _Endpoint:
     """One address with its two connections. Made on first use."""
 
@@ -105,6 +109,7 @@ class _Endpoint:
         self._credentials = credentials
         self._server_name = server_name
         self._channels: dict[bool, Any] = {}  # guarded by _lock; by whether it is the one for streams
+        self._streams: set[Any] = set()  # guarded by _lock; open calls
         self._stubs: dict[str, Any] = {}
 
     def stub(self, method: str, streaming: bool) -> Any:
@@ -130,6 +135,21 @@ class _Endpoint:
                     channel = grpc.secure_channel(self.address, self._credentials, options)
                 self._channels[streaming] = channel
             return channel
+
+    def keep(self, stream: Any) -> None:
+        with self._lock:
+            self._streams.add(stream)
+
+    def drop(self, stream: Any) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def cut_streams(self) -> None:
+        """Whoever found this endpoint dead says it to the streams: an idle one would notice after 13 s only."""
+        with self._lock:
+            streams, self._streams = self._streams, set()
+        for stream in streams:
+            stream.cancel()
 
     def close(self) -> None:
         with self._lock:
@@ -170,28 +190,27 @@ class Transport:
             self._call("Status", new("StatusRequest"), deadline, repeatable=True, authenticated=True)
         return self._call(method, request, deadline, repeatable=repeatable, authenticated=True)
 
-    def stream(self, method: str, requests: Iterator[Any], timeout_s: float | None = None) -> Any:
-        """Open a two-way stream at the current endpoint. Failures surface as grpc.RpcError while it is read: pass
-        them to `stream_failed`."""
+    def stream(self, method: str, requests: Iterator[Any], timeout_s: float | None = None) -> Iterator[Any]:
+        """The answers of a two-way stream at the current endpoint, until it breaks or ends.
+
+        Raises BrokenStream when another try may do better (at another endpoint, or with a new token), StoreRefused and
+        other StoreErrors when none would.
+        """
         metadata = [*self._metadata(Deadline(self.timeout_s)), ("hasleader", "true")]
         self._check_open()
-        return self._endpoints[self._current].stub(method, True)(requests, timeout=timeout_s, metadata=metadata)
-
-    def stream_failed(self, method: str, failure: Exception) -> None:
-        """Account for a failed stream: try elsewhere, or with a new token, next time. Raises what is final."""
         endpoint = self._endpoints[self._current]
-        if isinstance(failure, StoreRefused):
-            raise failure
-        if not isinstance(failure, grpc.RpcError):
-            return  # no login within the deadline, or the channel was closed under us
-        code, details = _status(failure)
-        verdict = judge(code, details)
-        if verdict is Verdict.FINAL:
-            raise to_error(method, endpoint.address, code, details)
-        if verdict is Verdict.STALE_TOKEN:
-            self._token = None
-        else:
-            self._leave(endpoint, f"{code} {details}")
+        try:
+            call = endpoint.stub(method, True)(requests, timeout=timeout_s, metadata=metadata)
+        except ValueError as failure:  # the channel was closed under us
+            raise BrokenStream(f"{method} at {endpoint.address}: {failure}") from None
+        endpoint.keep(call)
+        try:
+            yield from call
+        except grpc.RpcError as failure:
+            raise self._stream_error(method, endpoint, *_status(failure)) from None
+        finally:
+            endpoint.drop(call)
+            call.cancel()  # nothing to a call that has ended
 
     def pause(self, attempt: int, deadline: Deadline | None = None) -> None:
         """Wait before try number `attempt`: longer each time, at random, cut short by `close` and the deadline."""
@@ -243,6 +262,16 @@ class Transport:
             if deadline.passed():
                 raise StoreTimeout(self._describe_timeout(method, deadline))
 
+    def _stream_error(self, method: str, endpoint: _Endpoint, code: str, details: str) -> ResilinError:
+        verdict = judge(code, details)
+        if verdict is Verdict.FINAL or (verdict is Verdict.STALE_TOKEN and self._login is None):
+            return to_error(method, endpoint.address, code, details)
+        if verdict is Verdict.STALE_TOKEN:
+            self._token = None
+        else:
+            self._leave(endpoint, f"{code} {details}")
+        return BrokenStream(f"{method} at {endpoint.address}: {code} {details}")
+
     def _try_s(self, deadline: Deadline, repeatable: bool) -> float | None:
         left = deadline.left()
         if left is None or len(self._endpoints) == 1:
@@ -269,6 +298,7 @@ class Transport:
         endpoint.failure = failure
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
+        endpoint.cut_streams()
 
     def _check_open(self) -> None:
         if self._closed.is_set():

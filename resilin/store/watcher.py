@@ -7,19 +7,15 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-import grpc
+from typing import Any
 
 from resilin._base import log
 from resilin._base.threads import OwnedThread
-from resilin.errors import Compacted, ResilinError, StoreError
+from resilin.errors import Compacted, StoreError, StoreTimeout
 from resilin.store.base import ErrorCallback, Event, EventsCallback, Watch, prefix_range, to_bytes
 from resilin.store.convert import event_from_wire
 from resilin.store.messages import new
-
-if TYPE_CHECKING:
-    from resilin.store.transport import Transport
+from resilin.store.transport import BrokenStream, Transport
 
 _log = log.logger("store.client")
 
@@ -139,8 +135,10 @@ class Watcher:
                 for response in self._transport.stream("Watch", _until_none(requests)):
                     attempt = 0
                     self._handle(response)
-            except (grpc.RpcError, ResilinError, ValueError) as failure:  # ValueError: the channel was closed under us
-                self._failed(failure)
+            except (BrokenStream, StoreTimeout) as failure:
+                log.event(_log, logging.INFO, "the watch stream broke, resuming", error=str(failure))
+            except StoreError as final:
+                self._fail_all(final)
             finally:
                 with self._changed:
                     self._requests = None
@@ -161,17 +159,11 @@ class Watcher:
             self._requests = requests
             return requests
 
-    def _failed(self, failure: Exception) -> None:
-        if self._closed:
-            return
-        log.event(_log, logging.INFO, "the watch stream broke, resuming", error=str(failure))
-        try:
-            self._transport.stream_failed("Watch", failure)
-        except ResilinError as final:
-            with self._changed:
-                watches = list(self._watches.values())
-            for watch in watches:
-                watch.fail(final)
+    def _fail_all(self, final: StoreError) -> None:
+        with self._changed:
+            watches = [] if self._closed else list(self._watches.values())
+        for watch in watches:
+            watch.fail(final)
 
     def _handle(self, response: Any) -> None:
         with self._changed:
