@@ -3,6 +3,7 @@ the op's place in the graph and raises the version; writes through views reach t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,21 +121,32 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
         elif ufunc is not None and not kwargs and _direct(ufunc, self, args):
             self._bump()
             return self
-        return write(self, fn(self, *args, **kwargs))
+        return write(self, _on_old_value(fn, self, args, kwargs) if recorded else fn(self, *args, **kwargs))
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
     return method
 
 
+def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The op's result. Where its rule reads the tensor's value, it keeps a copy of the one that will be overwritten."""
+    before = wrap(self._array, self._dev)
+    edge = edge_of(self)
+    before._node, before._rg = (None if edge is self else edge), self._rg
+    result: Tensor = fn(before, *args, **kwargs)
+    if sys.getrefcount(before) > 2:  # the local name and getrefcount's argument: anything more is a node
+        before._array = self._array.copy()
+    return result
+
+
 def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
     """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
     array = self._array
-    if array.dtype.kind not in "fc":
+    if array.dtype.kind not in "fc" or not array.flags.writeable:
         return False
     other = args[0]
     if isinstance(other, Tensor):
-        if other._array.dtype != array.dtype or other._dev is not self._dev or not array.flags.writeable:
+        if other._array.dtype != array.dtype or other._dev is not self._dev:
             return False
         if other._array.shape != array.shape and np.broadcast_shapes(array.shape, other._array.shape) != array.shape:
             return False

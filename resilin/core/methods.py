@@ -403,6 +403,7 @@ def _fill_namespace() -> None:
     from_ops.max = lambda x, axis=None, keepdims=False: reducing.amax(x, axis, keepdims)
     from_ops.min = lambda x, axis=None, keepdims=False: reducing.amin(x, axis, keepdims)
     from_ops.arange = np.arange
+    from_ops.conj = lambda x: math.conj(x) if isinstance(x, Tensor) else x.conjugate()
     from_ops.astype = lambda x, dtype: astype.call(x, to_numpy(dtype))
     from_ops.constant = lambda array, like: wrap(array.astype(like._array.dtype, copy=False), like._dev)
 

@@ -120,7 +120,8 @@ def text(self: Tensor) -> str:
         suffix.append(f"device='{self._dev}'")
     if array.size == 0 and array.shape != (0,):
         suffix.append(f"size={tuple(array.shape)}")
-    usual = array.dtype == dtypes.default_np() or array.dtype in (np.dtype(np.int64), np.dtype(np.bool_))
+    default = dtypes.default_np()
+    usual = array.dtype in (default, dtypes.complex_of(default), np.dtype(np.int64), np.dtype(np.bool_))
     if not usual or (array.size == 0 and array.dtype != dtypes.default_np()):
         suffix.append(f"dtype=resilin.{self.dtype.name}")
     if self._node is not None:
@@ -138,8 +139,9 @@ def _elements(array: Any) -> str:
     options = {key: _OPTIONS[key] for key in ("threshold", "edgeitems")}
     formatter: Any = {"float_kind": _number_format(array), "bool": lambda v: "True" if v else "False"}
     if array.dtype.kind == "c":
-        precision = _OPTIONS["precision"]
-        formatter = {"complex_kind": lambda v: f"{v.real:.{precision}f}{v.imag:+.{precision}f}j"}
+        parts = np.stack([array.real, array.imag])
+        style, mark = (".0f", ".") if np.array_equal(parts, np.round(parts)) else (f".{_OPTIONS['precision']}f", "")
+        formatter = {"complex_kind": lambda v: f"{v.real:{style}}{mark}{v.imag:+{style}}{mark}j"}
     return np.array2string(
         array, separator=", ", prefix="tensor(", formatter=formatter, max_line_width=_OPTIONS["linewidth"], **options
     )

@@ -50,18 +50,18 @@ def getitem(self: Tensor, index: Any) -> Tensor:
         raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {error}") from None
 
 
-def index_array(where: str, index: Tensor, dim_length: int | None = None, allow: str = "iu") -> Any:
-    """The array of an integer index tensor, checked. RuntimeError for another dtype, IndexError out of range."""
+def index_array(where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError) -> Any:
+    """The array of an integer index tensor, checked. RuntimeError for another dtype, `error` out of range."""
     if not isinstance(index, Tensor):
         raise TypeError(f"{where}(): expected a Tensor of indices, got {type(index).__name__}")
     array = index._array
-    if array.dtype.kind not in allow:
+    if array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
     if dim_length is not None and array.size:
         low, high = int(array.min()), int(array.max())
         if low < 0 or high >= dim_length:
             bad = low if low < 0 else high
-            raise IndexError(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
+            raise error(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
     return array
 
 
@@ -105,7 +105,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: A
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of `dim` at `index`, copied."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("index_select", index, input._array.shape[axis])
+    array = index_array("index_select", index, input._array.shape[axis], IndexError)
     if array.ndim > 1:
         raise IndexError("index_select(): Index is supposed to be a vector")
     return ops.getitem.call(input, (slice(None),) * axis + (array.reshape(-1),) if axis else array.reshape(-1))

@@ -15,6 +15,7 @@ from resilin.core.ops import activation, attention, conv, loss, norm, random
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.errors import UsageError
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call
 dropout = random.dropout
@@ -331,7 +332,10 @@ def cross_entropy(
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, classes, shape = _rows("cross_entropy", input, target)
     weights = None if weight is None else weight._array
-    losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing)
+    try:
+        losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing)
+    except UsageError as error:
+        raise IndexError(str(error)) from None
     return _weighted(losses, classes, weights, ignore_index, reduction, shape)
 
 

@@ -186,7 +186,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors joined along an existing dimension; other lengths must agree."""
     tensors = [x for x in tensors if x._array.shape != (0,)] or list(tensors)[:1]
     if not tensors:
-        raise RuntimeError("cat(): expected a non-empty list of Tensors")
+        raise ValueError("cat(): expected a non-empty list of Tensors")
     ndim = tensors[0]._array.ndim
     if ndim == 0:
         raise RuntimeError("zero-dimensional tensors cannot be concatenated; use stack()")

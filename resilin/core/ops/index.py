@@ -3,8 +3,6 @@ deterministic."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from resilin.core.ops.registry import op
@@ -19,7 +17,10 @@ _ROWS = np.array([2, 0, 2, 1])
 )
 def getitem(xp, x, index=None):
     """x[index]; a view for integers and slices, a copy for arrays."""
-    return x[index]
+    y = x[index]
+    if isinstance(y, np.generic):  # numpy copies a single element unless an ellipsis asks for a 0-d view
+        y = x[(*index, Ellipsis) if isinstance(index, tuple) else (index, Ellipsis)]
+    return y
 
 
 @getitem.vjp

@@ -1,0 +1,134 @@
+"""In-place writes: versions, views, history."""
+
+import numpy as np
+import pytest
+
+import resilin
+
+
+def leaf(*values):
+    return resilin.tensor(values, requires_grad=True)
+
+
+def test_views_share_memory_and_version():
+    x = resilin.zeros(2, 3)
+    views = [x.view(6), x.t(), x[0], x[:, 1:], x.unsqueeze(0), x.expand(2, 2, 3), x.detach()]
+    x.add_(1)
+    assert all(np.shares_memory(v.numpy(), x.numpy()) for v in views)
+    assert {v._version for v in views} == {1}
+    assert x.reshape(3, 2)._version == 1
+    assert x.t().reshape(6)._version == 0, "this reshape had to copy"
+
+
+def test_modifying_a_saved_tensor_is_an_error_in_backward():
+    x = leaf(1.0, 2.0)
+    y = x * 1
+    z = (y * y).sum()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+
+
+def test_modifying_a_saved_output_through_a_view_is_an_error_in_backward():
+    y = leaf(1.0, 2.0).exp()
+    y[0].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_tensor_that_no_rule_reads_may_be_modified():
+    x = leaf(1.0, 2.0)
+    y = x * 3
+    z = y + 1
+    y.zero_()
+    z.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 3.0)
+
+
+def test_a_leaf_that_requires_gradients_is_protected():
+    x = leaf(1.0, 2.0)
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="view of a leaf"):
+        x[0].mul_(2)
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        x[0] = 1.0
+    with resilin.no_grad():
+        x.add_(1)
+    assert x.tolist() == [2.0, 3.0]
+    assert x.is_leaf
+
+
+def test_in_place_operations_are_differentiated():
+    x = leaf(1.0, 2.0)
+    y = (x * 1).mul_(3).add_(x).exp_()
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 4 * np.exp([4.0, 8.0]), rtol=1e-6)
+
+
+def test_writing_a_view_changes_the_history_of_its_base_and_its_other_views():
+    x = leaf(1.0, 2.0, 3.0, 4.0)
+    base = x * 1
+    first, square = base[:2], base.view(2, 2)
+    first.mul_(5)
+    (base.sum() + square.sum()).backward()
+    np.testing.assert_allclose(x.grad.numpy(), [10.0, 10.0, 2.0, 2.0])
+
+
+def test_writing_the_base_changes_the_history_of_its_views():
+    x = leaf(1.0, 2.0, 3.0)
+    base = x * 1
+    tail = base[1:]
+    base.mul_(x)
+    tail.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [0.0, 4.0, 6.0])
+
+
+def test_assigning_into_a_constant_makes_it_part_of_the_graph():
+    x = leaf(1.0, 2.0)
+    out = resilin.zeros(4)
+    view = out[1:3]
+    out[1:3] = x * 2
+    assert out.requires_grad
+    assert view.requires_grad
+    (out * resilin.arange(4.0)).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [2.0, 4.0])
+
+
+def test_assigning_cuts_the_gradient_of_what_was_there():
+    x = leaf(1.0, 2.0, 3.0)
+    y = x * 2
+    y[resilin.tensor([0, 2])] = 0.0
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [0.0, 2.0, 0.0])
+
+
+def test_second_derivatives_pass_through_a_written_view():
+    x = resilin.tensor([1.0, 2.0, 3.0], dtype=resilin.float64, requires_grad=True)
+
+    def fn(t):
+        y = t * t
+        y[1:].mul_(t[0])
+        return (y * y).sum()
+
+    assert resilin.autograd.gradcheck(fn, x)
+    assert resilin.autograd.gradgradcheck(fn, x)
+
+
+def test_in_place_results_must_fit_dtype_and_shape():
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        resilin.tensor([1, 2]).add_(1.5)
+    with pytest.raises(RuntimeError, match="broadcast shape"):
+        resilin.ones(2).add_(resilin.ones(3, 2))
+
+
+def test_an_expanded_tensor_refuses_writes():
+    with pytest.raises(RuntimeError, match="single memory location"):
+        resilin.ones(1).expand(3).add_(1)
+
+
+def test_writes_to_data_are_not_noticed_by_the_version():
+    x = resilin.ones(2)
+    x.data.mul_(3)
+    assert x._version == 0
+    assert x.tolist() == [3.0, 3.0]
