@@ -13,8 +13,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,16 +22,14 @@ import numpy as np
 from resilin.core.tensor import Tensor
 from resilin.errors import StateError, UsageError
 
-_SCALARS = (int, float, str, bytes, bool, type(None), complex)
+_SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """Stands in a small tree where guarded tensor number `index` belongs."""
+Layout = tuple[tuple[str, tuple[int, ...], str], ...]  # (name, shape, dtype) of guarded tensors, in their order
 
-    index: int
-    shape: tuple[int, ...]
-    dtype: str
+
+class Hole(int):
+    """Stands in a small tree where the guarded tensor with this number belongs."""
 
 
 class Part(Protocol):
@@ -39,17 +37,20 @@ class Part(Protocol):
 
     name: str
 
-    def guarded(self) -> list[Tensor]:
-        """The guarded tensors, live, in an order that is equal on all ranks."""
+    def capture(self) -> tuple[Any, list[Tensor]]:
+        """The small tree, a copy that later changes of the object do not touch, and the guarded tensors, live.
 
-    def capture(self) -> Any:
-        """The small tree: a copy that later changes of the object do not touch."""
+        Their order is equal on all ranks.
+        """
+
+    def layout(self) -> Layout:
+        """What the guarded tensors look like."""
 
     def restore(self, small: Any) -> None:
         """Take `small` back. The guarded tensors are the ones of the commit that `small` was captured at."""
 
-    def accept(self, small: Any) -> list[Tensor]:
-        """Tensors to be filled with another rank's guarded ones, laid out as `small` says. StateError: no fit."""
+    def accept(self, layout: Layout) -> list[Tensor]:
+        """Tensors to be filled with another rank's guarded ones, laid out as there. StateError: they do not fit."""
 
     def settle(self, small: Any, tensors: list[Tensor]) -> None:
         """Become equal to the rank that captured `small`; `tensors`, from `accept`, are filled."""
@@ -77,12 +78,8 @@ class ModulePart:
         self._parameters: dict[str, Tensor] = dict(module.named_parameters())
         self._saved: dict[str, tuple[Tensor, int, Any]] = {}  # buffer, its version and the copy made then
 
-    def guarded(self) -> list[Tensor]:
-        """The parameters, in the order of registration."""
-        return list(self._parameters.values())
-
-    def capture(self) -> Any:
-        """Copies of the buffers, and what the parameters look like."""
+    def capture(self) -> tuple[Any, list[Tensor]]:
+        """Copies of the buffers; the parameters, in the order of registration."""
         saved: dict[str, tuple[Tensor, int, Any]] = {}
         for name, buffer in self._module.named_buffers():
             known = self._saved.get(name)
@@ -91,32 +88,30 @@ class ModulePart:
             else:
                 saved[name] = (buffer, buffer._version, buffer._array.copy())
         self._saved = saved
-        return {
-            "buffers": {name: array for name, (_, _, array) in saved.items()},
-            "parameters": {name: _shape(tensor) for name, tensor in self._parameters.items()},
-        }
+        return {name: array for name, (_, _, array) in saved.items()}, list(self._parameters.values())
+
+    def layout(self) -> Layout:
+        """The parameters'."""
+        return tuple((name, *_shape(tensor)) for name, tensor in self._parameters.items())
 
     def restore(self, small: Any) -> None:
         """Write the buffers back, in place."""
         buffers = dict(self._module.named_buffers())
-        for name, array in small["buffers"].items():
+        for name, array in small.items():
             if name not in buffers or buffers[name]._array.shape != array.shape:
                 raise StateError(f"{self.name}: buffer {name!r} has changed its shape or is gone, cannot restore it")
             _write(buffers[name], array)
 
-    def accept(self, small: Any) -> list[Tensor]:
+    def accept(self, layout: Layout) -> list[Tensor]:
         """The own parameters, which must have the names, shapes and dtypes of the source's."""
-        mine = {name: _shape(tensor) for name, tensor in self._parameters.items()}
-        if mine != small["parameters"]:
-            names = sorted(set(mine) ^ set(small["parameters"])) or [
-                n for n in mine if mine[n] != small["parameters"][n]
-            ]
-            here, there = mine.get(names[0], "absent"), small["parameters"].get(names[0], "absent")
-            raise StateError(
-                f"{self.name}: parameter {names[0]!r} is {here} here and {there} at the source; "
-                "all ranks must build the same model"
-            )
-        return self.guarded()
+        mine = self.layout()
+        for here, there in zip_longest(mine, layout):
+            if here != there:
+                raise StateError(
+                    f"{self.name}: parameter {(here or there)[0]!r} is {_text(here)} here and {_text(there)} at the "
+                    "source; all ranks must build the same model"
+                )
+        return list(self._parameters.values())
 
     def settle(self, small: Any, tensors: list[Tensor]) -> None:
         """The parameters are filled; the buffers follow."""
@@ -132,22 +127,22 @@ class OptimizerPart:
         self.name = name
         self._optimizer = optimizer
 
-    def guarded(self) -> list[Tensor]:
-        """The tensors of the state, in the order of state_dict()."""
-        return split(self._optimizer.state_dict())[1]
+    def capture(self) -> tuple[Any, list[Tensor]]:
+        """state_dict() with holes for the tensors, and the tensors."""
+        return split(self._optimizer.state_dict())
 
-    def capture(self) -> Any:
-        """state_dict() with holes for the tensors."""
-        return split(self._optimizer.state_dict())[0]
+    def layout(self) -> Layout:
+        """The state's."""
+        return tuple((str(number), *_shape(tensor)) for number, tensor in enumerate(self.capture()[1]))
 
     def restore(self, small: Any) -> None:
         """Options only: what else is small changes together with the tensors."""
         for group, saved in zip(self._optimizer.param_groups, small["param_groups"], strict=True):
             group.update({name: copy.copy(value) for name, value in saved.items() if name != "params"})
 
-    def accept(self, small: Any) -> list[Tensor]:
+    def accept(self, layout: Layout) -> list[Tensor]:
         """New tensors in the layout of the source's state."""
-        return [Tensor._wrap(np.empty(hole.shape, _dtype(hole.dtype))) for hole in _holes(small)]
+        return [Tensor._wrap(np.empty(shape, _dtype(dtype))) for _, shape, dtype in layout]
 
     def settle(self, small: Any, tensors: list[Tensor]) -> None:
         """Load the filled tensors with everything else."""
@@ -161,21 +156,21 @@ class ObjectPart:
         self.name = name
         self._thing = thing
 
-    def guarded(self) -> list[Tensor]:
-        """None: everything is copied."""
-        return []
-
-    def capture(self) -> Any:
-        """A deep copy of state_dict()."""
+    def capture(self) -> tuple[Any, list[Tensor]]:
+        """A deep copy of state_dict(); nothing is guarded."""
         tree, tensors = split(self._thing.state_dict())
-        return {"tree": tree, "arrays": [tensor._array.copy() for tensor in tensors]}
+        return {"tree": tree, "arrays": [tensor._array.copy() for tensor in tensors]}, []
+
+    def layout(self) -> Layout:
+        """Empty."""
+        return ()
 
     def restore(self, small: Any) -> None:
         """load_state_dict of a copy, so that the commit stays as it was."""
         tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
         self._thing.load_state_dict(join(copy.deepcopy(small["tree"]), tensors))
 
-    def accept(self, small: Any) -> list[Tensor]:
+    def accept(self, layout: Layout) -> list[Tensor]:
         """Nothing to fill."""
         return []
 
@@ -187,17 +182,19 @@ class ObjectPart:
 def split(tree: Any) -> tuple[Any, list[Tensor]]:
     """A copy of `tree` (dicts, lists, tuples, leaves) with a `Hole` for every tensor, and the tensors in order."""
     tensors: list[Tensor] = []
+    append = tensors.append
 
     def copied(node: Any) -> Any:
-        if type(node) in _SCALARS:
+        kind = type(node)
+        if kind in _SCALARS:
             return node
-        if isinstance(node, Tensor):
-            tensors.append(node)
-            return Hole(len(tensors) - 1, *_shape(node))
-        if isinstance(node, Mapping):
+        if kind is dict:
             return {key: copied(value) for key, value in node.items()}
-        if type(node) in (list, tuple):
-            return type(node)(copied(value) for value in node)
+        if kind is Tensor or isinstance(node, Tensor):
+            append(node)
+            return Hole(len(tensors) - 1)
+        if kind is list or kind is tuple:
+            return kind(map(copied, node))
         return copy.deepcopy(node)
 
     return copied(tree), tensors
@@ -205,23 +202,13 @@ def split(tree: Any) -> tuple[Any, list[Tensor]]:
 
 def join(tree: Any, tensors: list[Tensor]) -> Any:
     """The inverse of `split`: `tree` with `tensors` in its holes."""
-    return _map(tree, lambda hole: tensors[hole.index])
-
-
-def _holes(tree: Any) -> list[Hole]:
-    found: list[Hole] = []
-    _map(tree, found.append)
-    return sorted(found, key=lambda hole: hole.index)
-
-
-def _map(node: Any, fill: Callable[[Hole], Any]) -> Any:
-    if isinstance(node, Hole):
-        return fill(node)
-    if isinstance(node, dict):
-        return {key: _map(value, fill) for key, value in node.items()}
-    if type(node) in (list, tuple):
-        return type(node)(_map(value, fill) for value in node)
-    return node
+    if isinstance(tree, Hole):
+        return tensors[tree]
+    if isinstance(tree, dict):
+        return {key: join(value, tensors) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(join(value, tensors) for value in tree)
+    return tree
 
 
 def digest(tree: Any) -> bytes:
@@ -252,6 +239,10 @@ def _feed(hasher: Any, node: Any) -> None:
 
 def _shape(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     return tensor._array.shape, tensor._array.dtype.name
+
+
+def _text(entry: tuple[str, tuple[int, ...], str] | None) -> str:
+    return "absent" if entry is None else f"{entry[0]} {entry[1]} {entry[2]}"
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -13,7 +13,7 @@ from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.elastic import parts, session
 from resilin.elastic.ledger import Entry, Ledger
-from resilin.errors import UsageError
+from resilin.errors import StateError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +155,15 @@ class State:
 
     def _capture(self) -> None:
         """Make the present the last commit."""
+        captured = {name: part.capture() for name, part in self._parts.items()}
         small = Small(
             step=self.step,
-            parts={name: part.capture() for name, part in self._parts.items()},
+            parts={name: tree for name, (tree, _) in captured.items()},
             plain=copy.deepcopy(self._plain),
             rng=rng.get_rng_state(),
         )
-        by_name = {name: part.guarded() for name, part in self._parts.items()}
-        guarded = [tensor for tensors in by_name.values() for tensor in tensors]
-        counts = {name: len(tensors) for name, tensors in by_name.items()}
+        guarded = [tensor for _, tensors in captured.values() for tensor in tensors]
+        counts = {name: len(tensors) for name, (_, tensors) in captured.items()}
         copies: list[Any] = []
         if self._snapshot:
             reusable = self._last.copies if self._last is not None else []
@@ -171,7 +171,11 @@ class State:
         self.__dict__["_last"] = Commit(small, [(tensor, tensor._version) for tensor in guarded], counts, copies)
 
     def _guarded(self) -> list[Tensor]:
-        return [tensor for part in self._parts.values() for tensor in part.guarded()]
+        return [tensor for part in self._parts.values() for tensor in part.capture()[1]]
+
+    def _layout(self) -> dict[str, parts.Layout]:
+        """What the guarded tensors look like, per object."""
+        return {name: part.layout() for name, part in self._parts.items()}
 
     def _intact(self) -> bool:
         """Whether the guarded tensors are those of the last commit."""
@@ -203,9 +207,13 @@ class State:
         rng.set_rng_state(last.small.rng)
         return intact
 
-    def _accept(self, small: Small) -> dict[str, list[Tensor]]:
-        """Per object, tensors to be filled from ranks that hold the commit `small`."""
-        return {name: part.accept(small.parts[name]) for name, part in self._parts.items()}
+    def _accept(self, layout: dict[str, parts.Layout]) -> dict[str, list[Tensor]]:
+        """Per object, tensors to be filled from ranks whose guarded tensors look like `layout`."""
+        if layout.keys() != self._parts.keys():
+            raise StateError(
+                f"State: the source registers the objects {sorted(layout)}, this rank {sorted(self._parts)}"
+            )
+        return {name: part.accept(layout[name]) for name, part in self._parts.items()}
 
     def _settle(self, small: Small, filled: dict[str, list[Tensor]]) -> None:
         """Become equal to the commit `small`; `filled` is what `_accept` returned, with its contents received."""

@@ -102,15 +102,15 @@ def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: in
 
 def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
     lead = choice.sources[0]
-    box: list[Any] = [state._last.small if rank == lead else None]
+    box: list[Any] = [(state._last.small, state._layout()) if rank == lead else None]
     dist.broadcast_object_list(box, group_src=lead, group=group)
-    small: Small = box[0]
+    small: Small = box[0][0]
     if rank in choice.sources:
         if rank != lead and not choice.agreed:
             state._adopt_small(small)
         stream = transfer.Stream([tensor._array for tensor in state._guarded()])
         return _move(stream, choice, group, rank)
-    filled = state._accept(small)
+    filled = state._accept(box[0][1])
     tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
     stream = transfer.Stream([tensor._array for tensor in tensors])
     moved = _move(stream, choice, group, rank)

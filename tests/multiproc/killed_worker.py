@@ -60,8 +60,10 @@ def train(state: elastic.State) -> None:
             state.optimizer.step()
             maybe_die("applied", state.step)
             state.scheduler.step()
-            state.commit(plan)
-            print(world.generation, world.rank, state.step, file=seen, flush=True)
+            try:
+                state.commit(plan)
+            finally:  # also when a new world takes over at this boundary
+                print(world.generation, world.rank, state.step, file=seen, flush=True)
             maybe_die("committed", state.step)
             if state.step == STEPS:
                 break

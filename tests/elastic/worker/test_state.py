@@ -240,10 +240,13 @@ def test_a_newcomer_becomes_equal_to_its_sources_with_every_part_and_bit() -> No
 
 
 def test_a_newcomer_with_another_model_is_refused_with_both_shapes() -> None:
-    state, other = make(), State(model=nn.Linear(4, 2))
-    state._capture()
-    with pytest.raises(StateError, match=r"model: parameter '0.bias' is absent here and \(\(3,\), 'float32'\)"):
-        other._accept(sync.Small(1, {"model": state._last.small.parts["model"]}, {}, None))
+    source, other = State(model=nn.Linear(4, 3)), State(model=nn.Linear(4, 2))
+    with pytest.raises(
+        StateError, match=r"parameter 'weight' is weight \(2, 4\) float32 here and weight \(3, 4\) float32"
+    ):
+        other._accept(source._layout())
+    with pytest.raises(StateError, match=r"the source registers the objects \['model'\], this rank \['net'\]"):
+        State(net=nn.Linear(4, 3))._accept(source._layout())
 
 
 def test_an_object_that_does_not_take_its_state_over_is_named() -> None:
