@@ -1,19 +1,60 @@
-"""Data sets, samplers and loaders with the names of torch.utils.data, and the sampler that elastic training uses."""
+"""Data sets, samplers and loaders with the names of torch.utils.data, and the sampler that elastic training uses.
 
-from resilin.data.collate import default_collate, default_convert
-from resilin.data.dataset import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
-from resilin.data.distributed import DistributedSampler
-from resilin.data.elastic_sampler import ElasticSampler, Shard, StepPlan
-from resilin.data.loader import DataLoader
-from resilin.data.sampler import (
-    BatchSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
-from resilin.data.worker import WorkerInfo, get_worker_info
+Names load on first use: the elastic sampler, which every worker needs at its start, does not load multiprocessing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resilin.data.collate import default_collate as default_collate
+    from resilin.data.collate import default_convert as default_convert
+    from resilin.data.dataset import ConcatDataset as ConcatDataset
+    from resilin.data.dataset import Dataset as Dataset
+    from resilin.data.dataset import IterableDataset as IterableDataset
+    from resilin.data.dataset import Subset as Subset
+    from resilin.data.dataset import TensorDataset as TensorDataset
+    from resilin.data.dataset import random_split as random_split
+    from resilin.data.distributed import DistributedSampler as DistributedSampler
+    from resilin.data.elastic_sampler import ElasticSampler as ElasticSampler
+    from resilin.data.elastic_sampler import Shard as Shard
+    from resilin.data.elastic_sampler import StepPlan as StepPlan
+    from resilin.data.loader import DataLoader as DataLoader
+    from resilin.data.sampler import BatchSampler as BatchSampler
+    from resilin.data.sampler import RandomSampler as RandomSampler
+    from resilin.data.sampler import Sampler as Sampler
+    from resilin.data.sampler import SequentialSampler as SequentialSampler
+    from resilin.data.sampler import SubsetRandomSampler as SubsetRandomSampler
+    from resilin.data.sampler import WeightedRandomSampler as WeightedRandomSampler
+    from resilin.data.worker import WorkerInfo as WorkerInfo
+    from resilin.data.worker import get_worker_info as get_worker_info
+
+# public name -> module that defines it; no module may bear a public name (it would shadow it once imported)
+_WHERE = {
+    "BatchSampler": "resilin.data.sampler",
+    "ConcatDataset": "resilin.data.dataset",
+    "DataLoader": "resilin.data.loader",
+    "Dataset": "resilin.data.dataset",
+    "DistributedSampler": "resilin.data.distributed",
+    "ElasticSampler": "resilin.data.elastic_sampler",
+    "IterableDataset": "resilin.data.dataset",
+    "RandomSampler": "resilin.data.sampler",
+    "Sampler": "resilin.data.sampler",
+    "SequentialSampler": "resilin.data.sampler",
+    "Shard": "resilin.data.elastic_sampler",
+    "StepPlan": "resilin.data.elastic_sampler",
+    "Subset": "resilin.data.dataset",
+    "SubsetRandomSampler": "resilin.data.sampler",
+    "TensorDataset": "resilin.data.dataset",
+    "WeightedRandomSampler": "resilin.data.sampler",
+    "WorkerInfo": "resilin.data.worker",
+    "default_collate": "resilin.data.collate",
+    "default_convert": "resilin.data.collate",
+    "get_worker_info": "resilin.data.worker",
+    "random_split": "resilin.data.dataset",
+}
 
 __all__ = [
     "BatchSampler",
@@ -38,3 +79,15 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

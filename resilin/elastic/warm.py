@@ -12,7 +12,7 @@ import socket
 import sys
 
 # the imports that a worker would pay for, done while nobody waits
-import resilin.data
+import resilin.data.loader
 import resilin.ddp
 import resilin.elastic.loop
 import resilin.elastic.state
