@@ -29,6 +29,9 @@ FLOORS: dict[str, int] = {
     "linalg": 2,
     "fft": 2,
     "special": 2,
+    "autograd": 2,
+    "amp": 2,
+    "cuda": 2,
     "dist": 2,
     "rpc": 3,
     "fx": 3,
@@ -49,6 +52,7 @@ ONLY: dict[str, frozenset[str]] = {
     "nn": frozenset({"errors", "_base", "core"}),
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
+    **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),
 }
 
