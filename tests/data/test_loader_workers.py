@@ -11,6 +11,7 @@ from multiprocessing import resource_tracker
 
 import numpy as np
 import pytest
+from data_descriptors import descriptors
 
 from resilin.core import rng
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -59,10 +60,10 @@ def the_standard_librarys_helper_runs():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     yield
     assert multiprocessing.active_children() == []
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert descriptors() <= before
 
 
 def test_batches_come_in_order_and_whole():
