@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilin._base import log
@@ -26,7 +26,7 @@ from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Program, Spare
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
-from resilin.errors import RendezvousTimeout, ResilinError
+from resilin.errors import RendezvousTimeout, ResilinError, StoreTimeout
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
@@ -53,6 +53,8 @@ class AgentConfig:
     """Between asking a worker to end and killing it."""
     join_timeout_s: float = 600.0
     """How long to wait for enough nodes."""
+    outage_timeout_s: float = 60.0
+    """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
     lease_ttl_s: float = 5.0
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -206,17 +208,22 @@ class Agent:
             self._timer.cancel()
             self._timer = None
         now = self._clock.monotonic()
-        until = situation.until
-        if situation.action != "wait":
+        until, limit_s = situation.until, None
+        away = self._rendezvous.outage
+        if away is not None and situation.action != "steady":
+            limit_s, why = self._config.outage_timeout_s, f"the store does not answer, but {situation.reason}: {away}"
+            outcome = Outcome(code=3, reason=why, error=StoreTimeout(why))
+        elif situation.action == "wait":
+            limit_s, why = self._config.join_timeout_s, situation.reason
+            outcome = Outcome(code=4, reason=why, error=RendezvousTimeout(why))
+        if limit_s is None:
             self._told.waiting_since = None
         else:
             self._told.waiting_since = since = self._told.waiting_since or now
-            limit = since + self._config.join_timeout_s
-            if now >= limit:
-                text = f"gave up after {self._config.join_timeout_s:g} s: {situation.reason}"
-                self._end(Outcome(code=4, reason=text, error=RendezvousTimeout(text)))
+            if now >= since + limit_s:
+                self._end(replace(outcome, reason=f"gave up after {limit_s:g} s: {outcome.reason}"))
                 return
-            until = limit if until is None else min(until, limit)
+            until = since + limit_s if until is None else min(until, since + limit_s)
         if until is not None:
             self._timer = self._loop.call_later(max(0.0, until - now) + 1e-3, self._step)
 

@@ -49,7 +49,10 @@ class Rendezvous:
         self._loop = asyncio.get_running_loop()
         self._prefix = f"/resilin/{options.job}/"
         self._own_key = f"{self._prefix}nodes/{options.node_id}"
+        self._generation_key, self._closed_key = f"{self._prefix}generation", f"{self._prefix}closed"
         self._entries: dict[str, KeyValue] = {}
+        self._generation: Generation | None = None  # the parsed entry
+        self._closed: Closed | None = None  # the parsed entry
         self._nodes: dict[str, Seen] = {}  # by key
         self._own: Node | None = None
         self._written: Node | None = None  # the last own record handed to the store
@@ -59,7 +62,7 @@ class Rendezvous:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread: OwnedThread | None = None
-        self.outage: str | None = None
+        self.outage: str | None = None  # what the store's last error said, while it is away
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -86,8 +89,7 @@ class Rendezvous:
                 self._watch.close()
             nodes, _ = self._store.range(f"{self._prefix}nodes/")
             if all(kv.key == self._own_key for kv in nodes):
-                leftovers = (f"{self._prefix}generation", f"{self._prefix}closed")
-                self._store.txn((), [Op.delete(key) for key in leftovers])
+                self._store.txn((), [Op.delete(self._generation_key), Op.delete(self._closed_key)])
             if self._lease is not None:
                 self._lease.revoke()  # last: whoever serves the store may end as soon as we are gone
 
@@ -118,13 +120,7 @@ class Rendezvous:
         own = self._own
         if own is not None:
             nodes = [replace(seen, node=own) if seen.node.id == own.id else seen for seen in nodes]
-        generation = self._entries.get(f"{self._prefix}generation")
-        closed = self._entries.get(f"{self._prefix}closed")
-        return View(
-            nodes=tuple(nodes),
-            generation=records.generation(generation.key, generation.value) if generation else None,
-            closed=records.closed(closed.key, closed.value) if closed else None,
-        )
+        return View(nodes=tuple(nodes), generation=self._generation, closed=self._closed)
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
@@ -133,16 +129,16 @@ class Rendezvous:
 
     def propose(self, generation: Generation) -> None:
         """Write `generation` if the one it follows is still current; the outcome arrives as a change of the view."""
-        base = self._entries.get(f"{self._prefix}generation")
+        base = self._entries.get(self._generation_key)
         revision = base.mod_revision if base else 0
         if self._proposing == revision:
             return
         self._proposing = revision
-        self._submit(lambda: self._compare_and_put("generation", revision, records.to_bytes(generation)))
+        self._submit(lambda: self._compare_and_put(self._generation_key, revision, records.to_bytes(generation)))
 
     def close_job(self, closed: Closed) -> None:
         """Write the job's end; the first one counts."""
-        self._submit(lambda: self._compare_and_put("closed", 0, records.to_bytes(closed)))
+        self._submit(lambda: self._compare_and_put(self._closed_key, 0, records.to_bytes(closed)))
 
     # ---------------------------------------------------------------------------------- store calls
 
@@ -154,9 +150,9 @@ class Rendezvous:
         self._written = node
         log.event(_log, 10, "node record written", revision=revision)
 
-    def _compare_and_put(self, name: str, revision: int, value: bytes) -> None:
+    def _compare_and_put(self, key: str, revision: int, value: bytes) -> None:
         try:
-            _, entry = self._store.compare_and_put(f"{self._prefix}{name}", revision, value)
+            _, entry = self._store.compare_and_put(key, revision, value)
         finally:
             self._proposing = None
         if entry is not None:
@@ -232,6 +228,7 @@ class Rendezvous:
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
         self._entries.clear()
+        self._generation = self._closed = None
         known, self._nodes = self._nodes, {}
         for entry in entries:
             self._take(entry, known)
@@ -242,6 +239,10 @@ class Rendezvous:
         for kv in dead:
             del self._entries[kv.key]
             self._nodes.pop(kv.key, None)
+            if kv.key == self._generation_key:
+                self._generation = None
+            elif kv.key == self._closed_key:
+                self._closed = None
         for kv in fresh:
             self._take(kv, self._nodes)
         if fresh or dead:
@@ -249,7 +250,11 @@ class Rendezvous:
 
     def _take(self, entry: KeyValue, known: dict[str, Seen]) -> None:
         self._entries[entry.key] = entry
-        if entry.key.startswith(f"{self._prefix}nodes/"):
+        if entry.key == self._generation_key:
+            self._generation = records.generation(entry.key, entry.value)
+        elif entry.key == self._closed_key:
+            self._closed = records.closed(entry.key, entry.value)
+        elif entry.key.startswith(f"{self._prefix}nodes/"):
             before = known.get(entry.key)
             again = before is not None and before.create_revision == entry.create_revision
             seen_at = before.first_seen if before is not None and again else self._clock.monotonic()

@@ -1,0 +1,166 @@
+"""The command line of elastic-run: torchrun's flags, their defaults, and their environment variables."""
+
+import pytest
+
+from resilin.errors import SecretRequired, UsageError
+from resilin.launcher import arguments, plan
+
+# flag -> default, for every flag of torchrun that has a meaning here; frozen, because scripts rely on it
+TORCHRUN = {
+    "nnodes": "1:1",
+    "nproc_per_node": "1",
+    "rdzv_endpoint": "",
+    "rdzv_id": "none",
+    "rdzv_conf": "",
+    "standalone": False,
+    "max_restarts": 0,
+    "monitor_interval": 0.1,
+    "start_method": "spawn",
+    "role": "default",
+    "module": False,
+    "no_python": False,
+    "run_path": False,
+    "log_dir": None,
+    "redirects": "0",
+    "tee": "0",
+    "log_line_prefix_template": "",
+    "local_ranks_filter": "",
+    "master_addr": "127.0.0.1",
+    "master_port": None,
+    "local_addr": None,
+    "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "shutdown_timeout": None,
+}
+OURS = {
+    "rdzv_backend": "",  # torchrun: static; ours follows from the other flags
+    "node_rank": -1,  # torchrun: 0; only static jobs have ranks for nodes
+    "secret_file": None,
+    "event_log": None,
+    "quiet": False,
+    "verbose": False,
+}
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    return str(path)
+
+
+def made(*argv):
+    return plan.make(arguments.parse([str(arg) for arg in argv]))
+
+
+def test_flags_and_defaults_are_frozen():
+    args = vars(arguments.parse(["train.py"]))
+    del args["training_script"], args["training_script_args"]
+    assert args == TORCHRUN | OURS
+
+
+def test_dashes_and_underscores_mean_the_same():
+    assert arguments.parse(["--nproc_per_node", "3", "x"]).nproc_per_node == "3"
+    assert arguments.parse(["--nproc-per-node=3", "x"]).nproc_per_node == "3"
+
+
+def test_the_scripts_own_options_are_left_alone():
+    args = arguments.parse(["--nnodes", "2", "train.py", "--nnodes", "7", "-m", "--", "x"])
+    assert (args.nnodes, args.module) == ("2", False)
+    assert args.training_script_args == ["--nnodes", "7", "-m", "--", "x"]
+
+
+def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
+    monkeypatch.setenv("RESILIN_MAX_RESTARTS", "6")
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    args = arguments.parse(["x"])
+    assert (args.nproc_per_node, args.max_restarts, args.standalone) == ("4", 6, True)
+    assert arguments.parse(["--max-restarts", "1", "x"]).max_restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--nnodes", "0"], "--nnodes"),
+        (["--nnodes", "3:2"], "--nnodes"),
+        (["--nproc-per-node", "many"], "--nproc-per-node"),
+        (["--nproc-per-node", "0"], "--nproc-per-node"),
+        (["--max-restarts", "-1"], "--max-restarts"),
+        (["--nnodes", "2"], "--rdzv-endpoint"),
+        (["--nnodes", "2", "--standalone"], "--standalone"),
+        (["--rdzv-backend", "zookeeper", "--nnodes", "2"], "zookeeper"),
+        (["--rdzv-backend", "static", "--nnodes", "2"], "--node-rank"),
+        (["--rdzv-endpoint", "localhost:port", "--nnodes", "2"], "HOST:PORT"),
+        (["--rdzv-conf", "no_such=1"], "no_such"),
+        (["--rdzv-conf", "join_timeout=soon"], "soon"),
+        (["--tee", "7"], "--tee"),
+        (["--redirects", "0:x"], "--redirects"),
+        (["--local-ranks-filter", "a"], "--local-ranks-filter"),
+        (["--signals-to-handle", "SIGNOPE"], "SIGNOPE"),
+        (["--secret-file", "/no/such/file"], "/no/such/file"),
+    ],
+)
+def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
+    with pytest.raises(UsageError, match=says):
+        made(*argv, script)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["/no/such/script.py"], "does not exist"),
+        (["-m", "no_such_module_here"], "no_such_module_here"),
+        (["--no-python", "no-such-command-here"], "no-such-command-here"),
+        (["--no-python", "/etc/passwd"], "not executable"),
+        (["--no-python", "-m", "json"], "exclude"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused_before_anything_starts(argv, says):
+    with pytest.raises(UsageError, match=says):
+        made(*argv)
+
+
+def test_one_node_without_endpoint_needs_nobody_and_has_a_secret_of_its_own(script):
+    first, second = made(script), made(script)
+    assert first.meeting.backend == "standalone"
+    assert first.address == "127.0.0.1"
+    assert len(first.job.secret) == 64
+    assert first.job.secret != second.job.secret
+    assert first.job.name != second.job.name
+
+
+def test_c10d_is_a_name_of_the_embedded_store(script):
+    meeting = made("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost", script).meeting
+    assert (meeting.backend, meeting.endpoint) == ("embedded", "localhost:29400")
+
+
+def test_a_static_job_meets_above_rank_zeros_port(script):
+    made_plan = made("--nnodes", "2", "--node-rank", "1", "--master-port", "4000", script)
+    assert made_plan.meeting.endpoint == "127.0.0.1:4001"
+    assert made_plan.meeting.is_host is False
+    assert (made_plan.master_port, made_plan.rank_hint) == (4000, 1)
+
+
+def test_nothing_listens_beyond_loopback_without_a_secret(script, monkeypatch, tmp_path):
+    argv = ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", "192.0.2.7", script]
+    monkeypatch.delenv("RESILIN_SECRET", raising=False)
+    with pytest.raises(SecretRequired, match="secret"):
+        made(*argv)
+    (tmp_path / "secret").write_text("word\n")
+    assert made("--secret-file", tmp_path / "secret", *argv).job.secret == "word"
+    monkeypatch.setenv("RESILIN_SECRET", "other")
+    assert made(*argv).job.secret == "other"
+
+
+def test_nproc_counts_cpus(script, monkeypatch):
+    monkeypatch.setattr(plan, "cpu_count", lambda: 6)
+    assert made("--nproc-per-node", "cpu", script).workers == 6
+
+
+def test_torchruns_rendezvous_keys_are_accepted(script):
+    text = "join_timeout=7,last_call_timeout=2,close_timeout=3,keep_alive_interval=1,store_type=tcp,is_host=true"
+    made_plan = made("--rdzv-conf", text, "--nnodes", "1:2", "--rdzv-endpoint", "localhost:1", script)
+    assert made_plan.meeting.join_timeout_s == 7
+    assert made_plan.membership.last_call_s == 2
+    assert made_plan.meeting.is_host is True

@@ -1,0 +1,79 @@
+"""`resilin doctor` and `resilin status`."""
+
+import json
+
+import pytest
+
+from resilin.elastic import records
+from resilin.elastic.records import Generation, GenerationMember, Node, Slot
+from resilin.errors import UsageError
+from resilin.launcher import doctor, exit_codes, main
+from resilin.store.connect import connect
+
+
+def test_doctor_finds_nothing_bad_here_and_says_which_kernels_run(capsys):
+    assert main.main(["doctor"]) == 0
+    lines = {line[5:17].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert {"python", "numpy", "kernels", "memory", "host id"} <= lines.keys()
+    assert not any(line.startswith("BAD") for line in lines.values())
+    assert "native" in lines["kernels"] or "numpy references" in lines["kernels"]
+
+
+def test_doctor_tells_when_a_store_does_not_answer(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "REACH_TIMEOUT_S", 0.3)
+    assert main.main(["doctor", "--endpoint", "embedded://127.0.0.1:9"]) == exit_codes.UNREACHABLE
+    assert "BAD  store" in capsys.readouterr().out
+
+
+def test_doctor_reports_a_broken_installation(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_PROBE", "raise ImportError('no numpy here')")
+    assert main.main(["doctor"]) == exit_codes.FAILED
+    assert "no numpy here" in capsys.readouterr().out
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job's records in a shared folder; gives the store's URL."""
+    url = f"file://{tmp_path / 'store'}"
+    slots = (Slot(index=0, incarnation=2, state="ready", pid=77), Slot(index=1, incarnation=1, state="failed"))
+    node = Node(id="n1", host="one", address="10.0.0.1", master_port=1, slots=slots)
+    spare = Node(id="n2", host="two", address="10.0.0.2", master_port=1, slots=(Slot(index=0),))
+    current = Generation(
+        number=3, kind="inplace", members=(GenerationMember(node="n1", slot=0, incarnation=2, rank=0),), nodes=("n1",),
+        master_addr="10.0.0.1", master_port=1, restarts_used=1, reason="rank 1 failed",
+    )  # fmt: skip
+    with connect(url) as store:
+        store.put("/resilin/job/nodes/n1", records.to_bytes(node))
+        store.put("/resilin/job/nodes/n2", records.to_bytes(spare))
+        store.put("/resilin/job/generation", records.to_bytes(current))
+    return url
+
+
+def test_status_shows_nodes_ranks_and_the_generation(job, capsys):
+    assert main.main(["status", "job", "--endpoint", job]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "generation 3 (inplace): 1 workers on 1 nodes, 1 restarts used; rank 1 failed",
+        "node n1 (one, 10.0.0.1): leads",
+        "  slot 0: rank 0, ready, pid 77",
+        "  slot 1: no rank, failed",
+        "node n2 (two, 10.0.0.2): spare",
+        "  slot 0: no rank, idle",
+    ]
+
+
+def test_status_as_json_holds_the_records(job, capsys):
+    assert main.main(["status", "job", "--json", "--endpoint", job]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["generation"]["number"] == 3
+    assert [node["id"] for node in body["nodes"]] == ["n1", "n2"]
+    assert body["closed"] is None
+
+
+def test_status_of_an_unknown_job_is_one_error(job, capsys):
+    assert main.main(["status", "other", "--endpoint", job]) == exit_codes.RENDEZVOUS
+    assert "'other'" in capsys.readouterr().err
+
+
+def test_an_unknown_error_is_internal_and_a_usage_error_is_not():
+    assert exit_codes.of(RuntimeError()) == exit_codes.INTERNAL
+    assert exit_codes.of(UsageError("x")) == exit_codes.USAGE
