@@ -9,7 +9,7 @@ import numpy as np
 from resilin.ddp.flat import Array, Flat
 from resilin.dist.tree import Plan, Subtree
 
-CHUNK_ELEMENTS = 1 << 15  # 128 KiB of float32: two pieces and a scratch stay in a core's own cache
+CHUNK_ELEMENTS = 1 << 15  # 128 KiB of float32: two pieces and a scratch fit in a core's own cache
 
 
 def merges(plan: Plan, rank: int) -> Mapping[int, int]:
@@ -28,25 +28,30 @@ def merges(plan: Plan, rank: int) -> Mapping[int, int]:
     return counts
 
 
-def add_weighted(left: Array, left_weight: float | None, right: Array, right_weight: float | None) -> None:
-    """`left = left_weight * left + right_weight * right` in place, each product rounded before the sum.
+def put(view: Array, value: Array, weight: float, fresh: bool) -> None:
+    """`view = weight * value` when `fresh`, else `view += weight * value`, the product rounded before the sum.
 
-    Runs in pieces that stay in the cache, so that memory is read and written once. `right` keeps its value.
+    The sum runs in pieces that stay in the cache, so that memory is read and written once.
     """
-    scratch = np.empty(min(CHUNK_ELEMENTS, left.size), left.dtype)
-    for start in range(0, left.size, CHUNK_ELEMENTS):
-        a, b = left[start : start + CHUNK_ELEMENTS], right[start : start + CHUNK_ELEMENTS]
-        if left_weight is not None:
-            np.multiply(a, left.dtype.type(left_weight), out=a)
-        if right_weight is not None:
-            b = np.multiply(b, right.dtype.type(right_weight), out=scratch[: b.size])
-        np.add(a, b, out=a)
+    factor = view.dtype.type(weight)
+    if fresh:
+        np.multiply(value, factor, out=view)
+        return
+    if value.size <= CHUNK_ELEMENTS or not (value.flags.c_contiguous and view.flags.c_contiguous):
+        np.add(view, value * factor, out=view)
+        return
+    into, source = view.reshape(-1), value.reshape(-1)
+    scratch = np.empty(CHUNK_ELEMENTS, view.dtype)
+    for start in range(0, into.size, CHUNK_ELEMENTS):
+        a, b = into[start : start + CHUNK_ELEMENTS], source[start : start + CHUNK_ELEMENTS]
+        np.add(a, np.multiply(b, factor, out=scratch[: b.size]), out=a)
 
 
 class Partials:
-    """The partial sums of one flat array: `push` shards in order, then `parts()` are those of the rank's subtrees.
+    """The partial sums of one bucket: `open` and `close` each shard in order, then `parts()` are the rank's subtrees.
 
-    Arrays come from `make` and are used again after `clear`.
+    A shard that is the right child of a leaf's parent is added straight to its sibling's sum. Arrays come from `make`
+    and are used again after `clear`.
     """
 
     def __init__(self, plan: Plan, rank: int, make: Callable[[], Flat]) -> None:
@@ -54,7 +59,7 @@ class Partials:
         self._merges = merges(plan, rank)
         self._make = make
         self._free: list[Flat] = []
-        self._stack: list[tuple[Flat, float | None]] = []  # a sum, or a leaf with the weight it still lacks
+        self._stack: list[Flat] = []
 
     def take(self) -> Flat:
         """An array that is not in use."""
@@ -64,32 +69,32 @@ class Partials:
         """Take `flat` back for later use."""
         self._free.append(flat)
 
-    def push(self, shard: int, flat: Flat, weight: float) -> None:
-        """Add `weight` times the contribution of `shard`; `flat` belongs to this object from now on."""
-        self._stack.append((flat, weight))
-        for _ in range(self._merges[shard]):
-            right, right_weight = self._stack.pop()
-            left, left_weight = self._stack.pop()
-            add_weighted(left.array, left_weight, right.array, right_weight)
-            self._stack.append((left, None))
+    def open(self, shard: int) -> tuple[Flat, bool]:
+        """Where to `put` the contribution of `shard`, and whether that memory is fresh."""
+        fresh = self._merges[shard] == 0 or not self._stack
+        if fresh:
+            self._stack.append(self.take())
+        return self._stack[-1], fresh
+
+    def close(self, shard: int) -> None:
+        """The contribution of `shard` is all there: complete the sums above it."""
+        for _ in range(self._merges[shard] - 1):
+            right = self._stack.pop()
+            np.add(self._stack[-1].array, right.array, out=self._stack[-1].array)
             self._free.append(right)
 
     def parts(self) -> dict[Subtree, Flat]:
-        """Every subtree of the rank with its sum, once the last shard was pushed."""
-        for flat, weight in self._stack:
-            if weight is not None:
-                np.multiply(flat.array, flat.array.dtype.type(weight), out=flat.array)
-        self._stack = [(flat, None) for flat, _ in self._stack]
-        return dict(zip(self._subtrees, [flat for flat, _ in self._stack], strict=True))
+        """Every subtree of the rank with its sum, once the last shard was closed."""
+        return dict(zip(self._subtrees, self._stack, strict=True))
 
     def steal(self) -> Flat:
         """The only part, in a world of one; the caller gives it back later."""
-        (root,) = self.parts().values()
+        (root,) = self._stack
         self._stack = []
         return root
 
     def clear(self, reuse: bool = True) -> None:
         """Forget the step's sums. reuse=False: somebody may still read them, so their memory is let go."""
         if reuse:
-            self._free += [flat for flat, _ in self._stack]
+            self._free += self._stack
         self._stack = []

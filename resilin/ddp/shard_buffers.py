@@ -17,7 +17,7 @@ from resilin import dist
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets
 from resilin.ddp.flat import Array, Flat, specs_of
-from resilin.ddp.partials import Partials
+from resilin.ddp.partials import Partials, put
 from resilin.dist.tree import Plan
 from resilin.errors import CollectiveMismatch
 
@@ -54,12 +54,13 @@ class ShardBuffers:
     def leave(self, shard: int, weight: float, ran: bool) -> None:
         """A shard ends: add its weighted change."""
         for spec, partials in zip(self._specs, self._sums, strict=True):
-            flat = partials.take()
-            flat.array[...] = 0
+            flat, fresh = partials.open(shard)
             for slot, view in zip(spec.slots, flat.views, strict=True):
                 now, begin = self._floats[slot.param]._array, self._begin[slot.param]
-                np.subtract(now, begin, out=view, where=now != begin)
-            partials.push(shard, flat, weight)
+                change = np.zeros_like(now)
+                np.subtract(now, begin, out=change, where=now != begin)
+                put(view, change, weight, fresh)
+            partials.close(shard)
         if not ran or not self._others:
             return
         if self._end_others is None:

@@ -1,10 +1,10 @@
 """Fixed-shard mode: gradients and float buffers summed along one binary tree over shard numbers, for the same bits in
 any world.
 
-    shard 0   backward ──> bucket full ──> x weight ──┐
-    shard 1   backward ──> bucket full ──> x weight ──┴─ [0,2) ──┐
-    shard 2   ...                                                ├──> dist.tree_all_reduce ──> gradients
-    (peers' shards)                                  [3,4) ──────┘
+    shard 0   backward ──> gradient x weight ──┐
+    shard 1   backward ──> gradient x weight ──┴─ [0,2) ──┐
+    shard 2   ...                                         ├── bucket full ──> dist.tree_all_reduce ──> gradients
+    (peers' shards)                           [3,4) ──────┘
 
 A rank sums the subtrees it owns as they become complete, so at most log2 V partial sums per bucket are held.
 """
@@ -23,8 +23,8 @@ from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
 from resilin.ddp.buckets import BucketSpec
-from resilin.ddp.flat import Array, Flat, place_gradient
-from resilin.ddp.partials import Partials
+from resilin.ddp.flat import Array, Flat
+from resilin.ddp.partials import Partials, put
 from resilin.ddp.shard_buffers import ShardBuffers
 from resilin.dist import tree
 from resilin.dist.tree import Plan
@@ -45,12 +45,13 @@ class Shard(Protocol):
 
 
 class _Bucket:
-    """One bucket: where the running shard's gradients go, the partial sums, and the result."""
+    """One bucket: the partial sums, where the open shard's gradients go, and the result."""
 
     def __init__(self, spec: BucketSpec, params: Sequence[Tensor], plan: Plan, rank: int) -> None:
         self.spec = spec
         self.partials = Partials(plan, rank, lambda: Flat(spec, params))
-        self.work: Flat | None = None
+        self.work: Flat | None = None  # where the open shard's gradients go, until they are all there
+        self.fresh = True  # whether `work` holds no other shard's sum
         self.out: Flat | None = None  # the last step's result: the parameters' gradients lie in it
         self.left = 0
         self.pending: Any = None
@@ -140,11 +141,9 @@ class ShardReducer:
         self._done = self._running = False
         for bucket in self._buckets:
             bucket.left = len(bucket.spec.slots)
-            if bucket.work is None:
-                bucket.work = bucket.partials.take()
-            for slot, view in zip(bucket.spec.slots, bucket.work.views, strict=True):
-                param = self._params[slot.param]
-                param._grad, param._grad_slot = None, view
+            bucket.work, bucket.fresh = bucket.partials.open(shard.number)
+        for param in self._params:
+            param._grad = None
 
     def _begin_step(self) -> None:
         self._carry = {
@@ -171,19 +170,31 @@ class ShardReducer:
         if not self._running:
             self._running = True
             engine.queue_callback(self._finish_backward)
-        bucket, place = self._where[number]
-        assert bucket.work is not None, "the open shard has a place for its gradients"
-        place_gradient(self._params[number], bucket.work.views[place])
+        param = self._params[number]
+        grad, param._grad = param._grad, None  # its memory is free for the next gradient
+        assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
+        self._contribute(number, grad._array, self._shard)
         self._ready.add(number)
+
+    def _contribute(self, number: int, gradient: Array | None, shard: Shard) -> None:
+        """Add a weighted gradient (None: zero) to the sum it belongs to; the bucket's last one completes it."""
+        bucket, place = self._where[number]
+        assert bucket.work is not None, "a bucket with missing gradients is not complete"
+        view = bucket.work.views[place]
+        if gradient is not None:
+            put(view, gradient, shard.weight, bucket.fresh)
+        elif bucket.fresh:
+            view[...] = 0
+        else:
+            np.add(view, 0, out=view)  # as if it were added: a negative zero becomes positive
         bucket.left -= 1
         if bucket.left == 0:
-            self._complete(bucket, self._shard)
+            self._complete(bucket, shard)
 
     def _complete(self, bucket: _Bucket, shard: Shard) -> None:
-        """The shard's gradients of `bucket` are all there: weight them, add them to the tree, start what is full."""
-        work, bucket.work = bucket.work, None
-        assert work is not None, "a bucket is completed once per shard"
-        bucket.partials.push(shard.number, work, shard.weight)
+        """The shard's gradients of `bucket` are all there: complete its sums, start what is full."""
+        bucket.work = None
+        bucket.partials.close(shard.number)
         if shard.number == self._run.stop - 1:
             while self._next < len(self._buckets) and self._buckets[self._next].work is None:
                 self._launch(self._buckets[self._next])
@@ -212,19 +223,10 @@ class ShardReducer:
             )
             self._group.abort(error)
             raise error
-        self._contribute_zeros(shard, missing)
+        for number in missing:
+            self._contribute(number, None, shard)
         if shard.number == self._run.stop - 1:
             self._finish_step()
-
-    def _contribute_zeros(self, shard: Shard, numbers: Sequence[int]) -> None:
-        """Count `numbers` as ready with a gradient of zero."""
-        for number in numbers:
-            bucket, place = self._where[number]
-            assert bucket.work is not None, "a bucket with missing gradients is not complete"
-            bucket.work.views[place][...] = 0
-            bucket.left -= 1
-            if bucket.left == 0:
-                self._complete(bucket, shard)
 
     def _finish_step(self) -> None:
         start = SYSTEM.monotonic()
@@ -234,8 +236,7 @@ class ShardReducer:
                 before = self._carry.pop(slot.param, None)
                 if before is not None:
                     np.add(view, before, out=view)
-                param = self._params[slot.param]
-                param._grad, param._grad_slot = Tensor._wrap(view), None
+                self._params[slot.param]._grad = Tensor._wrap(view)
         self._steps += 1
         self._wait_s += SYSTEM.monotonic() - start
 
@@ -248,7 +249,8 @@ class ShardReducer:
                     f"shard {shard.number} has {len(shard)} samples, but no backward ran inside its block; its "
                     "gradient would be missing on every rank"
                 )
-            self._contribute_zeros(shard, range(len(self._params)))
+            for number in range(len(self._params)):
+                self._contribute(number, None, shard)
             if shard.number == self._run.stop - 1:
                 self._finish_step()
         self._buffers.leave(shard.number, shard.weight, ran=len(shard) > 0)

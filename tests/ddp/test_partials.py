@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets
 from resilin.ddp.flat import Flat, specs_of
-from resilin.ddp.partials import CHUNK_ELEMENTS, Partials, add_weighted, merges
+from resilin.ddp.partials import CHUNK_ELEMENTS, Partials, merges, put
 from resilin.dist import tree
 from resilin.dist.tree import Subtree
 
@@ -39,9 +39,9 @@ def test_partial_sums_equal_the_trees_nodes_bit_for_bit(shards: int, world: int,
         partials = Partials(plan, rank, make)
         for _ in range(2):  # the second step uses the first one's memory
             for shard in plan.run(rank):
-                flat = partials.take()
-                flat.array[...] = leaves[shard]
-                partials.push(shard, flat, float(WEIGHTS[shard]))
+                flat, fresh = partials.open(shard)
+                put(flat.array, leaves[shard], float(WEIGHTS[shard]), fresh)
+                partials.close(shard)
             parts = partials.parts()
             assert tuple(parts) == plan.subtrees(rank)
             for node, flat in parts.items():
@@ -55,12 +55,14 @@ def test_a_sum_is_completed_by_the_last_shard_under_it() -> None:
     assert merges(tree.plan(6, 2), 1) == {3: 0, 4: 0, 5: 1}
 
 
-def test_weighting_in_pieces_gives_the_bits_of_weighting_the_whole() -> None:
+def test_adding_in_pieces_gives_the_bits_of_adding_the_whole() -> None:
     rng = np.random.default_rng(0)
-    for size in (0, 1, CHUNK_ELEMENTS, 2 * CHUNK_ELEMENTS + 7):
-        left, right = rng.standard_normal((2, size)).astype(np.float32)
-        for a, b in ((None, None), (0.3, None), (None, 0.7), (1 / 3, 1 / 7)):
-            whole = left * np.float32(1 if a is None else a) + right * np.float32(1 if b is None else b)
-            got = left.copy()
-            add_weighted(got, a, right, b)
-            assert np.array_equal(got, whole)
+    for shape in ((0,), (1,), (CHUNK_ELEMENTS,), (3, CHUNK_ELEMENTS + 7)):
+        before, value = rng.standard_normal((2, *shape)).astype(np.float32)
+        for weight in (1.0, 0.25, 1 / 3):
+            weighted = value * np.float32(weight)
+            for fresh, expected in ((True, weighted), (False, before + weighted)):
+                for layout in (value, np.asfortranarray(value)):
+                    got = before.copy()
+                    put(got, layout, weight, fresh)
+                    assert np.array_equal(got, expected)
