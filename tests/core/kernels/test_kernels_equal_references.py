@@ -371,3 +371,15 @@ def test_adam(rand: Any, dtype: type, decoupled: bool, amsgrad: bool) -> None:
     for a, b in zip(fast, slow, strict=True):
         for x, y in zip(a, b, strict=True):
             same(x, y, 1e-5)
+
+
+def test_optimizers_take_strided_gradients_and_parameters(rand: Any) -> None:
+    start, grad = rand(6, 8), rand(8, 6).T
+    rates: dict[str, Any] = {"lr": 0.1, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0}
+    flags: dict[str, Any] = {"nesterov": False, "maximize": False, "first": True}
+    expected = start - np.float32(0.1) * grad
+    plain, transposed = start.copy(), np.asfortranarray(start)
+    optimizers.sgd([plain], [grad], None, **rates, **flags)
+    optimizers.sgd([transposed], [grad], None, **rates, **flags)
+    same(plain, expected, 1e-6)
+    same(transposed, expected, 1e-6)

@@ -18,8 +18,15 @@ struct Piece {
     int64_t n;
 };
 
-// Lines up the arrays of all lists and cuts them into blocks; false when one of them is not plain writable float32.
-bool line_up(std::initializer_list<nb::handle> lists, std::vector<Piece> &pieces) {
+// The blocks of a step, and what must live as long as they are used.
+struct Work {
+    std::vector<Piece> pieces;
+    std::vector<nb::object> copies; // strided gradients made contiguous
+};
+
+// Lines up the arrays of all lists and cuts them into blocks; false when one of them is not plain writable float32
+// (gradients are only read: they may be strided).
+bool line_up(std::initializer_list<nb::handle> lists, Work &work) {
     std::vector<nb::object> fast;
     for (nb::handle list : lists)
         fast.push_back(list.is_none() ? nb::none() : nb::steal(PySequence_Fast(list.ptr(), "expected a sequence")));
@@ -32,8 +39,13 @@ bool line_up(std::initializer_list<nb::handle> lists, std::vector<Piece> &pieces
             if (fast[k].is_none()) continue;
             PyObject *item = PySequence_Fast_GET_ITEM(fast[k].ptr(), i);
             if (!PyArray_Check(item)) return false;
-            const ExactArray array{reinterpret_cast<PyArrayObject *>(item)};
-            if (k == 1 ? !array.is<float>() : !array.is_writable<float>()) return false; // gradients are only read
+            ExactArray array{reinterpret_cast<PyArrayObject *>(item)};
+            if (k == 1 && PyArray_TYPE(array.array) == NPY_FLOAT32 && !array.is<float>()) {
+                work.copies.push_back(nb::steal(PyArray_FROM_OF(item, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED)));
+                if (!work.copies.back().ptr()) throw nb::python_error();
+                array.array = reinterpret_cast<PyArrayObject *>(work.copies.back().ptr());
+            }
+            if (k == 1 ? !array.is<float>() : !array.is_writable<float>()) return false;
             if (k == 0)
                 piece.n = array.size();
             else if (array.size() != piece.n)
@@ -44,7 +56,7 @@ bool line_up(std::initializer_list<nb::handle> lists, std::vector<Piece> &pieces
             Piece block{};
             for (int k = 0; k < MAX_LISTS; k++) block.data[k] = piece.data[k] ? piece.data[k] + at : nullptr;
             block.n = std::min(BLOCK, piece.n - at);
-            pieces.push_back(block);
+            work.pieces.push_back(block);
         }
     }
     return true;
@@ -82,12 +94,12 @@ RESILIN_SIMD void sgd_momentum(float *__restrict p, const float *__restrict g, f
 
 bool sgd(nb::handle params, nb::handle grads, nb::handle bufs, double lr, double momentum, double dampening,
          double decay, bool nesterov, bool maximize, bool first) {
-    std::vector<Piece> pieces;
-    if (!line_up({params, grads, bufs}, pieces)) return false;
+    Work work;
+    if (!line_up({params, grads, bufs}, work)) return false;
     const Sgd s{static_cast<float>(lr),    static_cast<float>(momentum), static_cast<float>(1 - dampening),
                 static_cast<float>(decay), maximize ? -1.0f : 1.0f,      nesterov,
                 first};
-    run(pieces, [&](const Piece &x) {
+    run(work.pieces, [&](const Piece &x) {
         if (x.data[2])
             sgd_momentum(x.data[0], x.data[1], x.data[2], x.n, s);
         else
@@ -126,8 +138,8 @@ RESILIN_SIMD void adam_top(const Piece &x, const Adam &a) { adam_span<true>(x, a
 
 bool adam(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, nb::handle top, int64_t step, double lr,
           double beta1, double beta2, double eps, double decay, bool decoupled, bool maximize) {
-    std::vector<Piece> pieces;
-    if (!line_up({params, grads, m, v, top}, pieces)) return false;
+    Work work;
+    if (!line_up({params, grads, m, v, top}, work)) return false;
     const double t = static_cast<double>(step);
     const Adam a{static_cast<float>(decoupled ? 1 - lr * decay : 1.0),
                  static_cast<float>(decoupled ? 0.0 : decay),
@@ -138,7 +150,7 @@ bool adam(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, nb::h
                  static_cast<float>(eps),
                  static_cast<float>(lr / (1 - std::pow(beta1, t))),
                  maximize ? -1.0f : 1.0f};
-    run(pieces, [&](const Piece &x) { x.data[4] ? adam_top(x, a) : adam_plain(x, a); });
+    run(work.pieces, [&](const Piece &x) { x.data[4] ? adam_top(x, a) : adam_plain(x, a); });
     return true;
 }
 
