@@ -67,7 +67,7 @@ class RandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         length, seed = len(self.data_source), draw_seed(self.generator)
         if self.replacement:
-            return iter(np.random.default_rng(seed).integers(length, size=self.num_samples).tolist())
+            return iter(Generator(seed=seed).integers(0, length, (self.num_samples,)).tolist())
         rounds = -(-self.num_samples // length) if length else 0
         orders = (permutation(length, seed, number).tolist() for number in range(rounds))
         return itertools.islice(itertools.chain.from_iterable(orders), self.num_samples)
@@ -115,9 +115,16 @@ class WeightedRandomSampler(Sampler[int]):
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        rng = np.random.default_rng(draw_seed(self.generator))
-        chances = self.weights / self.weights.sum()
-        return iter(rng.choice(len(chances), size=self.num_samples, replace=self.replacement, p=chances).tolist())
+        draws = Generator(seed=draw_seed(self.generator))
+        if self.replacement:
+            ends = np.cumsum(self.weights)
+            below = np.nextafter(ends[-1], 0)  # a product may be rounded up to the end
+            places = np.minimum(draws.uniform((self.num_samples,), np.float64) * ends[-1], below)
+            return iter(np.searchsorted(ends, places, side="right").tolist())
+        # the largest keys u ** (1 / weight), in logarithms (Efraimidis and Spirakis, 2006)
+        with np.errstate(divide="ignore"):
+            keys = np.log(draws.uniform((len(self.weights),), np.float64)) / self.weights
+        return iter(np.argsort(-keys, kind="stable")[: self.num_samples].tolist())
 
     def __len__(self) -> int:
         return self.num_samples

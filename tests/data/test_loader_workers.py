@@ -186,6 +186,16 @@ def test_workers_know_themselves_and_are_seeded_differently():
     assert get_worker_info() is None
 
 
+def test_loaders_can_run_inside_one_another():
+    outer = DataLoader(Rows(4, 3), batch_size=2, num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        seen = []
+        for index, _ in outer:
+            inner = DataLoader(Rows(3, 3), batch_size=1, num_workers=2)
+            seen.append((index.tolist(), [i.item() for i, _ in inner]))
+        assert seen == [([0, 1], [0, 1, 2]), ([2, 3], [0, 1, 2])]
+
+
 def test_each_worker_runs_its_own_part_of_a_stream():
     batches = [batch.tolist() for batch in DataLoader(Stream(), batch_size=2, num_workers=2)]
     assert batches == [[0, 1], [10, 11], [2], [12, 13]]
