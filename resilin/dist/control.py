@@ -23,6 +23,7 @@ from typing import Protocol
 
 from resilin._base.clock import Deadline
 from resilin._base.threads import OwnedThread
+from resilin.dist.forked import track
 from resilin.dist.mailbox import Incoming, Mailbox
 from resilin.dist.message import HEADER, Frame
 from resilin.errors import DistNetworkError
@@ -74,7 +75,7 @@ class Control:
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         for sock in sockets.values():
-            sock.setblocking(False)
+            track(sock).setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._name = name

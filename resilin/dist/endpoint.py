@@ -22,6 +22,7 @@ from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
 from resilin._base.threads import OwnedThread
 from resilin.dist import loader
+from resilin.dist.forked import track
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired, UsageError
 
 _LOG = log.logger("dist.endpoint")
@@ -181,7 +182,7 @@ class Listener:
         self._threads = [OwnedThread("dist-accept", partial(self._accept, sock)) for sock in self._sockets]
 
     def _listen_unix(self) -> str:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = track(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self._sockets.append(sock)
         name = f"resilin-{secrets.token_hex(12)}"
         try:
@@ -195,7 +196,7 @@ class Listener:
 
     def _listen_tcp(self, address: str) -> int:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = track(socket.socket(family, socket.SOCK_STREAM))
         self._sockets.append(sock)
         sock.bind((address, 0))
         sock.listen(socket.SOMAXCONN)
@@ -269,7 +270,7 @@ class Listener:
                 if self._closed or len(self._visitors) >= _MAX_VISITORS:
                     sock.close()
                     continue
-                self._visitors[sock] = OwnedThread("dist-visitor", partial(self._visit, sock))
+                self._visitors[track(sock)] = OwnedThread("dist-visitor", partial(self._visit, sock))
 
     def _visit(self, sock: socket.socket) -> None:
         kept = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import queue
 import threading
 import weakref
@@ -21,8 +22,7 @@ from resilin._base import env
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.threads import OwnedThread
 from resilin.dist.backends.base import Aborted, Backend, Call
-from resilin.dist.backends.shm import ShmBackend
-from resilin.dist.backends.stream import StreamBackend
+from resilin.dist.backends.select import choose
 from resilin.dist.control import Control
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
 from resilin.dist.mailbox import ANY, Mailbox, Receive
@@ -87,21 +87,17 @@ class ProcessGroup:
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
         data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
-        shared = topology.shared_memory and self._size > 1
-        self.backend: Backend = (
-            ShmBackend(rank, self._size, self._share) if shared else StreamBackend(rank, self._size, data)
-        )
+        self.backend: Backend = choose(topology, rank, data, self._share)
         self._control = Control(control, self, self._mailbox, name or "group")
         _LIVE.add(self)
         self._control.start()
 
     def attach(self, deadline: Deadline) -> None:
         """Finish what needs the peers' help before the first collective."""
-        if isinstance(self.backend, ShmBackend):
-            try:
-                self.backend.attach(deadline)
-            except Aborted:
-                raise self._error(None) from None
+        try:
+            self.backend.attach(deadline)
+        except Aborted:
+            raise self._error(None) from None
 
     def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
         try:
@@ -415,3 +411,14 @@ def close_all() -> None:
 
 
 atexit.register(close_all)
+
+
+def _forget_in_child() -> None:
+    """A forked child is no rank: it must neither join a collective nor say goodbye for its parent."""
+    for group in list(_LIVE):
+        group._closed = True
+    _LIVE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -24,11 +24,14 @@ class Topology:
     @property
     def shared_memory(self) -> bool:
         """Whether all ranks can use one shared-memory segment."""
-        return all(e.shm and e.near(self.endpoints[0]) for e in self.endpoints)
+        return len(self.hosts()) == 1
 
-    def local_ranks(self, rank: int) -> list[int]:
-        """The ranks on the host of `rank`, ascending."""
-        return [i for i, e in enumerate(self.endpoints) if e.host == self.endpoints[rank].host]
+    def hosts(self) -> list[list[int]]:
+        """The ranks cut into sets that share memory, ascending, in the order of their first ranks (their leaders)."""
+        sets: dict[str, list[int]] = {}
+        for rank, endpoint in enumerate(self.endpoints):
+            sets.setdefault(endpoint.host if endpoint.shm else f"alone {rank}", []).append(rank)
+        return list(sets.values())
 
     def channels(self) -> tuple[int, ...]:
         """Channels that each pair opens: data travels through memory where it can."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilin._base import env
@@ -23,7 +23,7 @@ from resilin.dist.kv import FileStore
 from resilin.dist.world import set_default_group, use_group
 from resilin.errors import UsageError
 
-TRANSPORTS = ("shm", "unix", "tcp")
+TRANSPORTS = ("shm", "unix", "tcp", "hosts")
 
 
 @dataclass
@@ -40,11 +40,17 @@ class Outcome:
         return [self.values[rank] for rank in sorted(self.values)]
 
 
-def listener(transport: str = "shm") -> Listener:
-    """A listener that keeps its groups to one transport: shared memory, Unix streams, or TCP on loopback."""
+def listener(transport: str = "shm", rank: int = 0) -> Listener:
+    """A listener that keeps its groups to one transport: shared memory, Unix streams, or TCP on loopback.
+
+    "hosts" pretends that ranks 0 and 1, 2 and 3, ... are on hosts of their own: shared memory inside, TCP between.
+    """
     if transport not in TRANSPORTS:
         raise UsageError(f"transport {transport!r}: expected one of {TRANSPORTS}")
-    return Listener(unix=transport != "tcp", shm=transport == "shm")
+    made = Listener(unix=transport != "tcp", shm=transport in ("shm", "hosts"))
+    if transport == "hosts":
+        made.endpoint = replace(made.endpoint, host=f"{made.endpoint.host}-{rank // 2}")
+    return made
 
 
 def run_ranks(
@@ -62,7 +68,7 @@ def run_ranks(
     `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
     for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
     """
-    listeners = [listener(transport) for _ in range(count)]
+    listeners = [listener(transport, rank) for rank in range(count)]
     endpoints = [each.describe() for each in listeners]
     outcome = Outcome()
     groups: dict[int, ProcessGroup] = {}
@@ -102,7 +108,7 @@ def run_ranks(
 def join_from_environment(timeout_s: float = 20.0) -> ProcessGroup:
     """In a process of `start_ranks`: form a group over TEST_TRANSPORT and make it the default group."""
     rank, size = env.get_int("RANK", 0) or 0, env.get_int("WORLD_SIZE", 1) or 1
-    here = listener(env.get("TEST_TRANSPORT", "shm") or "shm")
+    here = listener(env.get("TEST_TRANSPORT", "shm") or "shm", rank)
     path = env.require("TEST_INIT_METHOD", "start_ranks sets it").removeprefix("file://")
     with FileStore(path, timeout=timeout_s) as store:
         store.set(str(rank), here.describe())

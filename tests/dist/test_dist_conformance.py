@@ -37,6 +37,14 @@ class TestTcp(GroupConformance):
         return lambda size, case: run_ranks(size, case, size, transport="tcp", abort=False).results()
 
 
+class TestTwoHosts(GroupConformance):
+    sizes = (3, 4, 5)
+
+    @pytest.fixture
+    def run(self):
+        return lambda size, case: run_ranks(size, case, size, transport="hosts", abort=False).results()
+
+
 PROCESS = """
 import os
 from resilin import dist

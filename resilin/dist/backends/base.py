@@ -65,6 +65,9 @@ class Backend(Protocol):
 
     name: str
 
+    def attach(self, deadline: Deadline) -> None:
+        """Finish what needs the peers' help, before the first call. Aborted, CollectiveTimeout, PeerLost."""
+
     def barrier(self, call: Call) -> None:
         """Return when every rank has called it."""
 

@@ -71,11 +71,15 @@ class _Stage:
 
 
 class ShmBackend:
-    """One rank's end. `attach` gives it the control segment before the first call."""
+    """One rank's end. `attach` gives it the control segment before the first call.
+
+    `rank` and `size` count the ranks of this host; `members` are their ranks in the group.
+    """
 
     name = "shm"
 
-    def __init__(self, rank: int, size: int, share: Share) -> None:
+    def __init__(self, rank: int, size: int, share: Share, members: Sequence[int] | None = None) -> None:
+        self._members = list(range(size)) if members is None else list(members)  # the group's ranks behind ours
         self._rank = rank
         self._size = size
         self._share = share
@@ -92,19 +96,22 @@ class ShmBackend:
     def attach(self, deadline: Deadline) -> None:
         """Make the control segment and send it to the peers (rank 0), or wait for it."""
         assert loader.native is not None
+        if self._segment is not None:
+            return
         if self._rank == 0:
             fd = os.memfd_create("resilin-dist", os.MFD_CLOEXEC)
             try:
                 segment = loader.native.Segment(fd, 0, self._size, True)
                 for peer in range(1, self._size):
-                    self._share(peer, Frame.SEGMENT, b"", fd)
+                    self._share(self._members[peer], Frame.SEGMENT, b"", fd)
             finally:
                 os.close(fd)
             self._use(segment)
             return
         with self._changed:
             if not self._changed.wait_for(lambda: self._segment is not None or self._stopped, deadline.left()):
-                raise CollectiveTimeout(f"rank 0 sent no control segment within {deadline.seconds} s", [0])
+                leader = self._members[0]
+                raise CollectiveTimeout(f"rank {leader} sent no control segment within {deadline.seconds} s", [leader])
             if self._stopped:
                 raise Aborted
 
@@ -136,7 +143,7 @@ class ShmBackend:
         try:
             if segment is not None:
                 identity, size = _ARENA.unpack(payload)
-                segment.add_arena(rank, identity, fd, size)
+                segment.add_arena(self._members.index(rank), identity, fd, size)
         finally:
             os.close(fd)
         with self._changed:
@@ -147,7 +154,7 @@ class ShmBackend:
         if arena not in self._shared:
             for peer in range(self._size):
                 if peer != self._rank:
-                    self._share(peer, Frame.ARENA, _ARENA.pack(arena, size), fd)
+                    self._share(self._members[peer], Frame.ARENA, _ARENA.pack(arena, size), fd)
             self._shared.add(arena)
 
     def _place(self, array: Array) -> tuple[int, int] | None:
@@ -230,7 +237,8 @@ class ShmBackend:
         left = call.deadline().left()
         with self._changed:
             if not self._changed.wait_for(lambda: mapped() or self._stopped, left):
-                raise CollectiveTimeout(f"the memory of rank {rank} did not arrive", [rank])
+                owner = self._members[rank]
+                raise CollectiveTimeout(f"the memory of rank {owner} did not arrive", [owner])
             if self._stopped:
                 raise Aborted
 
@@ -244,14 +252,15 @@ class ShmBackend:
         segment = self._native()
         if status == _STATUS_MISMATCH:
             other = segment.mismatched()
-            raise mismatch((0, unpack(segment.descriptor(0))), (other, unpack(segment.descriptor(other))))
+            sides = [(self._members[i], unpack(segment.descriptor(i))) for i in (0, other)]
+            raise mismatch(*sides)
         if status == _STATUS_TIMEOUT:
-            late = segment.late()
+            late = [self._members[i] for i in segment.late()]
             names = ", ".join(f"rank {rank}" for rank in late)
             raise CollectiveTimeout(f"{names or 'a peer'} did not arrive", late)
         word = segment.aborted()
         code, rank = word >> 32, (word & 0xFFFFFFFF) - 1
-        if code == _LEFT and rank != self._rank:
+        if code == _LEFT and rank != self._members[self._rank]:
             raise PeerLost(f"rank {rank} left the group (destroy_process_group, or its program ended)", [rank])
         if code == _LOST:
             raise PeerLost(f"rank {rank} died or closed its connection", [rank])
@@ -415,7 +424,8 @@ class ShmBackend:
 
     def peer_left(self, rank: int) -> None:
         """See Backend. A barrier that `rank` entered before it left still succeeds."""
-        self._stop(_LEFT, rank)
+        if rank in self._members:
+            self._stop(_LEFT, rank)
 
     def _stop(self, code: int, rank: int) -> None:
         segment = self._segment
@@ -427,7 +437,7 @@ class ShmBackend:
 
     def close(self) -> None:
         """See Backend."""
-        self._stop(_LEFT, self._rank)
+        self._stop(_LEFT, self._members[self._rank])
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()

@@ -17,6 +17,7 @@ import numpy as np
 from resilin._base.clock import Deadline
 from resilin.dist import schedules
 from resilin.dist.backends.base import Aborted, Call, join, mismatch
+from resilin.dist.forked import track
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
 from resilin.dist.schedules import Part, Step
@@ -29,42 +30,59 @@ _PIECE_BYTES = 1 << 20  # most bytes per system call, so that both directions of
 
 
 class StreamBackend:
-    """The data connections of one rank. `sockets` maps each peer's rank to its connection; owned from here on."""
+    """The data connections of one rank. `sockets` maps each peer's number to its connection; owned from here on.
+
+    `members` are the group's ranks behind the numbers 0 to size-1, for error messages.
+    """
 
     name = "stream"
 
-    def __init__(self, rank: int, size: int, sockets: Mapping[int, socket.socket]) -> None:
+    def __init__(
+        self, rank: int, size: int, sockets: Mapping[int, socket.socket], members: Sequence[int] | None = None
+    ) -> None:
+        self._members = list(range(size)) if members is None else list(members)
         self._rank = rank
         self._size = size
         self._sockets = dict(sockets)
         self._aborted = False
         for sock in self._sockets.values():
-            sock.setblocking(False)
+            track(sock).setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             else:
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
 
+    def attach(self, deadline: Deadline) -> None:
+        """See Backend. Sockets are connected already."""
+
     def barrier(self, call: Call) -> None:
         """See Backend."""
-        self._agree(call.describe(), call.deadline())
+        self.agree(call.describe(), call.deadline())
 
     def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
         """See Backend. Below RING_MIN_BYTES recursive doubling, else a ring."""
         deadline = call.deadline()
-        self._agree(call.describe(array, op), deadline)
+        self.agree(call.describe(array, op), deadline)
         total = accumulator(array, op).reshape(-1)
-        ring = array.nbytes >= RING_MIN_BYTES and total.size >= self._size
-        schedule = schedules.ring_all_reduce if ring else schedules.doubling_all_reduce
-        self._run(schedule(self._rank, self._size), total, op, deadline)
+        self.sum_up(total, op, deadline)
         finish(op, total, self._size)
         _store(array, total)
+
+    def sum_up(self, total: Array, op: ReduceOp, deadline: Deadline) -> None:
+        """The data phase of an all_reduce of a flat accumulator, without agreement and without AVG's division."""
+        ring = total.nbytes >= RING_MIN_BYTES and total.size >= self._size
+        schedule = schedules.ring_all_reduce if ring else schedules.doubling_all_reduce
+        self._run(schedule(self._rank, self._size), total, op, deadline)
+
+    def spread(self, flat: Array, root: int, deadline: Deadline) -> None:
+        """The data phase of a broadcast."""
+        self._run(schedules.binomial_broadcast(self._rank, self._size, root), flat, None, deadline)
 
     def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
         """See Backend. A binomial tree."""
         deadline = call.deadline()
-        self._agree(call.describe(array, op, root), deadline)
+        self.agree(call.describe(array, op, root), deadline)
         total = accumulator(array, op).reshape(-1)
         total = total.copy() if np.may_share_memory(total, array) else total
         self._run(schedules.binomial_reduce(self._rank, self._size, root), total, op, deadline)
@@ -75,13 +93,13 @@ class StreamBackend:
     def broadcast(self, call: Call, array: Array, root: int) -> None:
         """See Backend. A binomial tree."""
         deadline = call.deadline()
-        self._agree(call.describe(array, None, root), deadline)
-        self._run(schedules.binomial_broadcast(self._rank, self._size, root), array.reshape(-1), None, deadline)
+        self.agree(call.describe(array, None, root), deadline)
+        self.spread(array.reshape(-1), root, deadline)
 
     def all_gather(self, call: Call, array: Array, outputs: Sequence[Array]) -> None:
         """See Backend. Every pair exchanges, one partner after the other."""
         deadline = call.deadline()
-        self._agree(call.describe(array), deadline)
+        self.agree(call.describe(array), deadline)
         np.copyto(outputs[self._rank], array)
         for to, source in schedules.pairwise(self._rank, self._size):
             self._exchange(to, array_bytes(array), source, array_bytes(outputs[source]), deadline)
@@ -89,7 +107,7 @@ class StreamBackend:
     def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
         """See Backend. A ring over the concatenated inputs."""
         deadline = call.deadline()
-        self._agree(call.describe(output, op), deadline)
+        self.agree(call.describe(output, op), deadline)
         total = np.concatenate([accumulator(part, op).reshape(-1) for part in inputs])
         self._run(schedules.ring_reduce_scatter(self._rank, self._size), total, op, deadline)
         mine = total[self._rank * output.size : (self._rank + 1) * output.size]
@@ -99,7 +117,7 @@ class StreamBackend:
     def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
         """See Backend. `root` receives from one rank after the other."""
         deadline = call.deadline()
-        self._agree(call.describe(array, None, root), deadline)
+        self.agree(call.describe(array, None, root), deadline)
         if outputs is None:
             self._exchange(root, array_bytes(array), None, None, deadline)
             return
@@ -111,7 +129,7 @@ class StreamBackend:
     def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
         """See Backend. `root` sends to one rank after the other."""
         deadline = call.deadline()
-        self._agree(call.describe(output, None, root), deadline)
+        self.agree(call.describe(output, None, root), deadline)
         if inputs is None:
             self._exchange(None, None, root, array_bytes(output), deadline)
             return
@@ -123,7 +141,7 @@ class StreamBackend:
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """See Backend. Pairwise exchanges, sizes first."""
         deadline = call.deadline()
-        self._agree(call.describe(), deadline)
+        self.agree(call.describe(), deadline)
         np.copyto(outputs[self._rank], inputs[self._rank])
         for to, source in schedules.pairwise(self._rank, self._size):
             self._exchange(to, array_bytes(inputs[to]), source, array_bytes(outputs[source]), deadline)
@@ -131,7 +149,7 @@ class StreamBackend:
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
         deadline = call.deadline()
-        self._agree(call.describe(output, ReduceOp.SUM, plan.shards), deadline)
+        self.agree(call.describe(output, ReduceOp.SUM, plan.shards), deadline)
         cut = schedules.bounds(output.size, self._size)
         mine = slice(cut[self._rank], cut[self._rank + 1])
         slices: dict[Subtree, Array] = {node: part.reshape(-1)[mine] for node, part in parts.items()}
@@ -165,7 +183,7 @@ class StreamBackend:
         for sock in self._sockets.values():
             sock.close()
 
-    def _agree(self, mine: Descriptor, deadline: Deadline) -> None:
+    def agree(self, mine: Descriptor, deadline: Deadline) -> None:
         """Return when every rank has made the same call; CollectiveMismatch on every rank when one has not.
 
         Each message holds up to two different descriptors heard of so far with the rank that called each. After the
@@ -246,7 +264,8 @@ class StreamBackend:
         return count
 
     def _gone(self, peer: int) -> Exception:
-        return Aborted() if self._aborted else PeerLost(f"rank {peer} closed the connection", [peer])
+        rank = self._members[peer]
+        return Aborted() if self._aborted else PeerLost(f"rank {rank} closed the connection", [rank])
 
     def _wait(self, to: int | None, source: int | None, deadline: Deadline) -> None:
         poller = select.poll()
@@ -259,7 +278,7 @@ class StreamBackend:
         if not poller.poll(None if left is None else left * 1000 + 1) and deadline.passed():
             if self._aborted:
                 raise Aborted
-            late = {rank for rank in (to, source) if rank is not None}
+            late = {self._members[peer] for peer in (to, source) if peer is not None}
             names = " and ".join(f"rank {rank}" for rank in sorted(late))
             raise CollectiveTimeout(f"{names} did not answer", late)
 

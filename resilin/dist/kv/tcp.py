@@ -19,6 +19,7 @@ from resilin._base import auth, env, host, log
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.framing import recv_frame, send_frame
 from resilin._base.threads import OwnedThread
+from resilin.dist.forked import track
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
 from resilin.dist.kv.hash import HashStore
 from resilin.errors import DistError, DistNetworkError, DistStoreError, SecretRequired
@@ -260,7 +261,7 @@ class TCPStore(Store):
             sock.close()
             raise
         with self._lock:
-            self._all.append(sock)
+            self._all.append(track(sock))
         return sock
 
     def _take(self) -> socket.socket:
@@ -310,7 +311,7 @@ class _Server:
         self._closed = False
         try:
             self._socket = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
-            self._socket.listen(socket.SOMAXCONN)
+            track(self._socket).listen(socket.SOMAXCONN)
         except OSError as error:
             raise DistNetworkError(
                 f"the key-value store cannot listen on {host_name}:{port}: {error.strerror}; choose another MASTER_PORT"
@@ -330,7 +331,7 @@ class _Server:
                 if self._closed:
                     sock.close()
                     return
-                self._clients[sock] = OwnedThread("dist-store-client", partial(self._serve, sock))
+                self._clients[track(sock)] = OwnedThread("dist-store-client", partial(self._serve, sock))
 
     def _serve(self, sock: socket.socket) -> None:
         try:

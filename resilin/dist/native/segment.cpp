@@ -96,6 +96,7 @@ void Segment::abort(uint32_t code, int rank) {
 }
 
 Status Segment::barrier(double deadline, double spin_s) {
+    if (aborted()) return ABORTED; // a rank that aborts in a barrier has arrived: it must not complete it for others
     const uint64_t number = ++count_;
     slots_[rank_].arrived.store(number, std::memory_order_release);
     const uint64_t arrivals = header_->arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;

@@ -1,0 +1,31 @@
+"""Which backend a group uses: a pure function of its endpoints, so that all ranks choose alike."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from resilin.dist.backends.base import Backend
+from resilin.dist.backends.hierarchy import HierarchyBackend
+from resilin.dist.backends.shm import Share, ShmBackend
+from resilin.dist.backends.stream import StreamBackend
+from resilin.dist.mesh import Topology
+
+
+def choose(topology: Topology, rank: int, data: Mapping[int, socket.socket], share: Share) -> Backend:
+    """Shared memory on one host, sockets when no two ranks share memory, else the composition of both."""
+    size = len(topology.endpoints)
+    hosts = topology.hosts()
+    if size > 1 and len(hosts) == 1:
+        return ShmBackend(rank, size, share)
+    flat = StreamBackend(rank, size, data)
+    if len(hosts) == size or size == 1:
+        return flat
+    mine = next(members for members in hosts if rank in members)
+    local = ShmBackend(mine.index(rank), len(mine), share, mine) if len(mine) > 1 else None
+    leaders = None
+    if mine[0] == rank:
+        firsts = [members[0] for members in hosts]
+        between = {i: data[first] for i, first in enumerate(firsts) if first != rank}
+        leaders = StreamBackend(firsts.index(rank), len(firsts), between, firsts)
+    return HierarchyBackend(rank, hosts, flat, local, leaders)
