@@ -22,7 +22,7 @@ class MultiheadAttention(Module):
     dimension too. Gives the output, shaped as query, and the attention weights: (B, T, S), averaged over heads, or
     (B, H, T, S) with average_attn_weights=False, or None with need_weights=False, which is faster.
     key_padding_mask: (B, S). attn_mask: (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
-    to the scores. is_causal: query t sees keys up to t only; attn_mask may then be left out.
+    to the scores. is_causal: query t sees keys up to t only; attn_mask must then say the same, or be left out.
     """
 
     def __init__(
@@ -154,9 +154,10 @@ class MultiheadAttention(Module):
     ) -> Tensor | None:
         """All masks as one that is added to the scores, (1 or B, 1 or H, 1 or T, S); None: nothing, or only causal."""
         batch, queries, keys = q_BTE.shape[0], q_BTE.shape[1], k_BSE.shape[1]
+        alone = key_padding_mask is None and self.bias_k is None and not self.add_zero_attn
+        if is_causal and alone and not need_weights:
+            return None  # the fused kernel knows the causal mask; attn_mask, if given, says the same
         if is_causal and attn_mask is None:
-            if not need_weights and key_padding_mask is None and self.bias_k is None and not self.add_zero_attn:
-                return None
             attn_mask = creation.ones(queries, keys, device=q_BTE.device, dtype="bool").triu(1)
         merged: Tensor | None = None
         if attn_mask is not None:
