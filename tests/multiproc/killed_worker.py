@@ -2,8 +2,9 @@
 
     killed_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
 
-A kill is SIGKILL to its own process, once per job: a file in FOLDER remembers it. Every process writes what it saw to
-FOLDER/<pid>: one line "generation rank step" per committed step; rank 0 writes the final digest to FOLDER/result.
+A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. Every
+process writes what it saw to FOLDER/<pid>: one line "generation rank step" per committed step. In the end rank 0 writes
+its digest to FOLDER/result and every rank to FOLDER/digest-<rank>. The word "plain" turns fixed shards off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from resilin.nn import functional as F
 SHARDS, SAMPLES, BATCH = 4, 60, 8
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:]}
+PLAIN = "plain" in sys.argv[3:]
 
 
 def maybe_die(site: str, step: int) -> None:
@@ -35,14 +37,14 @@ def maybe_die(site: str, step: int) -> None:
         (FOLDER / "-".join(("killed", *kill))).touch(exist_ok=False)
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGTERM if site == "term" else signal.SIGKILL)
 
 
 @elastic.run
 def train(state: elastic.State) -> None:
     world = elastic.world()
     maybe_die("start", state.step)
-    model = DDP(state.model, shards=SHARDS)
+    model = DDP(state.model, shards=None if PLAIN else SHARDS)
     rng = np.random.default_rng(0)
     x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
     y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
@@ -51,7 +53,9 @@ def train(state: elastic.State) -> None:
     while state.step < STEPS:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
-            for shard in plan.shards:
+            if PLAIN:
+                F.cross_entropy(model(x[plan.indices]), y[plan.indices]).backward()
+            for shard in () if PLAIN else plan.shards:
                 with model.shard(shard):
                     if len(shard):
                         maybe_die("forward", state.step)
@@ -59,6 +63,7 @@ def train(state: elastic.State) -> None:
             maybe_die("reduced", state.step)
             state.optimizer.step()
             maybe_die("applied", state.step)
+            maybe_die("term", state.step)
             state.scheduler.step()
             try:
                 state.commit(plan)
@@ -77,7 +82,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
-    sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2, drop_last=PLAIN)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     train(state)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
@@ -85,6 +90,7 @@ def main() -> None:
         for name, value in sorted(tree.items()):
             array = value.numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    (FOLDER / f"digest-{elastic.world().rank}").write_text(digest.hexdigest())
     if elastic.world().rank == 0:
         (FOLDER / "result").write_text(digest.hexdigest())
 

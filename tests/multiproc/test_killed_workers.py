@@ -59,9 +59,15 @@ def histories(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
     return found
 
 
+def digests(folder: Path) -> set[str]:
+    """What the ranks of the last generation ended with."""
+    return {file.read_text() for file in folder.glob("digest-*")}
+
+
 def check(folder: Path, outcome: subprocess.CompletedProcess[str]) -> None:
     """What must hold whatever happened."""
     assert outcome.returncode == 0, outcome.stderr
+    assert digests(folder) == {undisturbed()}, outcome.stderr
     assert (folder / "result").read_text() == undisturbed(), outcome.stderr
     verdict = ledger.verify(ledger.read(str(folder / "ledger")), SAMPLES, unfinished_last=True)
     assert verdict.ok, str(verdict)
@@ -97,3 +103,22 @@ def test_several_kills_of_different_ranks_in_one_job(tmp_path: Path) -> None:
 def test_the_loss_of_every_worker_but_one_is_survived(tmp_path: Path) -> None:
     outcome = launch(tmp_path, 3, "forward:1:7", "forward:2:7")
     check(tmp_path, outcome)
+
+
+def test_a_worker_that_gets_sigterm_commits_its_step_and_leaves_without_a_failure(tmp_path: Path) -> None:
+    outcome = launch(tmp_path, 3, "term:1:9", restarts=0)
+    check(tmp_path, outcome)
+    commits = {max(steps)[2]: steps for steps in histories(tmp_path).values()}
+    assert commits.keys() == {10, STEPS}, "one process left with its step committed, the others trained to the end"
+    assert "failed" not in outcome.stderr
+
+
+def test_in_plain_mode_all_ranks_end_equal_and_every_sample_counts_once(tmp_path: Path) -> None:
+    outcome = launch(tmp_path, 2, "plain", "backward:1:5", "reduced:0:11", "committed:1:17")
+    assert outcome.returncode == 0, outcome.stderr
+    assert len(digests(tmp_path)) == 1
+    entries = ledger.read(str(tmp_path / "ledger"))
+    verdict = ledger.verify(entries, SAMPLES - SAMPLES % 8, unfinished_last=True)
+    assert verdict.ok, str(verdict)
+    assert verdict.steps == STEPS
+    assert max(entry.generation for entry in entries) >= 4, "three kills, at least three more generations"
