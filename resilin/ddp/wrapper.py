@@ -135,8 +135,7 @@ class DistributedDataParallel(Module):
         return self._reducer
 
     def _listen(self, params: Sequence[Tensor], listener: Reducer | ShardReducer) -> None:
-        self._stop = listen(params, listener)
-        weakref.finalize(self, self._stop)
+        self._stop = weakref.finalize(self, listen(params, listener))  # runs once: here, or when this wrapper is gone
 
     def detach(self) -> None:
         """Leave the module: its backward is its own again. Done for you when the module is wrapped again."""

@@ -418,7 +418,7 @@ def test_a_world_of_one_leaves_the_module_alone() -> None:
     assert_close(run_ranks(1, train).results()[0], expected_gradients(model, batches(1)))
 
 
-@pytest.mark.parametrize("how", ["wrapped again", "dropped"])
+@pytest.mark.parametrize("how", ["wrapped again", "dropped", "dropped later"])
 def test_a_wrapper_that_is_gone_leaves_no_hook_behind(how: str) -> None:
     models, inputs = make_models(2), batches(2)
 
@@ -429,6 +429,10 @@ def test_a_wrapper_that_is_gone_leaves_no_hook_behind(how: str) -> None:
             del former
             gc.collect()
         model = DDP(models[rank])
+        if how == "dropped later":
+            del former
+            gc.collect()
+            assert all(param._grad_slot is not None for param in models[rank].parameters())
         models[rank].zero_grad()
         loss_of(model, inputs[rank]).backward()
         counts = {len(param._hooks.post) for param in models[rank].parameters()}

@@ -9,6 +9,7 @@ from fake_agent import FakeAgent, world
 
 from resilin.dist.endpoint import Listener
 from resilin.elastic import control
+from resilin.elastic import session as sessions
 from resilin.elastic.session import Leaving, Session, is_elastic
 from resilin.elastic.session import world as current_world
 from resilin.errors import ElasticError, WorldChanged
@@ -164,11 +165,13 @@ def test_nonsense_from_the_agent_is_an_error_that_shows_it(agent: FakeAgent, ses
 def test_without_a_launcher_the_world_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", control.ENV_FD):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sessions, "_world", None)
     assert not is_elastic()
     assert (current_world().rank, current_world().world_size) == (0, 1)
 
 
 def test_outside_elastic_run_the_launchers_variables_say_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_world", None)  # no elastic.run has run in this process
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")
