@@ -26,7 +26,7 @@ from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Program, Spare
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
-from resilin.errors import RendezvousTimeout, ResilinError, StoreTimeout
+from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreTimeout
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
@@ -133,10 +133,20 @@ class Agent:
         try:
             await self._rendezvous.join(self._record())
             self._joined = True
+            self._refuse_ended_job()
             self._step()
             return await self._outcome
         finally:
             await self._shutdown()
+
+    def _refuse_ended_job(self) -> None:
+        closed = self._rendezvous.view.closed
+        if closed is not None:
+            text = (
+                f"job {self._config.job.name!r} has {closed.outcome} ({closed.reason}); its last nodes are leaving. "
+                "Use another name (--rdzv-id), or the same one when they are gone"
+            )
+            self._end(Outcome(code=4, reason=text, error=RendezvousClosed(text)))
 
     async def _shutdown(self) -> None:
         if self._timer is not None:

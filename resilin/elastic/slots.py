@@ -139,7 +139,7 @@ class LocalSlot:
         self._reset(rank, generation)
         self.incarnation = incarnation
         owner = self._owner
-        folder = owner.plan.folder(max(0, generation - 1), self.index)
+        folder = owner.plan.folder(incarnation - 1, self.index)
         self.streams = WorkerStreams(
             owner.plan, folder, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
         )

@@ -69,7 +69,7 @@ class Plan:
     """Template for prefixes: ${role_name} ${local_rank} ${rank} ${hostname}; empty: torchrun's `[default0]:`."""
 
     def folder(self, attempt: int, local_rank: int) -> Path:
-        """The folder of one worker of one attempt, made now. An attempt that had one already gets a new name."""
+        """The folder of one worker, made now. `attempt`: how many processes its slot has had before."""
         path = self.base / f"attempt_{attempt}" / str(local_rank)
         path.mkdir(parents=True, exist_ok=True)
         return path

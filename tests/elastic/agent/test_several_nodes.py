@@ -54,7 +54,7 @@ def meeting(request, tmp_path, free_port):
         "etcd": lambda: request.getfixturevalue("etcd"),
         "file": lambda: str(tmp_path / "meeting"),
     }[request.param]()
-    conf = "lease_ttl=1,join_timeout=20"
+    conf = "lease_ttl=2,join_timeout=20"  # shorter ones run out when the machine is busy
     return "--rdzv-backend", request.param, "--rdzv-endpoint", endpoint, "--rdzv-id", tmp_path.name, "--rdzv-conf", conf
 
 

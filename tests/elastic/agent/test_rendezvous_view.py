@@ -1,0 +1,151 @@
+"""One agent's view follows the store."""
+
+import asyncio
+
+import pytest
+
+from resilin.elastic import records
+from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
+from resilin.elastic.rendezvous import Options, Rendezvous
+from resilin.errors import RendezvousError
+from resilin.store import MemoryStore
+
+
+def node(name, **changes):
+    known = {"id": name, "host": name, "address": "127.0.0.1", "master_port": 1, "slots": (Slot(index=0),)}
+    return Node(**{**known, **changes})
+
+
+def generation(number):
+    return Generation(
+        number=number,
+        kind="restart",
+        members=(GenerationMember(node="a", slot=0, incarnation=1, rank=0),),
+        nodes=("a",),
+        master_addr="x",
+        master_port=1,
+        restarts_used=0,
+        reason="r",
+    )
+
+
+def play(scenario, timeout_s=10):
+    """Run `scenario(open)`, where `await open(name, direct)` joins a node; all leave afterwards."""
+
+    async def whole():
+        with MemoryStore() as store:
+            joined, changed = [], asyncio.Event()
+
+            async def open_(name, direct=False):
+                options = Options(job="job", node_id=name, lease_ttl_s=5, direct=direct)
+                one = Rendezvous(store, options, changed.set)
+                await one.join(node(name))
+                joined.append(one)
+                return one
+
+            async def until(condition):
+                while not condition():
+                    changed.clear()
+                    await asyncio.wait_for(changed.wait(), timeout_s)
+
+            try:
+                await scenario(store, open_, until)
+            finally:
+                for one in joined:
+                    await asyncio.get_running_loop().run_in_executor(None, one.leave)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_nodes_see_one_another_and_the_oldest_leads(direct):
+    async def scenario(store, open_, until):
+        a = await open_("a", direct)
+        b = await open_("b")
+        await until(lambda: len(a.view.nodes) == 2)
+        assert a.view.leader() == b.view.leader() == "a"
+        await asyncio.get_running_loop().run_in_executor(None, a.leave)
+        await until(lambda: b.view.leader() == "b")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_only_the_first_of_two_proposals_counts(direct):
+    async def scenario(store, open_, until):
+        a, b = await open_("a", direct), await open_("b")
+        await until(lambda: len(a.view.nodes) == 2)
+        a.propose(generation(1))
+        b.propose(generation(1))
+        await until(lambda: a.view.generation is not None and b.view.generation is not None)
+        b.propose(generation(2))
+        await until(lambda: a.view.generation.number == 2)
+        assert store.get("/resilin/job/generation").version == 2
+
+    play(scenario)
+
+
+def test_own_record_is_seen_at_once_and_by_others_soon():
+    async def scenario(store, open_, until):
+        a, b = await open_("a"), await open_("b")
+        a.publish(node("a", leaving=True))
+        assert a.view.node("a").leaving
+        await until(lambda: b.view.node("a").leaving)
+
+    play(scenario)
+
+
+def test_a_node_whose_lease_ends_registers_again_and_is_younger_then():
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        b = await open_("b")
+        await until(lambda: len(a.view.nodes) == 2)
+        store.delete("/resilin/job/nodes/a")  # what an expired lease does, seen from the others
+        await until(lambda: b.view.node("a") is None)
+        a._lease.revoke()
+        a._on_lease_lost()
+        await until(lambda: b.view.node("a") is not None)
+        assert b.view.leader() == "b"
+
+    play(scenario)
+
+
+def test_remains_of_a_job_that_nobody_serves_are_removed():
+    async def scenario(store, open_, until):
+        store.put("/resilin/job/generation", records.to_bytes(generation(9)))
+        store.put("/resilin/job/closed", records.to_bytes(Closed(outcome="failed", reason="long ago")))
+        a = await open_("a")
+        assert a.view.generation is None
+        assert a.view.closed is None
+
+    play(scenario)
+
+
+def test_the_last_node_to_leave_removes_the_jobs_records():
+    async def scenario(store, open_, until):
+        a, b = await open_("a"), await open_("b")
+        a.propose(generation(1))
+        a.close_job(Closed(outcome="succeeded", reason="done"))
+        await until(lambda: b.view.closed is not None)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, a.leave)
+        assert store.get("/resilin/job/closed") is not None, "b still wants to know"
+        await loop.run_in_executor(None, b.leave)
+        assert store.range("/resilin/")[0] == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"[]", b"{}", b'{"id": 3}'])
+def test_a_foreign_record_is_one_error_that_names_its_key(value):
+    with pytest.raises(RendezvousError, match="/resilin/job/nodes/x"):
+        records.node("/resilin/job/nodes/x", value)
+    with pytest.raises(RendezvousError, match="generation"):
+        records.generation("generation", value)
+
+
+def test_records_survive_the_store():
+    one = node("a", failure={"rank": 1}, leaving=True)
+    assert records.node("k", records.to_bytes(one)) == one
+    assert records.generation("k", records.to_bytes(generation(3))) == generation(3)
+    assert records.closed("k", records.to_bytes(Closed(outcome="failed", reason="x"))).reason == "x"
