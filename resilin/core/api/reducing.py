@@ -37,8 +37,18 @@ def axes(dim: Any, ndim: int) -> Any:
     return found
 
 
-def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, bool]:
+    """PyTorch takes numpy's `axis` and `keepdims`, too; TypeError for anything else (numpy's `out` may be None)."""
+    dim, keepdim = names.pop("axis", dim), names.pop("keepdims", keepdim)
+    if names.pop("out", None) is not None or names:
+        raise TypeError(f"a reduction got unexpected arguments {sorted(names) or ['out']}")
+    return dim, keepdim
+
+
+def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **numpy_names: Any) -> Tensor:
     """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     if dtype is not None:
         input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
     elif input._array.dtype.kind in "biu":
@@ -54,8 +64,10 @@ def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:
     return input
 
 
-def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **numpy_names: Any) -> Tensor:
     """The arithmetic mean over `dim` (all when None)."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     input = _floating("mean", input, dtype)
     return ops.mean.call(input, axes(dim, input._array.ndim), keepdim)
 
@@ -68,7 +80,9 @@ def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 
 def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
-    def extreme(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    def extreme(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Any:
+        if numpy_names:
+            dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
         if isinstance(dim, Tensor):
             return pairwise(input, dim)
         if input._array.size == 0 and dim is None:
@@ -95,33 +109,45 @@ max = _extreme("max", ops.amax.call, ops.argmax.call, elementwise.maximum.call)
 min = _extreme("min", ops.amin.call, ops.argmin.call, elementwise.minimum.call)
 
 
-def amax(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def amax(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """The largest elements over `dim`; ties share the gradient."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.amax.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def amin(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def amin(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """The smallest elements over `dim`; ties share the gradient."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.amin.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Index of the largest element (the first of equals); of the flattened tensor when `dim` is None."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.argmax.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Index of the smallest element (the first of equals); of the flattened tensor when `dim` is None."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.argmin.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def any(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def any(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Whether any element is true, over `dim`."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.any.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def all(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def all(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Whether all elements are true, over `dim`."""
+    if numpy_names:
+        dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     return ops.all.call(input, axes(dim, input._array.ndim), keepdim)
 
 

@@ -216,6 +216,9 @@ def mark_view(out: Tensor, source: Tensor, op: Any, params: tuple[Any, ...]) -> 
 
 def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tuple[Any, ...], residual: Any) -> None:
     """Make `out` remember that `op` computed it from `inputs` (tensors, or None and numbers for the constant ones)."""
+    if len(inputs) == 1:
+        _record_one(op, impl, out, inputs[0], params, residual)
+        return
     edges = []
     metas: list[Any] = []
     needs = []
@@ -246,11 +249,27 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
     out._rg = True
 
 
-def wants_grad(inputs: tuple[Any, ...]) -> bool:
-    """Whether an operation on `inputs` must be recorded."""
-    if not mode.grad:
-        return False
-    return any(isinstance(value, Tensor) and (value._rg or value.requires_grad) for value in inputs)
+_ONE = (True,)
+_NOTHING, _ZERO = (None,), (0,)
+
+
+def _record_one(op: Any, impl: Any, out: Tensor, x: Tensor, params: tuple[Any, ...], residual: Any) -> None:
+    """`record` for one input that requires gradients: most operations, so without loops."""
+    array = x._array
+    edge = edge_of(x) if x._view is not None else x._node or x
+    node = Node(op, impl, out._dev, (edge,), ((array.shape, array.dtype),), _ONE, params)
+    keeps, keeps_y = op.keeps(_ONE)
+    if keeps[0]:
+        node.saved = (x,)
+        node.versions = _ZERO if x._vc is None else (x._vc[0],)
+    else:
+        node.saved = _NOTHING
+        node.versions = _ZERO
+    if keeps_y:
+        node.y = (out._array, share_version(out), out._version)
+    node.residual = residual
+    out._node = node
+    out._rg = True
 
 
 def is_differentiable(array: Any) -> bool:

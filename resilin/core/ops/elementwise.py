@@ -80,7 +80,7 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive_pairs)
+@op(**_ONE, floats=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
     return a / b
@@ -96,7 +96,7 @@ def _(xp, g, y, _a, b):
     return -g * xp.conj(y / b)
 
 
-@op(**_ONE, quiet=True, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3))])
+@op(**_ONE, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3))])
 def power(xp, a, b):
     """a ** b. A negative integer power of an integer raises RuntimeError, as in PyTorch."""
     return a**b
@@ -145,7 +145,7 @@ def _(xp, g, y, a, b):
     return _share(xp, g, y, b, a)
 
 
-@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def remainder(xp, a, b):
     """Python's a % b: the sign of the result is that of b."""
     return xp.remainder(a, b)
@@ -161,7 +161,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.floor(a / b)
 
 
-@op(elementwise=True, quiet=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def fmod(xp, a, b):
     """C's fmod: the sign of the result is that of a."""
     return xp.fmod(a, b)
@@ -177,7 +177,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.trunc(a / b)
 
 
-@op(elementwise=True, floats=True, samples=_positive_pairs, quiet=True)
+@op(elementwise=True, floats=True, samples=_positive_pairs)
 def arctan2(xp, a, b):
     """The angle of the point (b, a)."""
     return xp.arctan2(a, b)
@@ -204,7 +204,7 @@ def _(xp, g, _y, _x):
     return -g
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def exp(xp, x):
     """e ** x."""
     return xp.exp(x)
@@ -215,7 +215,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y)
 
 
-@op(elementwise=True, floats=True, quiet=True, samples=_any)
+@op(elementwise=True, floats=True, samples=_any)
 def expm1(xp, x):
     """e ** x - 1, exact near 0."""
     return xp.expm1(x)
@@ -226,7 +226,7 @@ def _(xp, g, y, _x):
     return g * (y + 1)
 
 
-@op(elementwise=True, floats=True, quiet=True, samples=_any)
+@op(elementwise=True, floats=True, samples=_any)
 def exp2(xp, x):
     """2 ** x."""
     return xp.exp2(x)
@@ -237,7 +237,7 @@ def _(xp, g, y, _x):
     return g * (y * 0.6931471805599453)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def log(xp, x):
     """The natural logarithm."""
     return xp.log(x)
@@ -248,7 +248,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(x)
 
 
-@op(elementwise=True, floats=True, quiet=True, samples=_positive)
+@op(elementwise=True, floats=True, samples=_positive)
 def log1p(xp, x):
     """log(1 + x), exact near 0."""
     return xp.log1p(x)
@@ -259,7 +259,7 @@ def _(xp, g, _y, x):
     return g / (1 + x)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def log2(xp, x):
     """The logarithm to base 2."""
     return xp.log2(x)
@@ -270,7 +270,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 0.6931471805599453)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def log10(xp, x):
     """The logarithm to base 10."""
     return xp.log10(x)
@@ -281,7 +281,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 2.302585092994046)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def sqrt(xp, x):
     """The square root; NaN below 0."""
     return xp.sqrt(x)
@@ -292,7 +292,7 @@ def _(xp, g, y, _x):
     return g / (2 * xp.conj(y))
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def rsqrt(xp, x):
     """1 / sqrt(x)."""
     return 1 / xp.sqrt(x)
@@ -303,7 +303,7 @@ def _(xp, g, y, _x):
     return -0.5 * g * xp.conj(y * y * y)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def reciprocal(xp, x):
     """1 / x."""
     return 1 / x
@@ -314,7 +314,7 @@ def _(xp, g, y, _x):
     return -g * xp.conj(y * y)
 
 
-@op(**_ONE, quiet=True, samples=_any)
+@op(**_ONE, samples=_any)
 def square(xp, x):
     """x * x."""
     return x * x
@@ -369,7 +369,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 + y * y)
 
 
-@op(elementwise=True, floats=True, quiet=True, samples=_inside)
+@op(elementwise=True, floats=True, samples=_inside)
 def arcsin(xp, x):
     """The inverse sine."""
     return xp.arcsin(x)
@@ -380,7 +380,7 @@ def _(xp, g, _y, x):
     return g / xp.sqrt(1 - x * x)
 
 
-@op(elementwise=True, floats=True, quiet=True, samples=_inside)
+@op(elementwise=True, floats=True, samples=_inside)
 def arccos(xp, x):
     """The inverse cosine."""
     return xp.arccos(x)
@@ -402,7 +402,7 @@ def _(xp, g, _y, x):
     return g / (1 + x * x)
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def sinh(xp, x):
     """The hyperbolic sine."""
     return xp.sinh(x)
@@ -413,7 +413,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.cosh(x))
 
 
-@op(**_ONE, floats=True, quiet=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def cosh(xp, x):
     """The hyperbolic cosine."""
     return xp.cosh(x)
@@ -468,7 +468,7 @@ def _predicate(name: str, n: int) -> Any:
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}, elementwise."
     samples = _pairs if n == 2 else _any
-    return op(elementwise=True, differentiable=False, quiet=True, samples=samples)(forward)
+    return op(elementwise=True, differentiable=False, samples=samples)(forward)
 
 
 equal, not_equal, less, less_equal, greater, greater_equal = (
@@ -480,7 +480,7 @@ isnan, isinf, isfinite, logical_not, signbit = (
 )
 
 
-@op(samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)], quiet=True)
+@op(samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)])
 def clip_to(xp, x, low=None, high=None):
     """Elements limited to [low, high]."""
     if low is not None:

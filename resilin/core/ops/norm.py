@@ -11,7 +11,6 @@ from resilin.core.ops.registry import op, override
 
 @op(
     tensors=3,
-    quiet=True,
     samples=lambda r: [
         (r(3, 4), r(4), r(4), 1e-5, 4),
         (r(2, 3, 4), None, None, 1e-5, 4),
@@ -53,7 +52,6 @@ override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True)
 
 @op(
     tensors=3,
-    quiet=True,
     samples=lambda r: [(r(5, 3), r(3), r(3), 1e-5), (r(3, 2, 4), None, None, 1e-5), (r(2, 3, 2, 2), r(3), None, 1e-5)],
 )
 def batch_norm(xp, x, weight=None, bias=None, eps=1e-5, stats=None):

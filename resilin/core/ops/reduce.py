@@ -52,7 +52,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
     return xp.broadcast_to(_spread(xp, g, axis, keepdims), _x.shape)
 
 
-@op(complex=True, samples=_axes, quiet=True)
+@op(complex=True, samples=_axes)
 def mean(xp, x, axis=None, keepdims=False):
     """The arithmetic mean over `axis`; NaN when it is empty."""
     total = xp.add.reduce(_wide(x), axis, keepdims=keepdims)
@@ -100,7 +100,7 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return _spread(xp, g, axis, keepdims) * mine / xp.sum(mine, axis, keepdims=True)
 
 
-@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)], quiet=True)
+@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)])
 def var(xp, x, axis=None, correction=1, keepdims=False):
     """The variance over `axis`, dividing by n - correction."""
     count = max(_count(x.shape, axis) - correction, 0)
@@ -116,7 +116,7 @@ def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * (2 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
 
 
-@op(samples=_axes, quiet=True)
+@op(samples=_axes)
 def logsumexp(xp, x, axis=None, keepdims=False):
     """log(sum(exp(x))) over `axis`; shifted by the maximum, so it cannot overflow."""
     m = xp.max(x, axis=axis, keepdims=True)
@@ -130,7 +130,7 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return _spread(xp, g, axis, keepdims) * xp.exp(x - _spread(xp, y, axis, keepdims))
 
 
-@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)], quiet=True)
+@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
     size = xp.absolute(x)
@@ -155,7 +155,7 @@ def _(xp, g, _y, _x, axis=0):
     return xp.flip(xp.cumsum(xp.flip(g, axis), axis), axis) if g.ndim else g
 
 
-@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)], quiet=True)
+@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)])
 def cumprod(xp, x, axis=0):
     """Running products along `axis`. The gradient needs factors that are not 0."""
     return xp.multiply.accumulate(x, axis) if x.ndim else x.copy()

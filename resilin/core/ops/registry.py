@@ -68,7 +68,7 @@ class Op:
         self.dtypes: str = facts.pop("dtypes", "floating")
         self.samples: Callable[[Any], list[tuple[Any, ...]]] | None = facts.pop("samples", None)
         self.reference: Rule | None = facts.pop("reference", None)
-        self.quiet: bool = facts.pop("quiet", False)
+        self.quiet: bool = facts.pop("quiet", not self.view)
         self.floats: bool = facts.pop("floats", False)
         self.elementwise: bool = facts.pop("elementwise", False)
         self.order: int = facts.pop("order", 2)
@@ -156,7 +156,7 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
     tensors), `elementwise` (scalars and promotion are
     handled), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
-    off), `view`, `outputs` (0: as many as it
+    off; the default except for views), `view`, `outputs` (0: as many as it
     gives), `differentiable`, `complex`, `deterministic`, `dtypes`, `order` of derivatives that tests
     check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
     """
@@ -326,6 +326,8 @@ def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
         info = np.iinfo(x.dtype)
         if not info.min <= number.real <= info.max:  # wraps around, as conversion to the dtype does
             return x, np.array(number, np.int64).astype(x.dtype), number
+    elif kind == "V" and not isinstance(number, complex):  # numpy does not know that bfloat16 is a float
+        return x, np.asarray(number, x.dtype), number
     return x, number, number
 
 
