@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -168,6 +169,7 @@ class DataLoader(Generic[T_co]):
                 collate_fn=self.collate_fn,
                 drop_last=self.drop_last,
                 worker_init_fn=self.worker_init_fn,
+                started_by_main_thread=threading.current_thread() is threading.main_thread(),
             )
             for number in range(self.num_workers)
         ]

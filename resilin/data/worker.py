@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import queue
 import random
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -46,6 +48,7 @@ class WorkerConfig:
     collate_fn: Callable[[Any], Any]
     drop_last: bool
     worker_init_fn: Callable[[int], Any] | None
+    started_by_main_thread: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class WorkerError:
     text: str
 
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 _info: WorkerInfo | None = None
 
 
@@ -96,6 +101,8 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)  # a forked event loop's
+    if config.started_by_main_thread:
+        _die_with(parent_pid)
     threads.set_num_threads(1)  # workers are the parallelism; and a forked pool of threads has no threads
     memory.install()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -110,6 +117,19 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
                 messages.send(connection, serving.fetch(request), parent_pid)
     except (BrokenPipeError, ConnectionResetError):
         return  # the parent closed its end in the middle of a pass
+
+
+def _die_with(parent_pid: int) -> None:
+    """Let the kernel kill this process at once when its parent dies (Linux), even amid a long C call.
+
+    Inherited sockets close with it, so that the parent's peers see the death without delay. The kernel means the
+    thread that forked: only the main thread lives as long as its process. Elsewhere `_read` notices the parent's end.
+    """
+    if sys.platform != "linux" or os.getppid() != parent_pid:  # a fork server is not the parent meant
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it died before the call
+        os._exit(1)
 
 
 class _Serving:

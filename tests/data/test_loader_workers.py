@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from multiprocessing import resource_tracker
 
 import numpy as np
@@ -222,6 +223,15 @@ def test_workers_survive_the_signals_that_are_for_the_parent():
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGINT)
     assert [batch.item() for batch in batches] == [pid] * 7
+
+
+def test_workers_outlive_a_thread_that_started_them():
+    started = []
+    loader = DataLoader(Scripted(*[os.getpid] * 8), num_workers=1, prefetch_factor=1)
+    thread = threading.Thread(target=lambda: started.append(iter(loader)))
+    thread.start()
+    thread.join()
+    assert len({batch.item() for batch in started.pop()}) == 1
 
 
 def test_an_interpreter_can_exit_in_the_middle_of_a_pass():
