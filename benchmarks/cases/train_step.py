@@ -55,7 +55,7 @@ class _Step:
         self.parts: list[tuple[Any, Any, Any]] = [(nullcontext, x, y)]
         if args.shards:
             self.parts = [
-                (lambda shard=shard: model.shard(shard), x[shard.indices], y[shard.indices])
+                (lambda shard=shard: model.shard(shard), x[shard.indices % len(x)], y[shard.indices % len(x)])
                 for shard in _shards(library, len(x), args.shards)
             ]
 
@@ -73,16 +73,10 @@ class _Step:
 
 
 def _shards(library: Library, batch: int, shards: int) -> list[Any]:
-    """This rank's shards of a global batch of `batch` samples per rank, renumbered to index the rank's own batch."""
+    """This rank's shards of a step with `batch` samples per rank."""
     sampler = library.elastic.ElasticSampler(batch * world_size(), batch * world_size(), shards, shuffle=False)
     sampler.bind(rank(), world_size())
-    plan = next(iter(sampler.steps()))
-    return [_local(shard, batch) for shard in plan.shards]
-
-
-def _local(shard: Any, batch: int) -> Any:
-    shard.indices[:] = shard.indices % batch
-    return shard
+    return list(next(iter(sampler.steps())).shards)
 
 
 def _agreed_steps(library: Library, step: _Step, seconds: float) -> int:
