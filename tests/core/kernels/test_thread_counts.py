@@ -35,7 +35,7 @@ def restore() -> Iterator[None]:
 
 def _everything(rand: Any) -> list[Any]:
     x, w = rand(1000, 300), rand(300)
-    image = rand(8, 6, 20, 20)
+    image = rand(8, 6, 60, 60)
     y, mean, rstd = layer_norm.forward(x, w, w, 1e-5, 300)
     normed = batch_norm.forward(image, None, None, 1e-5)
     loss = cross_entropy.forward(x, np.arange(1000) % 300, None, -100, 0.1)

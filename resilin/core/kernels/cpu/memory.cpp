@@ -159,6 +159,7 @@ class Allocator {
             void *at = mmap(arena.base, arena.pages * PAGE, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
             if (at == MAP_FAILED) _exit(127); // the parent's memory must not be written by two processes
+            madvise(at, arena.pages * PAGE, MADV_HUGEPAGE);
             for (size_t page = 0; page < arena.pages; page += arena.length[page])
                 if (arena.state[page] == USED) copy_in(arena, page * PAGE, arena.length[page] * PAGE);
             close(arena.fd);
