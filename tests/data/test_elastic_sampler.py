@@ -46,6 +46,28 @@ def test_every_sample_counts_once_per_epoch_whatever_the_worlds_are(options, cha
     assert (sampler.epoch, sampler.position, sampler.step) == (1, 0, len(sampler))
 
 
+@given(options=sizes, drop_last=st.booleans(), changes=worlds, epochs=st.integers(1, 3))
+def test_generations_that_redo_a_step_and_restore_the_state_lose_and_repeat_nothing(
+    options, drop_last, changes, epochs
+):
+    if drop_last and options["length"] < options["batch_size"]:
+        return
+    sampler = ElasticSampler(**options, drop_last=drop_last)
+    committed = []
+    for turn in range(epochs * len(sampler)):
+        lost, _ = global_step(sampler, changes[(turn + 1) % len(changes)])  # computed, but never committed
+        restored = ElasticSampler(**options, drop_last=drop_last)
+        restored.load_state_dict(sampler.state_dict())
+        sampler = restored
+        plans, shards = global_step(sampler, changes[turn % len(changes)])
+        assert (lost[0].position, lost[0].size, lost[0].step) == (plans[0].position, plans[0].size, turn)
+        committed.extend((plans[0].epoch, index) for shard in shards.values() for index in shard.indices.tolist())
+        sampler.advance(plans[0])
+    length, batch = options["length"], options["batch_size"]
+    assert len(set(committed)) == len(committed) == epochs * (length - length % batch if drop_last else length)
+    assert (sampler.epoch, sampler.position, sampler.step) == (epochs, 0, epochs * len(sampler))
+
+
 @given(options=sizes, drop_last=st.booleans(), world_size=st.integers(2, 6))
 def test_shards_do_not_depend_on_the_world(options, drop_last, world_size):
     if drop_last and options["length"] < options["batch_size"]:
