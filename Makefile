@@ -20,9 +20,9 @@ $(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python  # not after `installed`: that would build the C++ twice
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
-	@touch $@
+	@touch $(VENV)/installed $@
 
 demo: $(VENV)/installed
 	$(BIN)/python -m examples.demo
