@@ -30,6 +30,8 @@ class Job:
     role: str = "default"
     max_restarts: int = 0
     secret: str = ""
+    address: str = ""
+    """Where workers of other nodes reach this node's workers; empty: loopback."""
 
 
 def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: str) -> dict[str, str]:
@@ -55,6 +57,8 @@ def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: 
         "RESILIN_JOB": job.name,
         "RESILIN_GENERATION": place.generation,
     }
+    if job.address:
+        result["RESILIN_HOST"] = job.address
     if job.secret:
         result["RESILIN_SECRET"] = job.secret
     if place.local_world_size > 1:

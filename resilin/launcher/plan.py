@@ -89,7 +89,9 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     timeout = args.shutdown_timeout or env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or 30.0
     return LaunchPlan(
         meeting=meeting,
-        job=environment.Job(name=name, role=args.role, max_restarts=config.max_restarts, secret=secret),
+        job=environment.Job(
+            name=name, role=args.role, max_restarts=config.max_restarts, secret=secret, address=address
+        ),
         membership=config,
         program=_program(args),
         workers=workers,
