@@ -10,65 +10,26 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, environment, failure, membership, worlds
+from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
-from resilin.elastic.slots import LocalSlot, Owner, Program, Spare
-from resilin.elastic.streams import Plan
+from resilin.elastic.slots import LocalSlot, Owner, Spare
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
 from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreTimeout
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentConfig:
-    """One node's part of a job."""
-
-    job: environment.Job
-    membership: membership.Config
-    program: Program
-    plan: Plan
-    node_id: str
-    host: str
-    address: str
-    master_port: int
-    workers: int
-    """Processes on this node."""
-    inherited: Mapping[str, str]
-    """The environment that workers start from."""
-    rank_hint: int = -1
-    shutdown_timeout_s: float = 30.0
-    """Between asking a worker to end and killing it."""
-    join_timeout_s: float = 600.0
-    """How long to wait for enough nodes."""
-    outage_timeout_s: float = 60.0
-    """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
-    lease_ttl_s: float = 5.0
-    """A node that is silent for this long is gone."""
-    signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    store_in_process: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the job ended on this node. `code` is the exit code of `elastic-run`."""
-
-    code: int
-    reason: str
-    failure: Failure | None = None
-    error: ResilinError | None = None
+QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 
 
 @dataclass
@@ -80,6 +41,7 @@ class _Told:
     closing: bool = False
     waiting_since: float | None = None
     reason: str = ""
+    last_commit: float = 0.0  # monotonic; 0: never
 
 
 class Agent:
@@ -218,24 +180,40 @@ class Agent:
             self._timer.cancel()
             self._timer = None
         now = self._clock.monotonic()
-        until, limit_s = situation.until, None
-        away = self._rendezvous.outage
-        if away is not None and situation.action != "steady":
-            limit_s, why = self._config.outage_timeout_s, f"the store does not answer, but {situation.reason}: {away}"
-            outcome = Outcome(code=3, reason=why, error=StoreTimeout(why))
-        elif situation.action == "wait":
-            limit_s, why = self._config.join_timeout_s, situation.reason
-            outcome = Outcome(code=4, reason=why, error=RendezvousTimeout(why))
-        if limit_s is None:
-            self._told.waiting_since = None
-        else:
-            self._told.waiting_since = since = self._told.waiting_since or now
-            if now >= since + limit_s:
-                self._end(replace(outcome, reason=f"gave up after {limit_s:g} s: {outcome.reason}"))
+        until = situation.until
+        patience = self._patience(situation, now)
+        if patience is not None:
+            end, outcome = patience
+            if now >= end:
+                self._end(outcome)
                 return
-            until = since + limit_s if until is None else min(until, since + limit_s)
+            until = end if until is None else min(until, end)
         if until is not None:
             self._timer = self._loop.call_later(max(0.0, until - now) + 1e-3, self._step)
+
+    def _patience(self, situation: Situation, now: float) -> tuple[float, Outcome] | None:
+        """Until when this situation is borne, and how the job ends here then; None: for ever."""
+        if situation.action != "wait":
+            self._told.waiting_since = None
+        elif self._told.waiting_since is None:
+            self._told.waiting_since = now
+        away = self._rendezvous.outage
+        if away is not None:
+            steady = situation.action == "steady"
+            if steady and not self._told.last_commit:
+                return None  # a plain program: as long as its workers live, it may well be training
+            limit_s = self._config.outage_timeout_s * (QUIET_FACTOR if steady else 1)
+            begin = max(away.since, self._told.last_commit) if steady else away.since
+            what = "no step was committed" if steady else situation.reason
+            text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error})"
+            return begin + limit_s, Outcome(code=3, reason=text, error=StoreTimeout(text))
+        if self._told.waiting_since is not None:
+            text = f"gave up after {self._config.join_timeout_s:g} s: {situation.reason}"
+            return (
+                self._told.waiting_since + self._config.join_timeout_s,
+                Outcome(code=4, reason=text, error=RendezvousTimeout(text)),
+            )
+        return None
 
     # ------------------------------------------------------------------------------------- generations
 
@@ -363,6 +341,7 @@ class Agent:
         if isinstance(message, control.Progress):
             self._reporter.progress(message.generation)
         elif isinstance(message, control.Committed):
+            self._told.last_commit = self._clock.monotonic()
             self._reporter.committed(message.generation, message.step)
             if message.generation == self._told.applied:
                 self._keep_spare()
@@ -373,6 +352,8 @@ class Agent:
             self._step()
 
     def _on_end(self, slot: LocalSlot) -> None:
+        if self._outcome.done():
+            return
         if slot.state == "failed" and slot.failure is not None and self._leaving is None and not self._told.closing:
             self._on_failure(slot, slot.failure)
         elif slot.state == "failed" and self._told.closing and self._late_failure is None:
@@ -506,13 +487,3 @@ async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
         return
     worker.kill(signal.SIGKILL)
     await worker.ended
-
-
-def report_failure(outcome: Outcome, reporter: Reporter, others: Sequence[str] = ()) -> None:
-    """Print the failure report: the first cause in one line, then what the terminal has not shown yet."""
-    if outcome.failure is None:
-        reporter.always(outcome.reason)
-        return
-    reporter.always(f"job failed: {outcome.failure.sentence}")
-    for line in (*outcome.failure.details(), outcome.reason, *others):
-        print(f"  {line}", file=sys.stderr, flush=True)

@@ -38,6 +38,15 @@ class Options:
     direct: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """The store does not answer."""
+
+    since: float
+    """Monotonic, of the first call that failed."""
+    error: str
+
+
 class Rendezvous:
     """One node's membership of one job. `on_view` is called in the loop after every change of the view."""
 
@@ -62,7 +71,7 @@ class Rendezvous:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread: OwnedThread | None = None
-        self.outage: str | None = None  # what the store's last error said, while it is away
+        self.outage: Outage | None = None
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -87,6 +96,8 @@ class Rendezvous:
                 self._thread.join()
             if self._watch is not None:
                 self._watch.close()
+            if self.outage is not None:
+                return  # our lease will run out
             nodes, _ = self._store.range(f"{self._prefix}nodes/")
             if all(kv.key == self._own_key for kv in nodes):
                 self._store.txn((), [Op.delete(self._generation_key), Op.delete(self._closed_key)])
@@ -182,7 +193,10 @@ class Rendezvous:
             self._rejoin()
 
     def _run(self) -> None:
-        while (call := self._work.get()) is not None:
+        while True:
+            call = self._next_call()
+            if call is None:
+                return
             while not self._closing.is_set():
                 try:
                     call()
@@ -194,11 +208,21 @@ class Rendezvous:
                     self._set_outage(str(error))
                     self._closing.wait(RETRY_S)
 
-    def _set_outage(self, text: str | None) -> None:
-        if (text is None) != (self.outage is None):
-            log.event(_log, 30, "store is back" if text is None else "store does not answer", detail=text or "")
-            self.outage = text
-            self._in_loop(self._on_view)
+    def _next_call(self) -> Callable[[], None] | None:
+        try:
+            return self._work.get(timeout=self._options.lease_ttl_s)
+        except queue.Empty:  # nothing to do for a while: is the store still there?
+            return self._probe
+
+    def _probe(self) -> None:
+        self._store.get(self._own_key)
+
+    def _set_outage(self, error: str | None) -> None:
+        if (error is None) == (self.outage is None):
+            return
+        self.outage = Outage(since=self._clock.monotonic(), error=error) if error is not None else None
+        log.event(_log, 30, "store does not answer" if error is not None else "store is back", detail=error or "")
+        self._in_loop(self._on_view)
 
     # ---------------------------------------------------------------------- callbacks of the store
 

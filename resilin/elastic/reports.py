@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic.config import Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation
 
@@ -52,6 +54,15 @@ class Reporter:
     def always(self, text: str) -> None:
         """Say one line, quiet or not: for the job's end."""
         print(f"elastic-run: {text}", file=self._stream, flush=True)
+
+    def outcome(self, outcome: Outcome, others: Sequence[str] = ()) -> None:
+        """Say how the job ended: the first cause in one line, then what the terminal has not shown yet."""
+        if outcome.failure is None:
+            self.always(outcome.reason)
+            return
+        self.always(f"job failed: {outcome.failure.sentence}")
+        for line in (*outcome.failure.details(), outcome.reason, *others):
+            print(f"  {line}", file=self._stream, flush=True)
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Append one JSON event; `mono` and `wall` are added."""

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base import env, log
-from resilin.elastic.agent import Agent, AgentConfig, Outcome, report_failure
+from resilin.elastic.agent import Agent
+from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.reports import Reporter
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
@@ -103,9 +104,9 @@ def _report(what: LaunchPlan, base: Path, outcome: Outcome, reporter: Reporter) 
         path = base / "failure.json"
         body = {"sentence": outcome.failure.sentence, "reason": outcome.reason, **outcome.failure.to_json()}
         path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        report_failure(outcome, reporter, (f"report: {path}",))
+        reporter.outcome(outcome, (f"report: {path}",))
     else:
-        report_failure(outcome, reporter)
+        reporter.outcome(outcome)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ class LeaseKeeper:
         self._leases: dict[int, ClientLease] = {}  # guarded by _changed
         self._thread: OwnedThread | None = None  # guarded by _changed
         self._closed = False  # guarded by _changed
+        self._failing = False  # used by the thread only
 
     def grant(self, ttl_s: float, on_lost: Callable[[], None] | None) -> ClientLease:
         """A new lease of at least `ttl_s`; etcd counts whole seconds."""
@@ -119,9 +120,12 @@ class LeaseKeeper:
                     lease.expires_at = -math.inf
                 if not by_id:
                     break
+            self._failing = False
         except StoreError as failure:  # repeated until the leases end: even a refusal may be mended meanwhile
             if not self._closed:
-                log.event(_log, logging.WARNING, "leases could not be renewed", error=str(failure))
+                level = logging.DEBUG if self._failing else logging.WARNING  # once per outage
+                log.event(_log, level, "leases could not be renewed", error=str(failure))
+            self._failing = True
         shortest, longest = RETRY_S
         for lease in by_id.values():
             lease.renew_at = SYSTEM.monotonic() + min(longest, max(shortest, lease.ttl_s / 20))

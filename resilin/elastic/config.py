@@ -1,0 +1,52 @@
+"""What an agent is given at its start, and what it gives back at its end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from resilin.elastic import environment, membership
+from resilin.elastic.failure import Failure
+from resilin.elastic.slots import Program
+from resilin.elastic.streams import Plan
+from resilin.errors import ResilinError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """One node's part of a job."""
+
+    job: environment.Job
+    membership: membership.Config
+    program: Program
+    plan: Plan
+    node_id: str
+    host: str
+    address: str
+    master_port: int
+    workers: int
+    """Processes on this node."""
+    inherited: Mapping[str, str]
+    """The environment that workers start from."""
+    rank_hint: int = -1
+    shutdown_timeout_s: float = 30.0
+    """Between asking a worker to end and killing it."""
+    join_timeout_s: float = 600.0
+    """How long to wait for enough nodes."""
+    outage_timeout_s: float = 60.0
+    """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
+    lease_ttl_s: float = 5.0
+    """A node that is silent for this long is gone."""
+    signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    store_in_process: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the job ended on this node. `code` is the exit code of `elastic-run`."""
+
+    code: int
+    reason: str
+    failure: Failure | None = None
+    error: ResilinError | None = None
