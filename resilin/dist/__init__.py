@@ -6,25 +6,19 @@
 
 from resilin.dist import endpoint, group, tree
 from resilin.dist.api import (
-    P2POp,
     all_gather,
     all_gather_into_tensor,
     all_reduce,
     all_to_all,
     all_to_all_single,
     barrier,
-    batch_isend_irecv,
     broadcast,
     gather,
-    irecv,
-    isend,
     monitored_barrier,
-    recv,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
     scatter,
-    send,
     tree_all_reduce,
 )
 from resilin.dist.future import Future, collect_all, wait_all
@@ -38,6 +32,7 @@ from resilin.dist.objects import (
     scatter_object_list,
     send_object_list,
 )
+from resilin.dist.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.work import Work
 from resilin.dist.world import (

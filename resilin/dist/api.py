@@ -20,84 +20,21 @@ from typing import Any
 import numpy as np
 
 from resilin.dist import reduce_op
+from resilin.dist.arguments import Output, contiguous, cut, root_of, rows_of, same_layout, shaped
 from resilin.dist.group import ProcessGroup
-from resilin.dist.mailbox import ANY
 from resilin.dist.message import Kind
-from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
+from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
-from resilin.dist.world import get_group_rank, resolve
+from resilin.dist.world import resolve
 from resilin.errors import CollectiveTimeout, PeerLost, UsageError
-
-
-def array_of(tensor: Any) -> Array:
-    """The numpy array of a Tensor; numpy arrays pass. UsageError for anything else."""
-    array = getattr(tensor, "_array", tensor)
-    if type(array) is not np.ndarray:
-        raise UsageError(f"expected a CPU tensor, got {type(tensor).__name__}")
-    if array.dtype not in DTYPE_CODES:
-        raise UsageError(f"collectives do not carry dtype {array.dtype}")
-    return array
-
-
-class _Output:
-    """A tensor that a collective writes: its contiguous memory, and how it gets back into the tensor."""
-
-    __slots__ = ("array", "flat", "tensor")
-
-    def __init__(self, tensor: Any, load: bool = False) -> None:
-        self.tensor = tensor
-        self.flat = self.array = array_of(tensor)
-        if not self.array.flags.writeable:
-            raise UsageError("the output tensor is read-only")
-        if not self.array.flags.c_contiguous:
-            self.flat = self.array.copy(order="C") if load else np.empty(self.array.shape, self.array.dtype)
-
-    def store(self) -> None:
-        """Copy staged memory back and count the write."""
-        if self.flat is not self.array:
-            np.copyto(self.array, self.flat)
-        bump = getattr(self.tensor, "_bump", None)
-        if bump is not None:
-            bump()
-
-
-def _input(tensor: Any) -> Array:
-    array = array_of(tensor)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-
-
-def _root(group: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
-    if group_rank is not None:
-        if rank is not None:
-            raise UsageError(f"give {name} or group_{name}, not both")
-        if not 0 <= group_rank < group.size():
-            raise UsageError(f"group_{name} {group_rank} is not in {group!r}")
-        return group_rank
-    if rank is None:
-        raise UsageError(f"give {name} or group_{name}")
-    return get_group_rank(group, rank)
-
-
-def _same_layout(arrays: Sequence[Array], like: Array, count: int, what: str) -> None:
-    if len(arrays) != count:
-        raise UsageError(f"{what}: expected {count} tensors, one per rank, got {len(arrays)}")
-    for i, array in enumerate(arrays):
-        if array.dtype != like.dtype or array.size != like.size:
-            raise UsageError(
-                f"{what}[{i}] is {array.dtype}{list(array.shape)}, expected {like.dtype}{list(like.shape)}"
-            )
-
-
-def _shaped(arrays: Sequence[Array], like: Array) -> list[Array]:
-    return [array.reshape(like.shape) for array in arrays]
 
 
 def _run(
     group: ProcessGroup,
     kind: Kind,
     task: Callable[[Any], None],
-    outputs: Sequence[_Output],
+    outputs: Sequence[Output],
     async_op: bool,
     timeout: timedelta | float | None = None,
 ) -> Work | None:
@@ -120,7 +57,7 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None, asyn
     pg = resolve(group)
     if pg is None:
         return None
-    target = _Output(tensor, load=True)
+    target = Output(tensor, load=True)
     flat = target.flat
     op = reduce_op.check(ReduceOp(op), flat.dtype)
     backend = pg.backend
@@ -148,11 +85,11 @@ def tree_all_reduce(
             f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
             f"{pg.size()} ranks; got {sorted(parts)} of a plan for {plan.world_size}"
         )
-    target = _Output(out)
+    target = Output(out)
     flat = target.flat
     reduce_op.check(ReduceOp.SUM, flat.dtype)
-    arrays = {node: _input(part) for node, part in sorted(parts.items())}
-    _same_layout(list(arrays.values()), flat, len(arrays), "parts")
+    arrays = {node: contiguous(part) for node, part in sorted(parts.items())}
+    same_layout(list(arrays.values()), flat, len(arrays), "parts")
     backend = pg.backend
     return _run(
         pg, Kind.TREE_ALL_REDUCE, lambda call: backend.tree_all_reduce(call, arrays, flat, plan), [target], async_op
@@ -166,8 +103,8 @@ def broadcast(
     pg = resolve(group)
     if pg is None:
         return None
-    root = _root(pg, src, group_src, "src")
-    target = _Output(tensor, load=root == pg.rank())
+    root = root_of(pg, src, group_src, "src")
+    target = Output(tensor, load=root == pg.rank())
     backend, flat = pg.backend, target.flat
     outputs = [target] if root != pg.rank() else []
     return _run(pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op)
@@ -185,8 +122,8 @@ def reduce(
     pg = resolve(group)
     if pg is None:
         return None
-    root = _root(pg, dst, group_dst, "dst")
-    target = _Output(tensor, load=True)
+    root = root_of(pg, dst, group_dst, "dst")
+    target = Output(tensor, load=True)
     backend, flat = pg.backend, target.flat
     op = reduce_op.check(ReduceOp(op), flat.dtype)
     outputs = [target] if root == pg.rank() else []
@@ -198,10 +135,10 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
     pg = resolve(group)
     if pg is None:
         return None
-    array = _input(tensor)
-    targets = [_Output(output) for output in tensor_list]
-    _same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
-    flats, backend = _shaped([t.flat for t in targets], array), pg.backend
+    array = contiguous(tensor)
+    targets = [Output(output) for output in tensor_list]
+    same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
+    flats, backend = shaped([t.flat for t in targets], array), pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
 
 
@@ -212,17 +149,9 @@ def all_gather_into_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    array, target = _input(input_tensor), _Output(output_tensor)
-    rows, backend = _rows(target.flat, array, pg.size(), "output_tensor"), pg.backend
+    array, target = contiguous(input_tensor), Output(output_tensor)
+    rows, backend = rows_of(target.flat, array, pg.size(), "output_tensor"), pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
-
-
-def _rows(flat: Array, like: Array, count: int, what: str) -> list[Array]:
-    if flat.dtype != like.dtype or flat.size != like.size * count:
-        raise UsageError(
-            f"{what} is {flat.dtype} with {flat.size} elements, expected {like.dtype} with {count} x {like.size}"
-        )
-    return _shaped(list(flat.reshape(count, like.size)), like)
 
 
 def reduce_scatter(
@@ -232,15 +161,13 @@ def reduce_scatter(
     pg = resolve(group)
     if pg is None:
         return None
-    target = _Output(output)
+    target = Output(output)
     backend, flat = pg.backend, target.flat
     op = reduce_op.check(ReduceOp(op), flat.dtype)
-    inputs = [_input(tensor) for tensor in input_list]
-    _same_layout(inputs, flat, pg.size(), "input_list")
-    shaped = _shaped(inputs, flat)
-    return _run(
-        pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, shaped, flat, op), [target], async_op
-    )
+    inputs = [contiguous(tensor) for tensor in input_list]
+    same_layout(inputs, flat, pg.size(), "input_list")
+    alike = shaped(inputs, flat)
+    return _run(pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, alike, flat, op), [target], async_op)
 
 
 def reduce_scatter_tensor(
@@ -250,10 +177,10 @@ def reduce_scatter_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    target, whole = _Output(output), _input(input)
+    target, whole = Output(output), contiguous(input)
     backend, flat = pg.backend, target.flat
     op = reduce_op.check(ReduceOp(op), flat.dtype)
-    rows = _rows(whole, flat, pg.size(), "input")
+    rows = rows_of(whole, flat, pg.size(), "input")
     return _run(pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, rows, flat, op), [target], async_op)
 
 
@@ -269,15 +196,15 @@ def gather(
     pg = resolve(group)
     if pg is None:
         return None
-    root = 0 if dst is None and group_dst is None else _root(pg, dst, group_dst, "dst")
-    array = _input(tensor)
+    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+    array = contiguous(tensor)
     if (gather_list is None) == (root == pg.rank()):
         raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
-    targets = [_Output(output) for output in gather_list or ()]
+    targets = [Output(output) for output in gather_list or ()]
     flats = None
     if gather_list is not None:
-        _same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
-        flats = _shaped([t.flat for t in targets], array)
+        same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
+        flats = shaped([t.flat for t in targets], array)
     backend = pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -294,8 +221,8 @@ def scatter(
     pg = resolve(group)
     if pg is None:
         return None
-    root = 0 if src is None and group_src is None else _root(pg, src, group_src, "src")
-    target = _Output(tensor)
+    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+    target = Output(tensor)
     backend, flat = pg.backend, target.flat
     if not scatter_list:
         scatter_list = None
@@ -303,9 +230,9 @@ def scatter(
         raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
     inputs = None
     if scatter_list is not None:
-        inputs = [_input(tensor) for tensor in scatter_list]
-        _same_layout(inputs, flat, pg.size(), "scatter_list")
-        inputs = _shaped(inputs, flat)
+        inputs = [contiguous(tensor) for tensor in scatter_list]
+        same_layout(inputs, flat, pg.size(), "scatter_list")
+        inputs = shaped(inputs, flat)
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
 
 
@@ -316,8 +243,8 @@ def all_to_all(
     pg = resolve(group)
     if pg is None:
         return None
-    inputs = [_input(tensor) for tensor in input_tensor_list]
-    targets = [_Output(output) for output in output_tensor_list]
+    inputs = [contiguous(tensor) for tensor in input_tensor_list]
+    targets = [Output(output) for output in output_tensor_list]
     if len(inputs) != pg.size() or len(targets) != pg.size():
         raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(targets)}")
     backend, flats = pg.backend, [t.flat.reshape(-1) for t in targets]
@@ -337,23 +264,11 @@ def all_to_all_single(
     pg = resolve(group)
     if pg is None:
         return None
-    target, whole = _Output(output), _input(input)
-    inputs = _cut(whole, input_split_sizes, pg.size(), "input")
-    outputs = _cut(target.flat, output_split_sizes, pg.size(), "output")
+    target, whole = Output(output), contiguous(input)
+    inputs = cut(whole, input_split_sizes, pg.size(), "input")
+    outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
     backend = pg.backend
     return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, outputs), [target], async_op)
-
-
-def _cut(array: Array, sizes: Sequence[int] | None, count: int, what: str) -> list[Array]:
-    rows = array.shape[0] if array.ndim else 0
-    if not sizes:
-        if rows % count:
-            raise UsageError(f"{what} has {rows} rows, which do not divide over {count} ranks; give {what}_split_sizes")
-        sizes = [rows // count] * count
-    if len(sizes) != count or sum(sizes) != rows:
-        raise UsageError(f"{what}_split_sizes {list(sizes)} must be {count} numbers that add up to {rows} rows")
-    starts = [sum(sizes[:i]) for i in range(count + 1)]
-    return [array[starts[i] : starts[i + 1]].reshape(-1) for i in range(count)]
 
 
 def barrier(
@@ -405,89 +320,3 @@ def monitored_barrier(
 
 
 _BARRIER_TAG = -1
-
-
-def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
-    """Send `tensor` to rank `dst`; returns when the tensor may be changed again."""
-    pg = resolve(group)
-    if pg is not None:
-        pg.send(_input(tensor), _peer(pg, dst, group_dst, "dst"), tag)
-
-
-def isend(
-    tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
-) -> Work | None:
-    """As send. Peers always read, so the bytes leave at once: the Work is complete when this returns."""
-    pg = resolve(group)
-    if pg is None:
-        return None
-    to = _peer(pg, dst, group_dst, "dst")
-    work = Work(f"isend to rank {to} with tag {tag}, {pg.title()}")
-    pg.send(_input(tensor), to, tag)
-    work._future.set_result([tensor])
-    return work
-
-
-def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
-    """Receive into `tensor` from rank `src` (None: from whoever sends first). Returns the sender's global rank."""
-    pg = resolve(group)
-    if pg is None:
-        return -1
-    work = _post(pg, tensor, src, tag, group_src)
-    work.wait(pg.timeout_s)
-    return pg.ranks[work.source_rank()]
-
-
-def irecv(
-    tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
-) -> Work | None:
-    """As recv; wait for the Work before using `tensor`."""
-    pg = resolve(group)
-    return None if pg is None else _post(pg, tensor, src, tag, group_src)
-
-
-def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source = ANY if src is None and group_src is None else _peer(pg, src, group_src, "src")
-    target = _Output(tensor)
-    return pg.receive(target.flat, source, tag, target.store)
-
-
-def _peer(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
-    peer = _root(pg, rank, group_rank, name)
-    if peer == pg.rank():
-        raise UsageError(f"{name} is this rank itself: a rank cannot send to itself")
-    return peer
-
-
-class P2POp:
-    """One `isend` or `irecv` for `batch_isend_irecv`."""
-
-    def __init__(
-        self,
-        op: Callable[..., Any],
-        tensor: Any,
-        peer: int | None = None,
-        group: Any = None,
-        tag: int = 0,
-        group_peer: int | None = None,
-    ) -> None:
-        if op not in (isend, irecv):
-            raise UsageError("P2POp takes resilin.dist.isend or resilin.dist.irecv")
-        self.op, self.tensor, self.peer, self.group, self.tag, self.group_peer = (
-            op,
-            tensor,
-            peer,
-            group,
-            tag,
-            group_peer,
-        )
-
-
-def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
-    """Start all operations; receives are posted before anything is sent."""
-    works: dict[int, Work | None] = {}
-    for wanted in (irecv, isend):
-        for i, p2p in enumerate(p2p_op_list):
-            if p2p.op is wanted:
-                works[i] = p2p.op(p2p.tensor, p2p.peer, p2p.group, p2p.tag, p2p.group_peer)
-    return [work for _, work in sorted(works.items()) if work is not None]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from resilin.dist import api
+from resilin.dist import api, p2p
+from resilin.dist.arguments import root_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.world import resolve
 from resilin.errors import UsageError
@@ -87,7 +88,7 @@ def broadcast_object_list(
     pg = resolve(group)
     if pg is None:
         return
-    root = 0 if src is None and group_src is None else api._root(pg, src, group_src, "src")
+    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     data = _dump(object_list) if pg.rank() == root else np.empty(0, np.uint8)
     size = np.array([data.size, len(object_list)], np.int64)
     api.broadcast(size, group=pg, group_src=root)
@@ -117,7 +118,7 @@ def scatter_object_list(
         return
     if not scatter_object_output_list:
         raise UsageError("scatter_object_list: the output list needs at least one place")
-    root = 0 if src is None and group_src is None else api._root(pg, src, group_src, "src")
+    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     sizes = np.zeros(pg.size(), np.int64)
     blobs: list[Array] = []
     if pg.rank() == root:
@@ -146,8 +147,8 @@ def send_object_list(
     if pg is None:
         return
     data = _dump(list(object_list))
-    api.send(np.array([data.size], np.int64), dst, pg, _TAG, group_dst)
-    api.send(data, dst, pg, _TAG, group_dst)
+    p2p.send(np.array([data.size], np.int64), dst, pg, _TAG, group_dst)
+    p2p.send(data, dst, pg, _TAG, group_dst)
 
 
 def recv_object_list(
@@ -164,9 +165,9 @@ def recv_object_list(
     if pg is None:
         return -1
     size = np.empty(1, np.int64)
-    sender = api.recv(size, src, pg, _TAG, group_src)
+    sender = p2p.recv(size, src, pg, _TAG, group_src)
     data = np.empty(int(size[0]), np.uint8)
-    api.recv(data, sender, pg, _TAG)
+    p2p.recv(data, sender, pg, _TAG)
     object_list[:] = _load(data, data.size)
     return sender
 

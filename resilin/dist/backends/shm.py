@@ -409,9 +409,8 @@ class ShmBackend:
         cut = schedules.bounds(output.size, self._size)
         share = slice(cut[self._rank], cut[self._rank + 1])
         typed = [[view.view(output.dtype)[share] for view in views] for views in buffers]
-        total = join(_by_node([views[:-1] for views in typed], plan), plan)
-        for views in typed:
-            np.copyto(views[-1], total)
+        outputs = [views[-1] for views in typed]
+        _join(_by_node([views[:-1] for views in typed], plan), plan, outputs)
         self._barrier(call)
         if copied:
             np.copyto(output, published[-1])
@@ -462,6 +461,17 @@ def _reduce(code: int, op: ReduceOp, sources: list[Array], destinations: list[Ar
     assert loader.native is not None
     if count:
         loader.native.reduce(code, int(op), sources, destinations, count)
+
+
+def _join(values: dict[Subtree, Array], plan: Plan, outputs: list[Array]) -> None:
+    """Sum along the tree into all of `outputs`; the last sum writes them directly."""
+    code, count = DTYPE_CODES[outputs[0].dtype], outputs[0].size
+    for node, left, right in plan.joins[:-1]:
+        total = np.empty_like(outputs[0])
+        _reduce(code, ReduceOp.SUM, [values.pop(left), values.pop(right)], [total], count)
+        values[node] = total
+    last = [values[child] for child in plan.joins[-1][1:]] if plan.joins else [values[plan.root]]
+    _reduce(code, ReduceOp.SUM, last, outputs, count)
 
 
 def _rows(payload: Array, like: Array, count: int) -> list[Array]:

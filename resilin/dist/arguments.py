@@ -1,0 +1,102 @@
+"""From what users pass (tensors, ranks, lists) to contiguous arrays and ranks in the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.dist.group import ProcessGroup
+from resilin.dist.reduce_op import DTYPE_CODES, Array
+from resilin.dist.world import get_group_rank
+from resilin.errors import UsageError
+
+
+def array_of(tensor: Any) -> Array:
+    """The numpy array of a Tensor; numpy arrays pass. UsageError for anything else."""
+    array = getattr(tensor, "_array", tensor)
+    if type(array) is not np.ndarray:
+        raise UsageError(f"expected a CPU tensor, got {type(tensor).__name__}")
+    if array.dtype not in DTYPE_CODES:
+        raise UsageError(f"collectives do not carry dtype {array.dtype}")
+    return array
+
+
+class Output:
+    """A tensor that a collective writes: its contiguous memory, and how it gets back into the tensor."""
+
+    __slots__ = ("array", "flat", "tensor")
+
+    def __init__(self, tensor: Any, load: bool = False) -> None:
+        self.tensor = tensor
+        self.flat = self.array = array_of(tensor)
+        if not self.array.flags.writeable:
+            raise UsageError("the output tensor is read-only")
+        if not self.array.flags.c_contiguous:
+            self.flat = self.array.copy(order="C") if load else np.empty(self.array.shape, self.array.dtype)
+
+    def store(self) -> None:
+        """Copy staged memory back and count the write."""
+        if self.flat is not self.array:
+            np.copyto(self.array, self.flat)
+        bump = getattr(self.tensor, "_bump", None)
+        if bump is not None:
+            bump()
+
+
+def contiguous(tensor: Any) -> Array:
+    """The tensor's array, or a contiguous copy of it."""
+    array = array_of(tensor)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
+    """The rank in `group` that `name` or `group_name` means."""
+    if group_rank is not None:
+        if rank is not None:
+            raise UsageError(f"give {name} or group_{name}, not both")
+        if not 0 <= group_rank < group.size():
+            raise UsageError(f"group_{name} {group_rank} is not in {group!r}")
+        return group_rank
+    if rank is None:
+        raise UsageError(f"give {name} or group_{name}")
+    return get_group_rank(group, rank)
+
+
+def same_layout(arrays: Sequence[Array], like: Array, count: int, what: str) -> None:
+    """UsageError unless there are `count` arrays of the dtype and size of `like`."""
+    if len(arrays) != count:
+        raise UsageError(f"{what}: expected {count} tensors, one per rank, got {len(arrays)}")
+    for i, array in enumerate(arrays):
+        if array.dtype != like.dtype or array.size != like.size:
+            raise UsageError(
+                f"{what}[{i}] is {array.dtype}{list(array.shape)}, expected {like.dtype}{list(like.shape)}"
+            )
+
+
+def shaped(arrays: Sequence[Array], like: Array) -> list[Array]:
+    """The arrays in the shape of `like`."""
+    return [array.reshape(like.shape) for array in arrays]
+
+
+def rows_of(flat: Array, like: Array, count: int, what: str) -> list[Array]:
+    """`flat` cut into `count` arrays like `like`."""
+    if flat.dtype != like.dtype or flat.size != like.size * count:
+        raise UsageError(
+            f"{what} is {flat.dtype} with {flat.size} elements, expected {like.dtype} with {count} x {like.size}"
+        )
+    return shaped(list(flat.reshape(count, like.size)), like)
+
+
+def cut(array: Array, sizes: Sequence[int] | None, count: int, what: str) -> list[Array]:
+    """`array` cut along its first dimension, evenly or by `sizes`, flat."""
+    rows = array.shape[0] if array.ndim else 0
+    if not sizes:
+        if rows % count:
+            raise UsageError(f"{what} has {rows} rows, which do not divide over {count} ranks; give {what}_split_sizes")
+        sizes = [rows // count] * count
+    if len(sizes) != count or sum(sizes) != rows:
+        raise UsageError(f"{what}_split_sizes {list(sizes)} must be {count} numbers that add up to {rows} rows")
+    starts = [sum(sizes[:i]) for i in range(count + 1)]
+    return [array[starts[i] : starts[i + 1]].reshape(-1) for i in range(count)]
