@@ -53,6 +53,7 @@ from resilin.core.api.math import (
     div,
     divide,
     dot,
+    einsum,
     eq,
     equal,
     exp,

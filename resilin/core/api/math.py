@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
@@ -248,6 +249,13 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2)."""
     return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Einstein summation, e.g. `einsum("bhtd,bhsd->bhts", q, k)`; "..." stands for leading dimensions."""
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple | list) else operands
+    terms, out = einsum_ops.parse(equation, [x._array.ndim for x in tensors])
+    return einsum_ops.einsum_terms.call(tensors, terms, out)
 
 
 def equal(input: Tensor, other: Tensor) -> bool:

@@ -110,7 +110,11 @@ class Op:
         return rule
 
     def vjp_sequence(self, rule: Rule) -> Rule:
-        """Declare the rule of an op on a sequence: `rule(xp, needs, g, metas, *params)` gives a list of gradients."""
+        """Declare the rule of an op on a sequence: `rule(xp, needs, g, inputs, *params)` gives a list of gradients.
+
+        With `_inputs` as the name of its fourth argument, nothing is saved and it gets shapes and dtypes only.
+        """
+        self.saves_any = not _arguments(rule)[0][3].startswith("_")
         self.generic.vjp = lambda xp, needs, g, _y, *rest: rule(xp, needs, g, rest[: len(needs)], *rest[len(needs) :])
         return rule
 
@@ -128,6 +132,8 @@ class Op:
     def keeps(self, needs: tuple[bool, ...]) -> tuple[tuple[bool, ...], bool]:
         """Which inputs, and whether the output, must be saved when `needs` says which inputs want gradients."""
         found = self._kept.get(needs)
+        if found is None and self.n < 0:
+            found = self._kept[needs] = ((self.saves_any,) * len(needs), False)
         if found is None:
             parts = [_keeps_of(rule, self.n, skip=2) for i, rule in self._rules.items() if needs[i]]
             parts += self._joint_keeps
