@@ -38,5 +38,5 @@ def snapshot(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def adopt(variables: Mapping[str, str]) -> None:
-    """Add `variables` to this process's environment: a warm spare becoming the worker they describe. Nobody else may."""
+    """Add `variables` to this process's environment: a warm spare becoming the worker they describe. Only it may."""
     os.environ.update(variables)

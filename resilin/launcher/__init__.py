@@ -1,1 +1,1 @@
-
+"""The command lines: `elastic-run` and `resilin`, one file per subcommand. Never loads numpy."""

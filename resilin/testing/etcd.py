@@ -15,6 +15,7 @@ from pathlib import Path
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.errors import StoreError, UsageError
 from resilin.store.client import ClientStore
+from resilin.store.transport import Tls
 
 READY_S = 20.0
 _POLL_S = 0.02  # another program becomes ready without telling: asked until it answers
@@ -48,7 +49,9 @@ def find_system_etcd() -> Path | None:
 class EtcdCluster:
     """`members` etcd processes on loopback with short election times. Ends them and removes their data on `close()`."""
 
-    def __init__(self, members: int = 1, binary: Path | None = None) -> None:
+    def __init__(self, members: int = 1, binary: Path | None = None, tls: bool = False) -> None:
+        """`tls`: clients are served through TLS only, with a certificate that the member makes itself (see `ca`)."""
+        self._tls = tls
         self._binary = binary or find_etcd()
         self._folder = tempfile.mkdtemp(prefix="resilin-etcd-")
         self._ports = _free_ports(2 * members)
@@ -68,15 +71,24 @@ class EtcdCluster:
         return [f"127.0.0.1:{port}" for port in self._ports[: len(self._processes)]]
 
     @property
+    def ca(self) -> str:
+        """The file with the first member's self-made certificate, to be trusted."""
+        return f"{self._folder}/m0/fixtures/client/cert.pem"
+
+    @property
     def url(self) -> str:
         """What `resilin.store.connect` takes."""
-        return "etcd://" + ",".join(self.endpoints)
+        return "etcd://" + ",".join(self.endpoints) + (f"?ca={self.ca}" if self._tls else "")
 
     def wait_ready(self, members: Sequence[int] | None = None) -> None:
         """Wait until the members (all running ones) answer a read that needs a leader."""
         deadline = Deadline(READY_S)
         for member in range(len(self._processes)) if members is None else members:
-            with ClientStore([self.endpoints[member]], timeout_s=1.0) as store:
+            while self._tls and not Path(self.ca).exists() and not deadline.passed():
+                self._check_running(member)
+                SYSTEM.sleep(_POLL_S)
+            tls = Tls(ca=self.ca) if self._tls else None
+            with ClientStore([self.endpoints[member]], timeout_s=1.0, tls=tls) as store:
                 while True:
                     try:
                         store.get("resilin-ready")
@@ -146,7 +158,7 @@ class EtcdCluster:
 
     def _start(self, member: int) -> None:
         count = len(self._processes)
-        client = f"http://127.0.0.1:{self._ports[member]}"
+        client = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._ports[member]}"
         peers = [f"http://127.0.0.1:{port}" for port in self._ports[count:]]
         command = [str(self._binary), "--name", f"m{member}", "--data-dir", f"{self._folder}/m{member}"]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
@@ -156,6 +168,8 @@ class EtcdCluster:
         command += ["--heartbeat-interval", "20", "--election-timeout", "200"]
         if self._binary == find_etcd():
             command.append("--unsafe-no-fsync")  # since 3.5; Debian 12 has 3.4
+        if self._tls:
+            command.append("--auto-tls")
         with open(f"{self._folder}/m{member}.log", "ab") as output:
             self._processes[member] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -237,6 +237,19 @@ def test_a_user_and_password_of_etcd_let_us_in(tmp_path):
                 client.put("k", b"")
 
 
+def test_tls_verifies_the_server_and_carries_calls_watches_and_leases():
+    with EtcdCluster(tls=True) as cluster:
+        seen = Recorder()
+        with store.connect(cluster.url) as client:
+            client.watch("k", seen.on_events, on_error=seen.on_error)
+            client.put("k", b"", client.lease(5.0))
+            seen.wait(1)
+        with pytest.raises(StoreTimeout, match=cluster.endpoints[0]):
+            store.connect(f"etcd://{cluster.endpoints[0]}", timeout_s=0.5)
+        with EtcdCluster(tls=True) as stranger, pytest.raises(StoreTimeout):
+            store.connect(f"etcd://{cluster.endpoints[0]}?ca={stranger.ca}", timeout_s=0.5)
+
+
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
