@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from resilin import dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
@@ -112,9 +114,11 @@ def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int)
         return _move(stream, choice, group, rank)
     filled = state._accept(box[0][1])
     tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
-    stream = transfer.Stream([tensor._array for tensor in tensors])
-    moved = _move(stream, choice, group, rank)
-    stream.finish()
+    # received aside: a source that dies half-way must not leave this rank with a mixture of two steps
+    staged = [np.empty(tensor._array.shape, tensor._array.dtype) for tensor in tensors]
+    moved = _move(transfer.Stream(staged), choice, group, rank)
+    for tensor, array in zip(tensors, staged, strict=True):
+        tensor._array[...] = array
     state._settle(small, filled)
     state._capture()
     _check(small.digests(), state._last.small.digests(), lead)

@@ -38,7 +38,7 @@ class Move:
 
 
 def plan(
-    total_bytes: int, sources: Sequence[int], receivers: Sequence[int], chunk_bytes: int = CHUNK_BYTES
+    total_bytes: int, sources: Sequence[int], receivers: Sequence[int], chunk_bytes: int | None = None
 ) -> tuple[Move, ...]:
     """Every receiver gets every byte once; every source sends an even share of them, to all receivers.
 
@@ -48,6 +48,7 @@ def plan(
     """
     if not sources or set(sources) & set(receivers):
         raise UsageError(f"transfer needs sources that are not receivers, got {list(sources)} and {list(receivers)}")
+    chunk_bytes = chunk_bytes or CHUNK_BYTES
     moves = []
     for lap in range(len(sources)):
         for place, receiver in enumerate(receivers):
@@ -59,12 +60,10 @@ def plan(
 
 
 class Stream:
-    """A list of arrays seen as one run of bytes. `write` changes the arrays in place; call `finish` after the last."""
+    """A list of arrays seen as one run of bytes. `write` changes the arrays, which must then be contiguous."""
 
     def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
-        self._copies = [(array, np.ascontiguousarray(array)) for array in arrays if not array.flags.c_contiguous]
-        copies = {id(array): copy for array, copy in self._copies}
-        self._parts: list[Bytes] = [copies.get(id(array), array).reshape(-1).view(np.uint8) for array in arrays]
+        self._parts: list[Bytes] = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
         self.nbytes = int(self._ends[-1]) if len(self._parts) else 0
 
@@ -81,11 +80,6 @@ class Stream:
         for piece in self._pieces(start, start + len(data)):
             piece[:] = data[done : done + len(piece)]
             done += len(piece)
-
-    def finish(self) -> None:
-        """Bring what was written into arrays that are not contiguous."""
-        for array, copy in self._copies:
-            array[...] = copy
 
     def _pieces(self, start: int, stop: int) -> list[Bytes]:
         pieces = []

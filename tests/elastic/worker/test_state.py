@@ -13,11 +13,11 @@ from resilin import dist, nn, optim
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
-from resilin.elastic import ledger, parts, sync
+from resilin.elastic import ledger, parts, sync, transfer
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.elastic.state import State
 from resilin.elastic.sync import Report, choose
-from resilin.errors import StateError, UsageError
+from resilin.errors import PeerLost, StateError, UsageError
 from resilin.testing.ranks import run_ranks
 
 
@@ -237,6 +237,36 @@ def test_a_newcomer_becomes_equal_to_its_sources_with_every_part_and_bit() -> No
     for state in states:
         step(state, seed=8)
     assert contents(states[2]) == contents(states[0])
+
+
+def test_a_source_that_dies_in_the_middle_of_a_transfer_leaves_the_receiver_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead, behind = make(), make()
+    for seed in range(3):
+        step(ahead, seed)
+    step(behind, 0)
+    before = contents(behind)
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 64)
+    real = transfer.unseal
+    received = []
+
+    def dies_later(*args: Any) -> None:
+        real(*args)
+        received.append(args)
+        if len(received) == 5:
+            raise PeerLost("the source died", [0])
+
+    monkeypatch.setattr(transfer, "unseal", dies_later)
+    states = [ahead, behind]
+    for state in states:
+        state.__dict__["_settled"] = True
+    outcome = run_ranks(2, lambda rank: sync.make_equal(states[rank], dist.default_group(), rank, 2))
+    assert isinstance(outcome.errors[1], PeerLost)
+    assert len(received) == 5
+    assert behind._roll_back()
+    assert behind._intact()
+    assert contents(behind) == before
 
 
 def test_a_newcomer_with_another_model_is_refused_with_both_shapes() -> None:
