@@ -78,7 +78,7 @@ class ProcessGroup:
         self._queued = 0  # guarded by _submitting: async collectives not finished
         self._worker: OwnedThread | None = None  # guarded by _submitting
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
-        self._fate = threading.Lock()
+        self._fate = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._failure: BaseException | None = None  # guarded by _fate
         self._news = threading.Event()  # set when the group failed or a peer is gone
         self._explain = False  # guarded by _fate: whether the failure's message gets the call in front

@@ -77,7 +77,7 @@ class Mailbox:
     """Matches messages and receives of one group. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._posted: deque[Receive] = deque()  # guarded by _lock
         self._early: deque[Incoming] = deque()  # guarded by _lock: complete or not, in order of arrival
         self._arriving: dict[int, Incoming] = {}  # guarded by _lock: the message whose bytes are on the way, by source

@@ -119,11 +119,11 @@ def join_from_environment(timeout_s: float = 20.0) -> ProcessGroup:
 
 
 class RankProcess:
-    """One rank as a real process running `source` with `python -c`; its output is captured."""
+    """One rank as a real process running `source` with `python -c` (behind `prefix`); its output is captured."""
 
-    def __init__(self, source: str, overrides: Mapping[str, str], args: Sequence[str] = ()) -> None:
+    def __init__(self, source: str, overrides: Mapping[str, str], prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", source, *args],
+            [*prefix, sys.executable, "-c", source],
             env=env.snapshot(overrides),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 #include "segment.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
@@ -27,6 +28,8 @@ namespace {
 
 constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
 constexpr int SPINS_PER_LOOK = 64;     // turns between two looks at the clock
+constexpr uint64_t PROBE = 8;
+constexpr double SHORTEST_SHARE = 1.0 / 16;
 constexpr size_t LINE_BYTES = 64;
 
 double now() {
@@ -108,6 +111,25 @@ Status Segment::barrier(double deadline, double spin_s) {
     return wait(number, deadline, spin_s);
 }
 
+// Spinning pays only while peers run at the same time. Each time it fails, the next one is half as long; each success,
+// and one try in PROBE, restores the full time. So an overloaded machine is not loaded further.
+bool Segment::spin(uint64_t number, double longest_s) {
+    const bool probe = ++spins_ % PROBE == 0;
+    const double until = now() + (probe ? longest_s : longest_s * spin_share_);
+    do {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            if (header_->epoch.load(std::memory_order_acquire) >= number) {
+                spin_share_ = 1.0;
+                return true;
+            }
+            RELAX();
+        }
+        if (aborted()) return false;
+    } while (now() < until);
+    spin_share_ = std::max(spin_share_ / 2, SHORTEST_SHARE);
+    return false;
+}
+
 // The abort word is read before the epoch: a rank that completed this barrier and then left or died must not fail it.
 Status Segment::wait(uint64_t number, double deadline, double spin_s) {
     const auto look = [&]() -> int {
@@ -115,16 +137,7 @@ Status Segment::wait(uint64_t number, double deadline, double spin_s) {
         if (header_->epoch.load(std::memory_order_seq_cst) >= number) return OK;
         return abort ? ABORTED : -1;
     };
-    if (spin_s > 0) {
-        const double until = now() + spin_s;
-        do {
-            for (int i = 0; i < SPINS_PER_LOOK; i++) {
-                if (header_->epoch.load(std::memory_order_acquire) >= number) return OK;
-                RELAX();
-            }
-            if (header_->abort.load(std::memory_order_relaxed) != 0) break;
-        } while (now() < until);
-    }
+    if (spin_s > 0 && spin(number, spin_s)) return OK;
     for (;;) {
         const uint32_t event = header_->event.load(std::memory_order_seq_cst);
         header_->sleepers.fetch_add(1, std::memory_order_seq_cst);

@@ -87,6 +87,7 @@ class Segment {
 
   private:
     Status wait(uint64_t number, double deadline, double spin_s);
+    bool spin(uint64_t number, double longest_s);
     void wake();
     bool same_descriptors();
     Status reduce_shared(double deadline, double spin_s);
@@ -104,6 +105,8 @@ class Segment {
     Slot *slots_;
     uint64_t count_ = 0; // barriers entered
     uint64_t round_ = 0; // descriptors published
+    uint64_t spins_ = 0;
+    double spin_share_ = 1.0; // of the longest spin, for the next one
     int mismatched_ = -1;
     std::pair<int, uint64_t> missing_{-1, 0};
     Pending pending_{};
