@@ -1,12 +1,13 @@
 // SIMD by the compiler: loops are branch-free so that it can vectorize them, RESILIN_SIMD compiles a function once per
 // instruction set and picks at load time. Multiply-adds are fused where fma() says so and nowhere else, so an element's
-// bits depend neither on the instruction set nor on whether it fell into a vector or a loop's tail.
+// bits depend neither on the instruction set nor on whether it fell into a vector or a loop's tail. RESILIN_ONE_ISA
+// builds the version of the compiler's own options only: sanitizers cannot start functions chosen at load time.
 #pragma once
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(RESILIN_ONE_ISA)
 #define RESILIN_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define RESILIN_SIMD
