@@ -12,7 +12,7 @@ pytestmark = pytest.mark.multiproc
 FAILS_BEFORE = """
 import os, sys, time
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-print(f"rank {os.environ['RANK']} attempt {count}", flush=True)
+os.write(1, f"rank {os.environ['RANK']} attempt {count}\\n".encode())  # one write: lines must not mix
 if os.environ["RANK"] == "1" and count < int(sys.argv[1]):
     raise ValueError("boom")
 """
@@ -27,7 +27,9 @@ time.sleep(60)
 def test_all_workers_start_again_after_a_failure_and_the_job_succeeds(launch, script):
     run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, script(FAILS_BEFORE), 2)
     assert run.wait() == 0
-    assert sorted(run.out.split("\n"))[1:] == sorted(f"rank {r} attempt {a}" for r in (0, 1) for a in (0, 1, 2))
+    lines = run.out.splitlines()  # rank 0 of an earlier attempt may be stopped before it says a word
+    assert {"rank 1 attempt 0", "rank 1 attempt 1", "rank 0 attempt 2", "rank 1 attempt 2"} <= set(lines)
+    assert len(lines) == len(set(lines)) <= 6
     assert "generation 3: 2 workers, all started again" in run.err
 
 
