@@ -16,6 +16,30 @@ from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Size, Tensor, wrap
 
 _MATH = [
+    "asinh",
+    "acosh",
+    "atanh",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "arctan2",
+    "arcsinh",
+    "arccosh",
+    "arctanh",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logaddexp",
+    "hypot",
+    "clamp_min",
+    "clamp_max",
+    "logit",
+    "xlogy",
+    "trace",
+    "vdot",
+    "inner",
     "exp",
     "expm1",
     "exp2",
@@ -102,6 +126,8 @@ _MATH = [
     "nan_to_num",
 ]
 _REDUCE = [
+    "nansum",
+    "nanmean",
     "sum",
     "mean",
     "prod",
@@ -122,6 +148,13 @@ _REDUCE = [
     "cumprod",
 ]
 _SHAPE = [
+    "tensor_split",
+    "moveaxis",
+    "swapaxes",
+    "swapdims",
+    "fliplr",
+    "flipud",
+    "diff",
     "reshape",
     "view",
     "view_as",
@@ -156,6 +189,11 @@ _SHAPE = [
     "contiguous",
 ]
 _INDEX = [
+    "index_fill",
+    "index_copy",
+    "index_put",
+    "take",
+    "argwhere",
     "gather",
     "take_along_dim",
     "scatter_add",
@@ -173,8 +211,25 @@ _INDEX = [
     "unique",
     "bincount",
 ]
-_NEURAL = ["softmax", "log_softmax", "relu", "sigmoid"]
+_NEURAL = ["erf", "softmax", "log_softmax", "relu", "sigmoid"]
 _IN_PLACE = [
+    "clamp_min",
+    "clamp_max",
+    "index_fill",
+    "index_copy",
+    "index_put",
+    "index_add",
+    "addmm",
+    "baddbmm",
+    "cumprod",
+    "erf",
+    "asin",
+    "acos",
+    "atan",
+    "log2",
+    "log10",
+    "exp2",
+    "logit",
     "exp",
     "log",
     "sqrt",
@@ -245,7 +300,12 @@ def _attach() -> None:
     tensor.backward = backward
     tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_adjoint)
     tensor.real, tensor.imag = property(math.real), property(math.imag)
-    tensor.swapaxes = tensor.swapdims = shaping.transpose
+    tensor.is_cpu = property(lambda self: self._dev.type == "cpu")
+    tensor.get_device = lambda self: -1 if self._dev.index is None else self._dev.index
+    tensor.is_nonzero = Tensor.__bool__
+    tensor.is_same_size = lambda self, other: self._array.shape == other._array.shape
+    tensor.pin_memory = tensor.share_memory_ = lambda self, *_: self  # CPU tensors lie in shareable memory already
+    tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
     for name in ("zeros", "ones", "empty"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor

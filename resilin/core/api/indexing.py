@@ -241,3 +241,54 @@ def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False)
     """Where each element would be inserted to keep a vector sorted."""
     side: Any = "right" if right else "left"
     return wrap(np.asarray(np.searchsorted(sorted_sequence._array, input._array, side)), input._dev)
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """`input` with `value` in the slices of `dim` at `index`."""
+    axis = check_dim(dim, input._array.ndim)
+    where_ = (slice(None),) * axis + (index_array("index_fill", index, input._array.shape[axis], IndexError),)
+    number = value if isinstance(value, Tensor) else wrap(np.asarray(value, input._array.dtype), input._dev)
+    return ops.index_put.call(input, number, where_)
+
+
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """`input` with the slices of `source` in the slices of `dim` at `index`."""
+    axis = check_dim(dim, input._array.ndim)
+    where_ = (slice(None),) * axis + (index_array("index_copy", index, input._array.shape[axis], IndexError),)
+    return ops.index_put.call(input, source, where_)
+
+
+def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+    """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
+    places = tuple(to_index(i) for i in indices)
+    if not accumulate:
+        return ops.index_put.call(input, values, places)
+    spread = values.expand(input._array[places].shape)
+    return input + ops.index_add_zeros.call(spread, tuple(input._array.shape), places)
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened tensor."""
+    flat = shape_ops.reshape.call(input, (input._array.size,))
+    return ops.getitem.call(flat, index_array("take", index, input._array.size, IndexError))
+
+
+def isin(elements: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
+    """Whether each element is one of `test_elements`."""
+    tests = test_elements._array if isinstance(test_elements, Tensor) else np.asarray(test_elements)
+    return wrap(np.asarray(np.isin(elements._array, tests, invert=invert)), elements._dev)
+
+
+def argwhere(input: Tensor) -> Tensor:
+    """The indices of elements that differ from 0, one row each."""
+    return nonzero(input)
+
+
+def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the lower triangle of a row x col matrix."""
+    return wrap(np.stack(np.tril_indices(row, offset, col)).astype(np.int64))
+
+
+def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the upper triangle of a row x col matrix."""
+    return wrap(np.stack(np.triu_indices(row, offset, col)).astype(np.int64))

@@ -11,6 +11,7 @@ from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
+from resilin.core.ops import transcendental as transcendental  # declares the ops named below
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -24,6 +25,9 @@ floor, ceil, trunc, sign = (OPS[n].call for n in ["floor", "ceil", "trunc", "sig
 isnan, isinf, isfinite, signbit = (OPS[n].call for n in ["isnan", "isinf", "isfinite", "signbit"])
 eq, ne, lt, le, gt, ge = (OPS[n].call for n in ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
 logical_and, logical_or, logical_xor, logical_not = (OPS[f"logical_{n}"].call for n in ["and", "or", "xor", "not"])
+asinh, acosh, atanh, logaddexp, hypot = (OPS[n].call for n in ["arcsinh", "arccosh", "arctanh", "logaddexp", "hypot"])
+arcsin, arccos, arctan, arctan2, arcsinh, arccosh, arctanh = asin, acos, atan, atan2, asinh, acosh, atanh
+not_equal, less, less_equal, greater, greater_equal = ne, lt, le, gt, ge
 maximum, minimum, remainder, fmod, mul = (OPS[n].call for n in ["maximum", "minimum", "remainder", "fmod", "multiply"])
 multiply, negative = mul, neg
 _add, _subtract, _divide, _power = (OPS[n].call for n in ["add", "subtract", "divide", "power"])
@@ -178,6 +182,35 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 clip = clamp
 
 
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """`clamp(min=min)`."""
+    return clamp(input, min=min)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """`clamp(max=max)`."""
+    return clamp(input, max=max)
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
+    x = input if eps is None else clamp(input, eps, 1 - eps)
+    return log(x / (1 - x))
+
+
+def xlogy(input: Any, other: Tensor) -> Tensor:
+    """input * log(other); 0 where input is 0 and other is not NaN."""
+    zero = eq(input, 0) if isinstance(input, Tensor) else wrap(np.asarray(input == 0), other._dev)
+    return (input * log(other.masked_fill(zero.logical_and(isnan(other).logical_not()), 1))) + 0
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if input._array.ndim != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {input._array.ndim}")
+    return input.diagonal().sum()
+
+
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)
@@ -233,6 +266,32 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     if input._array.ndim != 1 or tensor._array.ndim != 1:
         raise RuntimeError(f"1D tensors expected, but got {input.dim()}D and {tensor.dim()}D tensors")
     return matmul(input, tensor)
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The inner product of two vectors, the first conjugated."""
+    return dot(conj(input), other)
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Sums of products over the last dimensions; a product where one is a single number."""
+    if input._array.ndim == 0 or other._array.ndim == 0:
+        return input * other
+    return tensordot(input, other, ([-1], [-1]))
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sums of products over `dims`: the last of `a` with the first of `b`, or two lists of dimensions."""
+    x, y = a._array.ndim, b._array.ndim
+    left, right = (list(range(x - dims, x)), list(range(dims))) if isinstance(dims, int) else map(list, dims)
+    left, right = [d % x for d in left], [d % y for d in right]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    first = list(letters[:x])
+    second = list(letters[x : x + y])
+    for i, j in zip(left, right, strict=True):
+        second[j] = first[i]
+    out = [c for i, c in enumerate(first) if i not in left] + [c for j, c in enumerate(second) if j not in right]
+    return einsum_ops.einsum_terms.call((a, b), ("".join(first), "".join(second)), "".join(out))
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:

@@ -174,6 +174,26 @@ def std(
     return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
 
 
+def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False) -> Any:
+    """`var` and `mean` over `dim`."""
+    return var(input, dim, unbiased, keepdim), mean(input, dim, keepdim)
+
+
+def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False) -> Any:
+    """`std` and `mean` over `dim`."""
+    return std(input, dim, unbiased, keepdim), mean(input, dim, keepdim)
+
+
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The sum over `dim`, NaN counted as 0."""
+    return sum(input.masked_fill(input.isnan(), 0), dim, keepdim)
+
+
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The mean over `dim` of the elements that are not NaN."""
+    return nansum(input, dim, keepdim) / sum(input.isnan().logical_not().to(input.dtype), dim, keepdim)
+
+
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim`, without overflow."""
     return ops.logsumexp.call(input, axes(dim, input._array.ndim), keepdim)

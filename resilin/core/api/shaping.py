@@ -14,7 +14,7 @@ from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.ops.creation import shape_of
-from resilin.core.tensor import Tensor, check_dim
+from resilin.core.tensor import Size, Tensor, check_dim
 
 
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -107,6 +107,9 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     rest = iter(d for d in range(ndim) if d not in sources)
     places = dict(zip(targets, sources, strict=True))
     return ops.permute_dims.call(input, tuple(places[i] if i in places else next(rest) for i in range(ndim)))
+
+
+moveaxis, swapaxes, swapdims = movedim, transpose, transpose
 
 
 def t(input: Tensor) -> Tensor:
@@ -321,3 +324,61 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         expand(reshape(x, *(n if i == j else 1 for j, n in enumerate(lengths))), lengths) for i, x in enumerate(axes)
     )
     return tuple(transpose(x, 0, 1) for x in grid) if indexing == "xy" else grid
+
+
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of parts along `dim`: as many as given, of nearly equal size, or cut at the given indices."""
+    length = input._array.shape[check_dim(dim, input._array.ndim)]
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        return split(input, [length // count + (i < length % count) for i in range(count)], dim)
+    edges = [0, *(min(i if i >= 0 else i + length, length) for i in indices_or_sections), length]
+    return split(input, [max(b - a, 0) for a, b in itertools.pairwise(edges)], dim)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Views of all tensors in their common shape."""
+    shape = np.broadcast_shapes(*(x._array.shape for x in tensors))
+    return tuple(expand(x, shape) for x in tensors)
+
+
+def broadcast_shapes(*shapes: Any) -> Size:
+    """The common shape. RuntimeError when there is none."""
+    try:
+        return Size(np.broadcast_shapes(*shapes))
+    except ValueError as error:
+        raise RuntimeError(f"broadcast_shapes: {error}") from None
+
+
+def atleast_1d(input: Tensor) -> Tensor:
+    """The tensor with one dimension or more."""
+    return input if input._array.ndim else ops.reshape.call(input, (1,))
+
+
+def atleast_2d(input: Tensor) -> Tensor:
+    """The tensor with two dimensions or more; new ones come first."""
+    return input if input._array.ndim > 1 else ops.reshape.call(input, (1, -1))
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Vectors as the columns of a matrix; matrices joined along the second dimension."""
+    return cat([unsqueeze(atleast_1d(x), 1) if x._array.ndim < 2 else x for x in tensors], 1)
+
+
+def fliplr(input: Tensor) -> Tensor:
+    """The order along the second dimension reversed."""
+    return flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    """The order along the first dimension reversed."""
+    return flip(input, 0)
+
+
+def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
+    """Differences of neighbours along `dim`, `n` times."""
+    axis = check_dim(dim, input._array.ndim)
+    for _ in range(n):
+        length = input._array.shape[axis]
+        input = narrow(input, axis, 1, length - 1) - narrow(input, axis, 0, length - 1)
+    return input

@@ -147,6 +147,21 @@ def fill_bernoulli(self: Tensor, p: float = 0.5, *, generator: Generator | None 
     return _fill(self, pick(generator).uniform(self._array.shape) < p, 1, 0)
 
 
+def fill_integers(self: Tensor, *bounds: int, generator: Generator | None = None) -> Tensor:
+    """Write random integers into this tensor: of [from, to) or [0, to), or of all the dtype holds exactly."""
+    kind = self._array.dtype
+    top = 1 << 24 if kind.kind in "fV" else 2 if kind.kind == "b" else int(np.iinfo(kind).max)
+    low, high = (0, top) if not bounds else (0, bounds[0]) if len(bounds) == 1 else bounds
+    drawn = pick(generator).integers(low, high, self._array.shape)
+    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
+
+
+def fill_exponential(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Write exponentially distributed numbers with rate `lambd` into this tensor."""
+    uniform = pick(generator).uniform(self._array.shape, np.dtype(np.float64))
+    return _fill(self, -np.log1p(-uniform), 1 / lambd, 0)
+
+
 def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:
     if scale != 1 or shift != 0:
         drawn = drawn * scale + shift

@@ -1,0 +1,302 @@
+"""Exponentials, logarithms, roots, circular and hyperbolic functions.
+
+Gradients of complex functions follow PyTorch's convention: the rule gives g * conj(df/dz) for a holomorphic f.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.ops.registry import op
+
+_ONE: dict[str, Any] = {"elementwise": True, "complex": True}
+
+
+def _any(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4),), (r(),), (r(0, 2),)]
+
+
+def _positive(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=0.5, high=2.0),), (r(low=0.5, high=2.0),)]
+
+
+def _inside(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=-0.8, high=0.8),)]
+
+
+def _above_one(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=1.5, high=3.0),)]
+
+
+@op(**_ONE, floats=True, samples=_any)
+def exp(xp, x):
+    """e ** x."""
+    return xp.exp(x)
+
+
+@exp.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(y)
+
+
+@op(elementwise=True, floats=True, samples=_any)
+def expm1(xp, x):
+    """e ** x - 1, exact near 0."""
+    return xp.expm1(x)
+
+
+@expm1.vjp
+def _(xp, g, y, _x):
+    return g * (y + 1)
+
+
+@op(elementwise=True, floats=True, samples=_any)
+def exp2(xp, x):
+    """2 ** x."""
+    return xp.exp2(x)
+
+
+@exp2.vjp
+def _(xp, g, y, _x):
+    return g * (y * 0.6931471805599453)
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def log(xp, x):
+    """The natural logarithm."""
+    return xp.log(x)
+
+
+@log.vjp
+def _(xp, g, _y, x):
+    return g / xp.conj(x)
+
+
+@op(elementwise=True, floats=True, samples=_positive)
+def log1p(xp, x):
+    """log(1 + x), exact near 0."""
+    return xp.log1p(x)
+
+
+@log1p.vjp
+def _(xp, g, _y, x):
+    return g / (1 + x)
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def log2(xp, x):
+    """The logarithm to base 2."""
+    return xp.log2(x)
+
+
+@log2.vjp
+def _(xp, g, _y, x):
+    return g / (xp.conj(x) * 0.6931471805599453)
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def log10(xp, x):
+    """The logarithm to base 10."""
+    return xp.log10(x)
+
+
+@log10.vjp
+def _(xp, g, _y, x):
+    return g / (xp.conj(x) * 2.302585092994046)
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def sqrt(xp, x):
+    """The square root; NaN below 0."""
+    return xp.sqrt(x)
+
+
+@sqrt.vjp
+def _(xp, g, y, _x):
+    return g / (2 * xp.conj(y))
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def rsqrt(xp, x):
+    """1 / sqrt(x)."""
+    return 1 / xp.sqrt(x)
+
+
+@rsqrt.vjp
+def _(xp, g, y, _x):
+    return -0.5 * g * xp.conj(y * y * y)
+
+
+@op(**_ONE, floats=True, samples=_positive)
+def reciprocal(xp, x):
+    """1 / x."""
+    return 1 / x
+
+
+@reciprocal.vjp
+def _(xp, g, y, _x):
+    return -g * xp.conj(y * y)
+
+
+@op(**_ONE, floats=True, samples=_any)
+def sin(xp, x):
+    """The sine."""
+    return xp.sin(x)
+
+
+@sin.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.cos(x))
+
+
+@op(**_ONE, floats=True, samples=_any)
+def cos(xp, x):
+    """The cosine."""
+    return xp.cos(x)
+
+
+@cos.vjp
+def _(xp, g, _y, x):
+    return -g * xp.conj(xp.sin(x))
+
+
+@op(**_ONE, floats=True, samples=_inside)
+def tan(xp, x):
+    """The tangent."""
+    return xp.tan(x)
+
+
+@tan.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(1 + y * y)
+
+
+@op(elementwise=True, floats=True, samples=_inside)
+def arcsin(xp, x):
+    """The inverse sine."""
+    return xp.arcsin(x)
+
+
+@arcsin.vjp
+def _(xp, g, _y, x):
+    return g / xp.sqrt(1 - x * x)
+
+
+@op(elementwise=True, floats=True, samples=_inside)
+def arccos(xp, x):
+    """The inverse cosine."""
+    return xp.arccos(x)
+
+
+@arccos.vjp
+def _(xp, g, _y, x):
+    return -g / xp.sqrt(1 - x * x)
+
+
+@op(elementwise=True, floats=True, samples=_any)
+def arctan(xp, x):
+    """The inverse tangent."""
+    return xp.arctan(x)
+
+
+@arctan.vjp
+def _(xp, g, _y, x):
+    return g / (1 + x * x)
+
+
+@op(**_ONE, floats=True, samples=_any)
+def sinh(xp, x):
+    """The hyperbolic sine."""
+    return xp.sinh(x)
+
+
+@sinh.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.cosh(x))
+
+
+@op(**_ONE, floats=True, samples=_any)
+def cosh(xp, x):
+    """The hyperbolic cosine."""
+    return xp.cosh(x)
+
+
+@cosh.vjp
+def _(xp, g, _y, x):
+    return g * xp.conj(xp.sinh(x))
+
+
+@op(**_ONE, floats=True, samples=_any)
+def tanh(xp, x):
+    """The hyperbolic tangent."""
+    return xp.tanh(x)
+
+
+@tanh.vjp
+def _(xp, g, y, _x):
+    return g * xp.conj(1 - y * y)
+
+
+@op(elementwise=True, floats=True, samples=_any)
+def arcsinh(xp, x):
+    """The inverse hyperbolic sine."""
+    return xp.arcsinh(x)
+
+
+@arcsinh.vjp
+def _(xp, g, _y, x):
+    return g / xp.sqrt(x * x + 1)
+
+
+@op(elementwise=True, floats=True, samples=_above_one)
+def arccosh(xp, x):
+    """The inverse hyperbolic cosine; NaN below 1."""
+    return xp.arccosh(x)
+
+
+@arccosh.vjp
+def _(xp, g, _y, x):
+    return g / xp.sqrt(x * x - 1)
+
+
+@op(elementwise=True, floats=True, samples=_inside)
+def arctanh(xp, x):
+    """The inverse hyperbolic tangent; NaN beyond 1."""
+    return xp.arctanh(x)
+
+
+@arctanh.vjp
+def _(xp, g, _y, x):
+    return g / (1 - x * x)
+
+
+@op(elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+def logaddexp(xp, a, b):
+    """log(exp(a) + exp(b)), without overflow."""
+    return xp.logaddexp(a, b)
+
+
+@logaddexp.vjp(0)
+def _(xp, g, y, a, _b):
+    return g * xp.exp(a - y)
+
+
+@logaddexp.vjp(1)
+def _(xp, g, y, _a, b):
+    return g * xp.exp(b - y)
+
+
+@op(elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+def hypot(xp, a, b):
+    """sqrt(a * a + b * b), without overflow."""
+    return xp.hypot(a, b)
+
+
+@hypot.vjp(0)
+def _(xp, g, y, a, _b):
+    return g * a / y
+
+
+@hypot.vjp(1)
+def _(xp, g, y, _a, b):
+    return g * b / y
