@@ -4,6 +4,7 @@ used by the library itself."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.errors import StoreError, UsageError
+from resilin.errors import ResilinError, StoreError, UsageError
 from resilin.store.client import ClientStore
 from resilin.store.transport import Tls
 
@@ -84,20 +85,21 @@ class EtcdCluster:
         """Wait until the members (all running ones) answer a read that needs a leader."""
         deadline = Deadline(READY_S)
         for member in range(len(self._processes)) if members is None else members:
-            while self._tls and not Path(self.ca).exists() and not deadline.passed():
+            while (problem := self._problem(member)) is not None:
                 self._check_running(member)
+                if deadline.passed():
+                    raise TimeoutError(f"etcd member {member} not ready within {READY_S} s: {problem}")
                 SYSTEM.sleep(_POLL_S)
+
+    def _problem(self, member: int) -> ResilinError | None:
+        """Why a member does not answer yet. Its certificate is read anew each time: it may be half written."""
+        try:
             tls = Tls(ca=self.ca) if self._tls else None
             with ClientStore([self.endpoints[member]], timeout_s=1.0, tls=tls) as store:
-                while True:
-                    try:
-                        store.get("resilin-ready")
-                        break
-                    except StoreError as error:
-                        self._check_running(member)
-                        if deadline.passed():
-                            raise TimeoutError(f"etcd member {member} not ready in {READY_S} s: {error}") from None
-                        SYSTEM.sleep(_POLL_S)
+                store.get("resilin-ready")
+        except (StoreError, UsageError) as error:
+            return error
+        return None
 
     def leader(self) -> int:
         """The number of the member that leads."""
@@ -134,6 +136,7 @@ class EtcdCluster:
         process = self._processes[member]
         assert process is not None, f"member {member} does not run"
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until every thread of it has stopped
         self._frozen.add(member)
 
     def thaw(self, member: int) -> None:
