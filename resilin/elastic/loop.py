@@ -89,7 +89,7 @@ class _Loop:
                 return self._generation_of(offer, call)
             except RECOVERABLE as error:
                 log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
-                self._leave_group(error)
+                self._leave_group(groups.copy_error(error))  # the copy holds no frames, so the call's memory is freed
             except Leaving:
                 self._leave_group(None)
                 raise
@@ -129,6 +129,7 @@ class _Loop:
             wire_ms=round((wired - start) * 1e3, 1),
             state_ms=round((equal - wired) * 1e3, 1),
         )
+        self._tie.working(self._step_at_work() or 1)
         result = call()
         self._tie.finished(self._state.step if self._state is not None else 0)
         self._leave_group(None)
@@ -145,15 +146,18 @@ class _Loop:
             group.abort(error)
         group.close()
 
+    def _step_at_work(self) -> int | None:
+        """The step after the last committed one, counted from 1; None when there is no State to count them."""
+        return self._state.step + 1 if self._state is not None else None
+
     def _report(self, error: Exception) -> dict[str, Any]:
         text = "".join(traceback.format_exception(_without_own_frames(error)))
-        step = self._state.step if self._state is not None else None
         return {
             "type": type(error).__name__,
             "message": str(error),
             "traceback": text[-_MAX_TRACEBACK_CHARS:],
             "generation": self._generation,
-            "step": step,
+            "step": self._step_at_work(),
             "ours": isinstance(error, ResilinError),
         }
 

@@ -79,6 +79,9 @@ class Tie(Protocol):
     def left(self) -> None:
         """The group of `joined` is gone."""
 
+    def working(self, step: int) -> None:
+        """Tell the agent that state is equal on all ranks and work on `step` begins."""
+
     def committed(self, step: int) -> None:
         """Tell the agent of a commit; then raise WorldChanged or Leaving when somebody waits for this boundary."""
 
@@ -144,6 +147,10 @@ class Session:
         """See `Tie`."""
         with self._changed:
             self._group = None
+
+    def working(self, step: int) -> None:
+        """See `Tie`."""
+        self._send(control.Progress(generation=self._generation, step=step))
 
     def committed(self, step: int) -> None:
         """See `Tie`."""
@@ -277,6 +284,9 @@ class Solo:
         """See `Tie`."""
 
     def left(self) -> None:
+        """See `Tie`."""
+
+    def working(self, step: int) -> None:
         """See `Tie`."""
 
     def committed(self, step: int) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +13,7 @@ from resilin import dist, elastic, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.elastic import control, session
-from resilin.errors import UsageError
+from resilin.errors import UsageError, WorldChanged
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +58,38 @@ def test_an_exception_of_the_user_comes_out_as_it_is_and_leaves_nothing_behind()
             train()
         assert not dist.is_initialized()
         assert session.active() is None
+
+
+class TwoWorlds(session.Solo):
+    """A world of one that changes once."""
+
+    def next_world(self, after: int) -> control.World:
+        return replace(super().next_world(0), number=after + 1)
+
+
+def test_an_interrupted_call_leaves_no_memory_behind_and_state_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "Solo", TwoWorlds)
+    models: list[weakref.ref[DDP]] = []
+
+    @elastic.run
+    def train(state: elastic.State) -> list[float]:
+        if models:
+            assert models[0]() is None, "the first call's wrapper is freed without the help of the garbage collector"
+        model = DDP(state.model, shards=1)
+        models.append(weakref.ref(model))
+        seen = [state.best]
+        state.best = 7.0
+        if len(models) == 1:
+            state.commit()
+            state.best = 8.0
+            raise WorldChanged("generation 1 ended: a test", 1)
+        return [*seen, float(elastic.world().generation), float(state.step)]
+
+    gc.disable()
+    try:
+        assert train(elastic.State(model=nn.Linear(2, 1), best=1.0)) == [7.0, 2.0, 1.0]
+    finally:
+        gc.enable()
 
 
 def test_elastic_functions_cannot_be_nested() -> None:
