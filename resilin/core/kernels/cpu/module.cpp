@@ -4,11 +4,12 @@
 
 #include "kernels.hpp"
 #include "parallel.hpp"
+#include "simd.hpp"
 
 namespace {
 
 const char *isa() {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef RESILIN_CHOOSES_ISA
     // the order in which RESILIN_SIMD's versions are tried
     if (__builtin_cpu_supports("x86-64-v4")) return "AVX-512 (x86-64-v4)";
     if (__builtin_cpu_supports("x86-64-v3")) return "AVX2 (x86-64-v3)";

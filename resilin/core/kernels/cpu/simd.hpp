@@ -7,7 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(RESILIN_ONE_ISA)
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(RESILIN_ONE_ISA)
+#define RESILIN_CHOOSES_ISA 1
 #define RESILIN_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define RESILIN_SIMD
