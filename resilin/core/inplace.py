@@ -133,8 +133,9 @@ def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str
     before = wrap(self._array, self._dev)
     edge = edge_of(self)
     before._node, before._rg = (None if edge is self else edge), self._rg
+    alone = sys.getrefcount(before)
     result: Tensor = fn(before, *args, **kwargs)
-    if sys.getrefcount(before) > 2:  # the local name and getrefcount's argument: anything more is a node
+    if sys.getrefcount(before) > alone:  # a node holds it
         before._array = self._array.copy()
     return result
 

@@ -232,8 +232,18 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
         leaf._grad = wrap(leaf._dev.xp.array(g, copy=True), leaf._dev)
 
 
-# References to a gradient that only `finish` (its local), the call and `_accumulate` hold, as sys.getrefcount sees it.
-_ALONE = 3
+def _references(_leaf: Any, g: Any) -> int:
+    return sys.getrefcount(g)
+
+
+def _references_when_alone() -> int:
+    """What sys.getrefcount says of a gradient that only `finish`, its call and `_accumulate` hold: same shape of calls
+    here, because the number differs between versions of Python."""
+    g = np.zeros(1)
+    return _references(None, g)
+
+
+_ALONE = _references_when_alone()
 
 
 def _check_nan(node: Node, parts: Any) -> None:
