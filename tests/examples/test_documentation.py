@@ -82,6 +82,27 @@ def test_there_are_runnable_blocks() -> None:
     assert len(BLOCKS) >= 3
 
 
+README_BEFORE = """
+import resilin
+x, y = resilin.randn(64, 3), resilin.randint(0, 2, (64,))
+"""
+README_AFTER = """
+model = torch.nn.Linear(3, 2)
+sampler = elastic.ElasticSampler(64, batch_size=16, shards=4)
+state = elastic.State(model=model, optimizer=torch.optim.AdamW(model.parameters()), sampler=sampler)
+train(state)
+assert state.step == 20 * 4
+"""
+
+
+def test_readme_example_runs_with_data_and_a_model_around_it(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = run_python("-W", "error", "-c", README_BEFORE + code + README_AFTER)
+    assert done.returncode == 0, done.stderr
+
+
 def test_errors_page_names_every_exception() -> None:
     page = (ROOT / "docs" / "errors.md").read_text()
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, ResilinError)]
