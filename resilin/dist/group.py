@@ -97,6 +97,8 @@ class ProcessGroup:
         try:
             self.backend.attach(deadline)
         except Aborted:
+            if self._failure is None:
+                raise PeerLost(f"{self.title()}: a peer left before the group was made", self._left) from None
             raise self._error(None) from None
 
     def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:

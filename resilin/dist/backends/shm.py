@@ -112,7 +112,7 @@ class ShmBackend:
             if not self._changed.wait_for(lambda: self._segment is not None or self._stopped, deadline.left()):
                 leader = self._members[0]
                 raise CollectiveTimeout(f"rank {leader} sent no control segment within {deadline.seconds} s", [leader])
-            if self._stopped:
+            if self._segment is None:
                 raise Aborted
 
     def _use(self, segment: Any) -> None:
