@@ -58,6 +58,8 @@ class Report:
     method: str
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ours: str = "resilin"
+    """What the column of our own figures is called."""
     data: dict[str, Any] = field(default_factory=dict)
     """Machine-readable figures: what `--json` writes, beside the stamp."""
 
@@ -247,7 +249,7 @@ def render(report: Report, stamp: Mapping[str, str], options: Options) -> str:
     """The report as Markdown."""
     peer = any(row.peer is not None for row in report.rows)
     other = next((row.baseline for row in report.rows if row.peer is not None), "PyTorch")
-    head = f"| what | unit | resilin | 10 to 90 % of samples | {f'{other} | ratio |' if peer else ''}"
+    head = f"| what | unit | {report.ours} | 10 to 90 % of samples |{f' {other} | ratio |' if peer else ''}"
     lines = [f"# {report.name}", "", report.question, "", head, "|---" * (head.count("|") - 1) + "|"]
     for row in report.rows:
         cells = [row.what, row.unit, figure(row.ours), row.spread]
@@ -255,7 +257,7 @@ def render(report: Report, stamp: Mapping[str, str], options: Options) -> str:
             cells += [figure(row.peer), f"{row.peer / row.ours:.2f}"] if row.peer is not None else ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     if peer:
-        lines += ["", f"Ratio: {other} divided by resilin; above 1, resilin is better."]
+        lines += ["", f"Ratio: {other} divided by {report.ours}; above 1, {report.ours} is faster or smaller."]
     lines += ["", report.method, *[f"\n{note}" for note in report.notes]]
     command = f"python -m benchmarks.{report.name}" + (" --peer-python PATH" if options.peer_python else "")
     lines += ["", f"Command: `{command}`", "", "| machine | |", "|---|---|"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -27,11 +28,11 @@ T = TypeVar("T")
 METHOD = """`elastic-run` or `torchrun` with `--standalone --nproc-per-node 2`. A third process kills rank 0 and
 rank 1 in turn with SIGKILL, at a random moment of a step: {kills} kills in {jobs} jobs. Recovery: from just
 before the `kill` call to the first step that the survivor commits in a later generation, both times from
-CLOCK_MONOTONIC, which the processes of one host share. Its two parts: until training code runs again (death
-noticed, generation agreed, group formed, state made equal), and from there to the commit. "Replacement": from the
-kill to the first commit of the process that replaces the dead one. The model is small (64-256-10), so the figures
-are of recovery and not of the step. PyTorch: torchrun stops all workers and starts them again, {peer_kills}
-kills; the clock stops at the first step of any worker after it. No checkpoint is written or read."""
+CLOCK_MONOTONIC, which the processes of one host share. Its moments: the agent knows of the death; it has the next
+generation; training code runs again (group formed, state made equal); the commit. "Replacement": from the kill to
+the first commit of the process that replaces the dead one. The model is small (64-256-10), so the figures are of
+recovery and not of the step. PyTorch: torchrun stops all workers and starts them again, {peer_kills} kills; the
+clock stops at the first step of any worker after it. No checkpoint is written or read."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Recovery:
     resumed_ms: float
     redone_ms: float
     replaced_ms: float
+    noticed_ms: float | None = None
+    """Until the agent knew of the death; None where a launcher does not tell."""
+    agreed_ms: float | None = None
+    """Until the agent had the next generation."""
 
 
 class Job:
@@ -68,6 +73,7 @@ class Job:
 
     def __init__(self, side: str, options: Options, folder: Path) -> None:
         self._restarts = side == "torch"
+        self._log = folder / "log"
         self._events_path = folder / "events"
         self._events_path.touch()
         self._output = (folder / "output").open("w+")
@@ -75,7 +81,7 @@ class Job:
         self._events: list[Event] = []
         case = harness.case_command(side, options, "recovery", ["--events", str(self._events_path)])[2:]
         head = [harness.launcher(side, options), "--standalone", "--nproc-per-node", str(RANKS)]
-        head += ["--max-restarts", "1000", "-m"]
+        head += ["--max-restarts", "1000", *([] if self._restarts else ["--event-log", str(self._log)]), "-m"]
         self._launcher = subprocess.Popen(
             [*head, *case],
             cwd=harness.ROOT,
@@ -98,12 +104,23 @@ class Job:
         resumed = self._later(generation, "enter", old, fresh)
         assert resumed is not None, "a commit without an enter before it"
         replaced = self._wait("a replacement's commit", lambda: self._later(generation, "commit", old, True))
+        death = self._told("death", killed_at)
+        generation_at = self._told("generation", death) if death is not None else None
         return Recovery(
+            noticed_ms=(death - killed_at) * 1e3 if death is not None else None,
+            agreed_ms=(generation_at - killed_at) * 1e3 if generation_at is not None else None,
             total_ms=(first.at - killed_at) * 1e3,
             resumed_ms=(resumed.at - killed_at) * 1e3,
             redone_ms=(first.at - resumed.at) * 1e3,
             replaced_ms=(replaced.at - killed_at) * 1e3,
         )
+
+    def _told(self, name: str, after: float) -> float | None:
+        """When `elastic-run` noted the first event `name` after that moment, on the same clock."""
+        if not self._log.exists():
+            return None
+        events = map(json.loads, self._log.read_text().splitlines())
+        return next((e["mono"] for e in events if e["event"] == name and e["mono"] > after), None)
 
     def _later(self, generation: int, kind: str, old: set[int], fresh: bool) -> Event | None:
         """The first event of `kind` after `generation`: by a process that is new (`fresh`) or by one of `old`."""
@@ -208,10 +225,16 @@ def _disturb(
 
 PARTS = {
     "total_ms": "kill to the survivor's next commit",
+    "noticed_ms": "... of it: until the agent knows of the death",
+    "agreed_ms": "... of it: until it has the next generation",
     "resumed_ms": "... of it: until training code runs again",
     "redone_ms": "... of it: from there to the commit",
     "replaced_ms": "kill to the replacement's first commit",
 }
+
+
+def _values(part: str, recoveries: list[Recovery]) -> list[float]:
+    return [value for recovery in recoveries if (value := getattr(recovery, part)) is not None]
 
 
 def _rows(found: dict[str, list[Recovery]]) -> list[Row]:
@@ -220,13 +243,15 @@ def _rows(found: dict[str, list[Recovery]]) -> list[Row]:
         for part, what in PARTS.items():
             if part != "total_ms" and percent != 50:
                 continue
-            values = {side: [getattr(r, part) for r in recoveries] for side, recoveries in found.items() if recoveries}
+            values = {side: _values(part, recoveries) for side, recoveries in found.items()}
+            if not values["resilin"]:
+                continue
             rows.append(
                 Row(
                     what=f"{what}, {'median' if percent == 50 else 'longest' if percent == 100 else f'p{percent}'}",
                     unit="ms",
                     ours=harness.percentile(values["resilin"], percent),
-                    peer=harness.percentile(values["torch"], percent) if "torch" in values else None,
+                    peer=harness.percentile(values["torch"], percent) if values.get("torch") else None,
                     spread=harness.spread(values["resilin"]),
                 )
             )
@@ -247,7 +272,7 @@ def _figures(found: dict[str, list[Recovery]], failures: dict[str, list[str]]) -
             "split": {
                 part: {f"p{percent}": harness.percentile(values, percent) for percent in (50, 95)}
                 for part in PARTS
-                if (values := [getattr(recovery, part) for recovery in found[side]])
+                if (values := _values(part, found[side]))
             },
             "samples_ms": total,
         }

@@ -43,6 +43,7 @@ def benchmark(options: Options) -> Report:
     ]
     return Report(
         name="shard_mode",
+        ours="fixed shards",
         question="One training step on two processes: fixed shards (`DDP(shards=V)`) beside plain mode (`DDP()`).",
         method=METHOD.format(rounds=rounds),
         rows=rows,

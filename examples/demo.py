@@ -11,6 +11,7 @@ import argparse
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,7 +60,8 @@ class Screen:
     def progress(self, done: int, total: int, text: str) -> None:
         """Show `text`, the progress after `done` of `total` steps."""
         if self.is_live:
-            self.stream.write(f"\r\x1b[K         {text}")
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be rewritten
+            self.stream.write(f"\r\x1b[K{f'         {text}'[:room]}")
             self.stream.flush()
         elif done * 10 // total > (done - 1) * 10 // total:
             self.say(text)
@@ -82,9 +84,9 @@ class Run:
     def bar(self, loss: str) -> str:
         """The live progress line."""
         total = self.epochs * self.steps_per_epoch
-        filled = 30 * (self.step + 1) // total
+        filled = 20 * (self.step + 1) // total
         where = f"epoch {self.epoch + 1}/{self.epochs} step {self.step + 1}/{total}"
-        return f"[{'#' * filled:30}] {where} loss {loss} {plural(self.workers)}"
+        return f"[{'#' * filled:20}] {where} loss {loss} {plural(self.workers)}"
 
 
 class Training:
@@ -279,4 +281,7 @@ def verdict(screen: Screen, disturbed: Run, undisturbed: Run, problems: list[str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # the launcher has had the signal, too, and has ended its workers
+        sys.exit(130)
