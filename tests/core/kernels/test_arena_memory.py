@@ -276,6 +276,22 @@ def test_the_interpreter_ends_cleanly_with_arrays_alive(body: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize(("limit", "value"), [("RLIMIT_AS", 3 << 30), ("RLIMIT_NOFILE", 12)])
+def test_arrays_work_where_address_space_or_descriptors_run_out(limit: str, value: int) -> None:
+    program = (
+        f"import resource; resource.setrlimit(resource.{limit}, ({value}, {value}))\n"
+        "import numpy as np\nfrom resilin.core import memory\nmemory.install()\n"
+        "n = 65 << 20\nkeep = [np.zeros(n, np.uint8) for _ in range(20)]\n"  # more than an arena each, hardly touched
+        "for i, x in enumerate(keep): x[-1] = i\n"
+        "keep[0].resize(n + 4096, refcheck=False)\n"
+        "assert [int(x[n - 1]) for x in keep] == list(range(20))\n"
+        "assert memory.locate(keep[-1]) is None\nkeep.clear(); memory.empty_cache()\n"
+        "assert memory.stats()['allocated'] == 0"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_without_native_code_memory_is_ordinary_and_says_so() -> None:
     program = (
         "import numpy as np\nfrom resilin.core import memory\nfrom resilin.core.kernels import loader, softmax\n"
