@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from resilin.elastic import ledger
@@ -280,8 +281,12 @@ def verdict(screen: Screen, disturbed: Run, undisturbed: Run, problems: list[str
     return 1 if problems else 0
 
 
+def end(number: int, frame: FrameType | None) -> None:
+    """Turn a signal into an exit that ends the training run and removes its files."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # the launcher has had the signal, too, and has ended its workers
-        sys.exit(130)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    sys.exit(main())
