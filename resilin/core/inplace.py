@@ -140,6 +140,13 @@ def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str
     return result
 
 
+def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to `target` without widening it."""
+    if len(shape) > len(target):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+
+
 def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
     """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
     array = self._array
@@ -149,7 +156,7 @@ def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
     if isinstance(other, Tensor):
         if other._array.dtype != array.dtype or other._dev is not self._dev:
             return False
-        if other._array.shape != array.shape and np.broadcast_shapes(array.shape, other._array.shape) != array.shape:
+        if other._array.shape != array.shape and not _fits(other._array.shape, array.shape):
             return False
         other = other._array
     elif not isinstance(other, int | float):
@@ -164,9 +171,8 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
     if mode.grad and wants(self, src):
-        check_writable(self)
-        moved = src if src._dev is self._dev else src.to(self._dev)
-        return write(self, astype.call(moved, self._array.dtype).expand(self._array.shape))
+        setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
+        return self
     array = src._array if src._dev is self._dev else src.to(self._dev)._array
     try:
         _write_array(self._array, array)
@@ -183,21 +189,10 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return copy_(self, value)
     if mode.grad and self.requires_grad:
-        check_writable(self)
-        return _refill(self, value)
+        setitem(self, Ellipsis, value)
+        return self
     _write_array(self._array, value)
     self._bump()
-    return self
-
-
-def _refill(self: Tensor, value: Any) -> Tensor:
-    constant = wrap(np.full(self._array.shape, value, self._array.dtype), self._dev)
-    _write_array(self._array, constant._array)
-    self._bump()
-    if self._view is None:
-        self._node, self._rg = None, False
-    else:
-        _rebase(self, self._view, constant)
     return self
 
 

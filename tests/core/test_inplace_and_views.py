@@ -132,3 +132,23 @@ def test_writes_to_data_are_not_noticed_by_the_version():
     x.data.mul_(3)
     assert x._version == 0
     assert x.tolist() == [3.0, 3.0]
+
+
+def test_overwriting_keeps_the_tensor_in_the_graph_with_a_zero_gradient_for_what_was_there():
+    x = leaf(1.0, 2.0)
+    for write in (lambda t: t.zero_(), lambda t: t.fill_(3), lambda t: t.copy_(resilin.ones(2))):
+        y = x * 2
+        write(y)
+        assert y.requires_grad
+        y.sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), 0)
+        x.grad = None
+
+
+def test_an_in_place_rule_reads_the_value_before_the_write():
+    x, w = leaf(2.0, 3.0), leaf(5.0, 7.0)
+    y = x * 1
+    y.mul_(w)
+    y.sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), [2.0, 3.0])
+    np.testing.assert_allclose(x.grad.numpy(), [5.0, 7.0])

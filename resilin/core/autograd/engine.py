@@ -214,7 +214,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
     """Add `g` into `leaf.grad`; take the array itself when nobody else holds it."""
     before = leaf._grad
     if before is not None:
-        if before._rg:
+        if before._rg or not getattr(before._array.flags, "writeable", True):
             leaf._grad = before + wrap(g, leaf._dev)
         else:
             before._array += g
