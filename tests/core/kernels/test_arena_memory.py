@@ -285,7 +285,7 @@ def test_arrays_work_where_address_space_or_descriptors_run_out(limit: str, valu
         "for i, x in enumerate(keep): x[-1] = i\n"
         "keep[0].resize(n + 4096, refcheck=False)\n"
         "assert [int(x[n - 1]) for x in keep] == list(range(20))\n"
-        "assert memory.locate(keep[-1]) is None\nkeep.clear(); memory.empty_cache()\n"
+        "assert memory.locate(keep[-1]) is None\nkeep.clear(); del x; memory.empty_cache()\n"
         "assert memory.stats()['allocated'] == 0"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
