@@ -2,9 +2,10 @@
 
     killed_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
 
-A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. Every
-process writes what it saw to FOLDER/<pid>: one line "generation rank step" per committed step. In the end rank 0 writes
-its digest to FOLDER/result and every rank to FOLDER/digest-<rank>. The word "plain" turns fixed shards off.
+A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. At the
+site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: one line
+"generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
+FOLDER/digest-<rank>. The word "plain" turns fixed shards off.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from resilin.nn import functional as F
 
 SHARDS, SAMPLES, BATCH = 4, 60, 8
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
-KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:]}
+KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if ":" in kill}
 PLAIN = "plain" in sys.argv[3:]
 
 
@@ -44,6 +46,11 @@ def maybe_die(site: str, step: int) -> None:
 def train(state: elastic.State) -> None:
     world = elastic.world()
     maybe_die("start", state.step)
+    for site, _, milliseconds in KILLS:
+        if site == "timer":  # anywhere, native code included
+            timer = threading.Timer(int(milliseconds) / 1000, maybe_die, ("timer", int(milliseconds)))
+            timer.daemon = True
+            timer.start()
     model = DDP(state.model, shards=None if PLAIN else SHARDS)
     rng = np.random.default_rng(0)
     x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
