@@ -55,13 +55,11 @@ class GPT(nn.Module):
 def sample(model: GPT, characters: str, prompt: str, length: int) -> str:
     """Continue `prompt` by `length` characters, drawn one at a time."""
     model.eval()
-    draw = np.random.default_rng(0)
     tokens = [characters.index(c) for c in prompt]
     with torch.no_grad():
         for _ in range(length):
             logits = model(torch.tensor([tokens[-model.context :]]))[0, -1]
-            chances = F.softmax(logits / 0.7, dim=-1).numpy().astype(np.float64)
-            tokens.append(int(draw.choice(len(characters), p=chances / chances.sum())))
+            tokens.append(torch.multinomial(F.softmax(logits / 0.7, dim=-1), 1).item())
     return "".join(characters[token] for token in tokens)
 
 
@@ -93,10 +91,9 @@ def train(state: elastic.State, windows: torch.Tensor, epochs: int, log_every: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in dict(
-        epochs=2, batch_size=32, context=64, width=128, layers=3, heads=4, characters=300
-    ).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    sizes = {"epochs": 2, "batch-size": 32, "context": 64, "width": 128, "layers": 3, "heads": 4, "characters": 300}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--windows", type=int, default=None, help="train on this many windows of the text only")
     parser.add_argument("--log-every", type=int, default=25, metavar="STEPS")
     args = parser.parse_args()
