@@ -15,269 +15,54 @@ from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Size, Tensor, wrap
 
-_MATH = [
-    "asinh",
-    "acosh",
-    "atanh",
-    "arcsin",
-    "arccos",
-    "arctan",
-    "arctan2",
-    "arcsinh",
-    "arccosh",
-    "arctanh",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "logaddexp",
-    "hypot",
-    "clamp_min",
-    "clamp_max",
-    "logit",
-    "xlogy",
-    "trace",
-    "vdot",
-    "inner",
-    "exp",
-    "expm1",
-    "exp2",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "square",
-    "neg",
-    "negative",
-    "sin",
-    "cos",
-    "tan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asin",
-    "acos",
-    "atan",
-    "atan2",
-    "floor",
-    "ceil",
-    "trunc",
-    "sign",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "signbit",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "logical_not",
-    "maximum",
-    "minimum",
-    "remainder",
-    "fmod",
-    "mul",
-    "multiply",
-    "add",
-    "sub",
-    "subtract",
-    "div",
-    "divide",
-    "true_divide",
-    "floor_divide",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_not",
-    "bitwise_left_shift",
-    "bitwise_right_shift",
-    "pow",
-    "abs",
-    "absolute",
-    "angle",
-    "conj",
-    "round",
-    "frac",
-    "clamp",
-    "clip",
-    "lerp",
-    "addcmul",
-    "addcdiv",
-    "matmul",
-    "mm",
-    "bmm",
-    "mv",
-    "dot",
-    "outer",
-    "addmm",
-    "baddbmm",
-    "equal",
-    "isclose",
-    "allclose",
-    "nan_to_num",
-]
-_REDUCE = [
-    "nansum",
-    "nanmean",
-    "sum",
-    "mean",
-    "prod",
-    "max",
-    "min",
-    "amax",
-    "amin",
-    "argmax",
-    "argmin",
-    "any",
-    "all",
-    "count_nonzero",
-    "var",
-    "std",
-    "logsumexp",
-    "norm",
-    "cumsum",
-    "cumprod",
-]
-_SHAPE = [
-    "tensor_split",
-    "moveaxis",
-    "swapaxes",
-    "swapdims",
-    "fliplr",
-    "flipud",
-    "diff",
-    "reshape",
-    "view",
-    "view_as",
-    "reshape_as",
-    "flatten",
-    "unflatten",
-    "ravel",
-    "transpose",
-    "permute",
-    "movedim",
-    "t",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "expand_as",
-    "broadcast_to",
-    "repeat",
-    "tile",
-    "repeat_interleave",
-    "split",
-    "chunk",
-    "narrow",
-    "select",
-    "unbind",
-    "flip",
-    "roll",
-    "diagonal",
-    "diag",
-    "tril",
-    "triu",
-    "clone",
-    "contiguous",
-]
-_INDEX = [
-    "index_fill",
-    "index_copy",
-    "index_put",
-    "take",
-    "argwhere",
-    "gather",
-    "take_along_dim",
-    "scatter_add",
-    "scatter",
-    "index_select",
-    "index_add",
-    "masked_select",
-    "masked_fill",
-    "nonzero",
-    "sort",
-    "argsort",
-    "topk",
-    "kthvalue",
-    "median",
-    "unique",
-    "bincount",
-]
-_NEURAL = ["erf", "softmax", "log_softmax", "relu", "sigmoid"]
-_IN_PLACE = [
-    "clamp_min",
-    "clamp_max",
-    "index_fill",
-    "index_copy",
-    "index_put",
-    "index_add",
-    "addmm",
-    "baddbmm",
-    "cumprod",
-    "erf",
-    "asin",
-    "acos",
-    "atan",
-    "log2",
-    "log10",
-    "exp2",
-    "logit",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "neg",
-    "sin",
-    "cos",
-    "tanh",
-    "floor",
-    "ceil",
-    "trunc",
-    "sign",
-    "round",
-    "abs",
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "floor_divide",
-    "remainder",
-    "pow",
-    "clamp",
-    "lerp",
-    "addcmul",
-    "addcdiv",
-    "maximum",
-    "minimum",
-    "scatter_add",
-    "scatter",
-    "index_add",
-    "masked_fill",
-    "relu",
-    "sigmoid",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "logical_not",
-    "nan_to_num",
-    "tril",
-    "triu",
-    "cumsum",
-    "square",
-    "expm1",
-    "log1p",
-    "clip",
-    "fmod",
-]
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_MATH = _words(
+    """
+    asinh acosh atanh arcsin arccos arctan arctan2 arcsinh arccosh arctanh not_equal less less_equal greater
+    greater_equal logaddexp hypot clamp_min clamp_max logit xlogy trace vdot inner exp expm1 exp2 log log1p log2
+    log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin acos atan atan2 floor ceil trunc
+    sign isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor logical_not maximum
+    minimum remainder fmod mul multiply add sub subtract div divide true_divide floor_divide bitwise_and bitwise_or
+    bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift pow abs absolute angle conj round frac clamp clip
+    lerp addcmul addcdiv matmul mm bmm mv dot outer addmm baddbmm equal isclose allclose nan_to_num
+    """
+)
+_REDUCE = _words(
+    """
+    nansum nanmean sum mean prod max min amax amin argmax argmin any all count_nonzero var std logsumexp norm cumsum
+    cumprod
+    """
+)
+_SHAPE = _words(
+    """
+    tensor_split moveaxis swapaxes swapdims fliplr flipud diff reshape view view_as reshape_as flatten unflatten
+    ravel transpose permute movedim t unsqueeze squeeze expand expand_as broadcast_to repeat tile repeat_interleave
+    split chunk narrow select unbind flip roll diagonal diag tril triu clone contiguous
+    """
+)
+_INDEX = _words(
+    """
+    index_fill index_copy index_put take argwhere gather take_along_dim scatter_add scatter index_select index_add
+    masked_select masked_fill nonzero sort argsort topk kthvalue median unique bincount
+    """
+)
+_NEURAL = _words(
+    """
+    erf softmax log_softmax relu sigmoid
+    """
+)
+_IN_PLACE = _words(
+    """
+    clamp_min clamp_max index_fill index_copy index_put index_add addmm baddbmm cumprod erf asin acos atan log2
+    log10 exp2 logit exp log sqrt rsqrt reciprocal neg sin cos tanh floor ceil trunc sign round abs add sub mul div
+    floor_divide remainder pow clamp lerp addcmul addcdiv maximum minimum scatter_add scatter masked_fill relu
+    sigmoid bitwise_and bitwise_or bitwise_xor logical_not nan_to_num tril triu cumsum square expm1 log1p clip fmod
+    """
+)
 _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 

@@ -13,8 +13,6 @@ from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor, check_dim, wrap
 
-_BASIC = (int, slice, type(None), type(Ellipsis))
-
 
 def to_index(index: Any) -> Any:
     """An index for the array: tensors become integer or boolean arrays. IndexError for what cannot index."""

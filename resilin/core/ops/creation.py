@@ -8,7 +8,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.device import CPU, device
-from resilin.core.tensor import Tensor, share_version, wrap
+from resilin.core.tensor import Tensor, wrap
 
 
 def _finish(array: Any, dev: Any, requires_grad: bool) -> Tensor:
@@ -189,10 +189,3 @@ def full_like(
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """real + 1j * imag, for two tensors of one floating point dtype."""
     return real + imag * 1j
-
-
-def detached_view(source: Tensor, array: Any) -> Tensor:
-    """A tensor outside the graph over part of `source`'s memory, sharing its version counter."""
-    made = wrap(array, source._dev)
-    made._vc = share_version(source)
-    return made
