@@ -3,7 +3,7 @@
     killed_worker.py FOLDER STEPS [SITE:RANK:STEP ...]
 
 A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. At the
-site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: one line
+site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
 FOLDER/digest-<rank>. The word "plain" turns fixed shards off.
 """
