@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import secrets
 import socket
 import struct
@@ -30,6 +31,7 @@ _MAGIC = b"RSD1"
 _HELLO = struct.Struct(">4sH")
 _REFUSAL = struct.Struct(">BH")
 _READY, _REFUSED = 1, 0
+_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 _MAX_HELLO_BYTES = 1024
 _HELLO_TIMEOUT_S = 10.0  # a stranger that says nothing is dropped after this
 _PARK_TIMEOUT_S = 600.0  # a peer that is ahead of us waits this long for our `connect`
@@ -285,6 +287,7 @@ class Listener:
                 sock.close()
 
     def _admit(self, sock: socket.socket) -> bool:
+        _same_user(sock)
         hello = _read_hello(sock, Deadline(_HELLO_TIMEOUT_S))
         expectation = self._find(hello)
         if isinstance(expectation, str):
@@ -343,6 +346,15 @@ def finish_dial(sock: socket.socket, secret: str, hello: Hello, deadline: Deadli
         reason = recv_exactly(sock, min(length, _MAX_HELLO_BYTES), deadline).decode(errors="replace")
         raise HandshakeError(f"rank {hello.target} refused this process: {reason}")
     auth.prove_as_client(sock, secret, hello.purpose(), deadline)
+
+
+def _same_user(sock: socket.socket) -> None:
+    """On a Unix socket the kernel says whose process the peer is: other users are strangers, whatever they know."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if user not in (0, os.geteuid()):
+        raise HandshakeError(f"a process of user {user} connected; this one belongs to user {os.geteuid()}")
 
 
 def _read_hello(sock: socket.socket, deadline: Deadline) -> Hello:

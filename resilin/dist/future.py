@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from resilin._base import log
 from resilin.errors import CollectiveTimeout, UsageError
 
+_LOG = log.logger("dist.future")
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -84,7 +86,10 @@ class Future(Generic[T]):
             callbacks, self._callbacks = self._callbacks, []
             self._ready.notify_all()
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - the setter's thread serves others too: a callback's mistake is logged
+                _LOG.exception("callback of a future failed")
 
     def __bool__(self) -> bool:
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from resilin._base import env, host
+from resilin._base import auth, env, host
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline
 from resilin.dist.endpoint import Listener
@@ -194,9 +194,9 @@ def init_process_group(
         name = group_name or "default"
         listener = Listener(_own_address(keys))
         owned.insert(0, listener)
-        endpoints = _exchange(
-            PrefixStore(f"{name}/{generation}", keys), listener.describe(), rank, world_size, deadline
-        )
+        place = PrefixStore(f"{name}/{generation}", keys)
+        endpoints = _exchange(place, listener.describe(), rank, world_size, deadline)
+        secret = _secret(place, rank)
         group = connect(
             listener,
             endpoints,
@@ -205,6 +205,7 @@ def init_process_group(
             generation=generation,
             timeout_s=limit,
             connect_timeout_s=deadline.left(),
+            secret=secret,
         )
     except BaseException:
         for thing in owned:
@@ -324,6 +325,16 @@ def _own_address(store: Store) -> str:
         probe.connect(target)  # sends nothing: asks the routing table
         address = str(probe.getsockname()[0])
     return "127.0.0.1" if host.is_loopback(base.host) else address
+
+
+def _secret(store: Store, rank: int) -> str:
+    """The job's secret; without one, a fresh one that only those who can read the store learn."""
+    given = env.get("RESILIN_SECRET")
+    if given is not None:
+        return given
+    if rank == 0:
+        store.set("secret", auth.new_secret())
+    return store.get("secret").decode()
 
 
 def _exchange(store: Store, mine: str, rank: int, world_size: int, deadline: Deadline) -> list[str]:

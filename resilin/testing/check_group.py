@@ -227,6 +227,22 @@ def all_to_all_exchanges_even_and_uneven_parts(rank: int, size: int) -> None:
 
 
 @case
+def all_to_all_names_split_sizes_that_do_not_fit(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    more = 1 if rank == 0 else 0  # rank 0 expects one element too many from everybody else
+    sizes = [5 if r == rank else 5 + more for r in range(size)]
+    outputs = [np.zeros(n, np.float32) for n in sizes]
+    inputs = [np.ones(5, np.float32) for _ in range(size)]
+    if rank == 0:
+        with pytest.raises(CollectiveMismatch, match="rank 1 sends 20 bytes, this rank expects 24"):
+            dist.all_to_all(outputs, inputs)
+    else:
+        dist.all_to_all(outputs, inputs)
+    dist.barrier()
+
+
+@case
 def objects_travel(rank: int, size: int) -> None:
     gathered: list[Any] = [None] * size
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * 3000 * rank})

@@ -187,12 +187,15 @@ dist.destroy_process_group()
 
 
 @pytest.mark.multiproc
+@pytest.mark.parametrize("secret", ["", "given"])
 @pytest.mark.parametrize("method", ["env", "tcp", "file", "store"])
-def test_processes_find_one_another(tmp_path, method):
+def test_processes_find_one_another(tmp_path, method, secret):
     with dist.TCPStore("127.0.0.1", 0, is_master=True) as probe:
         port = str(probe.port)
     url = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{tmp_path}/rendezvous"}.get(method, method)
-    for rank in start_ranks(2, INIT, str(tmp_path), METHOD=url, MASTER_ADDR="localhost", MASTER_PORT=port):
+    for rank in start_ranks(
+        2, INIT, str(tmp_path), METHOD=url, MASTER_ADDR="localhost", MASTER_PORT=port, RESILIN_SECRET=secret
+    ):
         with rank:
             code, out, err = rank.finish(30)
             assert (code, out) == (0, "3\n"), err

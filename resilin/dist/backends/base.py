@@ -47,6 +47,12 @@ def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> Collective
     )
 
 
+def split_mismatch(wrong: Sequence[tuple[int, int, int]]) -> CollectiveMismatch:
+    """The error for an all_to_all whose (rank, bytes it sends, bytes expected here) do not fit."""
+    sides = "; ".join(f"rank {rank} sends {sent} bytes, this rank expects {expected}" for rank, sent, expected in wrong)
+    return CollectiveMismatch(f"ranks disagree on split sizes: {sides}")
+
+
 def join(slices: dict[Subtree, Array], plan: Plan) -> Array:
     """The root's value from the ranks' parts: left + right at every node of the plan, rounded to the dtype there."""
     values = dict(slices)

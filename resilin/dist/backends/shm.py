@@ -24,11 +24,11 @@ from resilin._base import host
 from resilin._base.clock import Deadline
 from resilin.core import memory
 from resilin.dist import loader, schedules
-from resilin.dist.backends.base import Aborted, Call, join, mismatch
+from resilin.dist.backends.base import Aborted, Call, join, mismatch, split_mismatch
 from resilin.dist.message import Descriptor, Frame, unpack
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
+from resilin.errors import CollectiveTimeout, PeerLost, UsageError
 
 INLINE_BYTES: int = getattr(loader.native, "INLINE_BYTES", 0)
 SPIN_S = 50e-6  # a wake from a futex costs about this much: waiting longer than it awake gains nothing
@@ -381,17 +381,17 @@ class ShmBackend:
         """See Backend. Every rank copies its part from every other's memory."""
         published, _ = self._shareable(inputs)
         buffers = self._meet(call, call.describe(), published)
-        wrong: list[str] = []
+        wrong: list[tuple[int, int, int]] = []
         for step in range(self._size):
             rank = (self._rank + step) % self._size
             source, target = buffers[rank][self._rank], _flat(outputs[rank])
             if source.size == target.size:
                 target[:] = source
             else:
-                wrong.append(f"rank {rank} sends {source.size} bytes, this rank expects {target.size}")
+                wrong.append((self._members[rank], source.size, target.size))
         self._barrier(call)
         if wrong:
-            raise CollectiveMismatch("ranks disagree on split sizes: " + "; ".join(wrong))
+            raise split_mismatch(wrong)
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Each rank joins one slice of all parts and writes it to every output."""

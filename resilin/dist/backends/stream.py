@@ -16,7 +16,7 @@ import numpy as np
 
 from resilin._base.clock import Deadline
 from resilin.dist import schedules
-from resilin.dist.backends.base import Aborted, Call, join, mismatch
+from resilin.dist.backends.base import Aborted, Call, join, mismatch, split_mismatch
 from resilin.dist.forked import track
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
@@ -142,9 +142,23 @@ class StreamBackend:
         """See Backend. Pairwise exchanges, sizes first."""
         deadline = call.deadline()
         self.agree(call.describe(), deadline)
-        np.copyto(outputs[self._rank], inputs[self._rank])
-        for to, source in schedules.pairwise(self._rank, self._size):
-            self._exchange(to, array_bytes(inputs[to]), source, array_bytes(outputs[source]), deadline)
+        wrong: list[tuple[int, int, int]] = []
+        for to, source in [(self._rank, self._rank), *schedules.pairwise(self._rank, self._size)]:
+            out, into = array_bytes(inputs[to]), array_bytes(outputs[source])
+            size = bytearray(len(out).to_bytes(8, "little"))
+            announced = bytearray(size)
+            if source != self._rank:
+                self._exchange(to, memoryview(size), source, memoryview(announced), deadline)
+            coming = int.from_bytes(announced, "little")
+            if coming != len(into):
+                wrong.append((self._members[source], coming, len(into)))
+                into = memoryview(bytearray(coming))
+            if source == self._rank:
+                into[:] = out
+            else:
+                self._exchange(to, out, source, into, deadline)
+        if wrong:
+            raise split_mismatch(wrong)
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
