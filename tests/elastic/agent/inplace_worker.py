@@ -1,9 +1,11 @@
 """A worker that recovers in place, without tensors: it speaks the control protocol and counts steps in a shared folder.
 
-    inplace_worker.py FOLDER STEPS [STEP_S]
+    inplace_worker.py FOLDER STEPS [STEP_S [SIZE]]
 
 Every rank commits the same steps in lockstep: rank r of generation g writes FOLDER/g-step-r and waits for the others'.
-Tests make it misbehave by writing FOLDER/die-<step>: the rank named there kills itself at that step, once.
+It ends after STEPS, but not before the world has SIZE workers, and not while FOLDER holds an order or a file `hold`.
+An order is a file FOLDER/die-<step> with the words RANK HOW [GENERATION]: at that step or later, and in that generation
+or later, that rank ends itself, by a signal of that name or an exception (`raise`). Each order is carried out once.
 """
 
 import os
@@ -48,17 +50,18 @@ class Session:
                 self.finished = True
 
 
-def die_if_told(folder: pathlib.Path, step: int, rank: int) -> None:
-    order = folder / f"die-{step}"
-    try:
-        who, how = order.read_text().split()
-    except OSError:
-        return
-    if int(who) == rank:
-        order.unlink()
-        if how == "raise":
-            raise ValueError("told to")
-        os.kill(os.getpid(), getattr(signal, how))
+def die_if_told(folder: pathlib.Path, step: int, world: control.World) -> None:
+    for order in folder.glob("die-*"):
+        try:
+            who, how, *since = order.read_text().split()
+        except (OSError, ValueError):
+            continue  # carried out by another rank just now
+        due = step >= int(order.name.removeprefix("die-")) and world.number >= int(since[0] if since else 1)
+        if due and int(who) == world.rank:
+            order.unlink()
+            if how == "raise":
+                raise ValueError("told to")
+            os.kill(os.getpid(), getattr(signal, how))
 
 
 def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.World) -> bool:
@@ -71,7 +74,7 @@ def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.
     return True
 
 
-def train(session: Session, folder: pathlib.Path, steps: int, step_s: float) -> None:
+def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, size: int) -> None:
     current: control.World | None = None
     step = 0
     while True:
@@ -87,7 +90,8 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float) -> 
                 entered = True
             else:
                 session.listen(1.0)
-        if step >= steps:
+        held = (folder / "hold").exists() or any(folder.glob("die-*"))
+        if step >= steps and current.world_size >= size and not held:
             session.say(control.Done(generation=current.number))
             while not session.finished and session.aborted < current.number and session.world is current:
                 session.listen(1.0)
@@ -95,7 +99,7 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float) -> 
                 return
             continue
         session.say(control.Progress(generation=current.number, step=step))
-        die_if_told(folder, step, current.rank)
+        die_if_told(folder, step, current)
         time.sleep(step_s)
         if not everybody(session, folder, f"{step}", current):
             continue
@@ -120,10 +124,11 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float) -> 
 def main() -> None:
     folder, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     step_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.005
+    size = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     session = Session()
     session.say(control.Hello(pid=os.getpid(), endpoint=f"endpoint-{os.getpid()}"))
     try:
-        train(session, folder, steps, step_s)
+        train(session, folder, steps, step_s, size)
     except ValueError as error:
         report = {"type": type(error).__name__, "message": str(error), "traceback": "Traceback: told"}
         session.say(control.Failed(report=report))

@@ -10,9 +10,9 @@ from launches import INPLACE, processes_with
 pytestmark = pytest.mark.multiproc
 
 
-def command(steps, count, step_s=0.005):
-    """Without a warm spare: these tests need no tensors."""
-    return "--no-python", sys.executable, INPLACE, steps, count, step_s
+def command(steps, count, step_s=0.005, size=1):
+    """Without a warm spare: these tests need no tensors. The job ends after `count` steps, with `size` workers."""
+    return "--no-python", sys.executable, INPLACE, steps, count, step_s, size
 
 
 def events(path):
@@ -22,7 +22,9 @@ def events(path):
 def test_survivors_go_on_and_a_replacement_joins_at_a_commit(launch, steps, tmp_path):
     (steps / "die-20").write_text("1 SIGKILL")
     log = tmp_path / "events"
-    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--event-log", log, *command(steps, 120))
+    run = launch(
+        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--event-log", log, *command(steps, 60, size=2)
+    )
     assert run.wait() == 0
     lines = run.out.splitlines()
     assert sorted(lines[:2]) == ["world 1 rank 0/2 step 0", "world 1 rank 1/2 step 0"]
@@ -71,9 +73,9 @@ def test_sigterm_lets_workers_finish_their_step(launch, steps):
 
 
 def test_replacements_use_the_restarts_one_by_one(launch, steps):
-    for step, who in ((10, 0), (60, 1), (110, 0)):
-        (steps / f"die-{step}").write_text(f"{who} SIGKILL")
-    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, *command(steps, 160, 0.01))
+    for step, who, generation in ((10, 0, 1), (15, 1, 3), (20, 0, 5)):  # 3 and 5: the one before is replaced
+        (steps / f"die-{step}").write_text(f"{who} SIGKILL {generation}")
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, *command(steps, 30))
     assert run.wait() == 0
     assert run.err.count("replacement joined") == 2
     assert run.err.splitlines()[-2].endswith("1 worker (was 2), rank 1 goes on as rank 0")
@@ -89,18 +91,10 @@ def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, 
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     (steps / "die-10").write_text("1 SIGKILL")
-    run = launch(
-        "--standalone",
-        "--nproc-per-node",
-        2,
-        "--max-restarts",
-        3,
-        "--no-python",
-        sys.executable,
-        flaky,
-        steps,
-        100,
-        0.01,
-    )
+    (steps / "hold").touch()
+    program = ("--no-python", sys.executable, flaky, steps, 20)
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *program)
+    run.until(lambda: run.err.count("exited with code 3 before it joined") == 3)  # as many as restarts are allowed
+    (steps / "hold").unlink()
     assert run.wait() == 0
-    assert run.err.count("exited with code 3 before it joined") == 3, "as many as restarts are allowed"
+    assert "generation 3" not in run.err

@@ -82,24 +82,29 @@ def test_a_plain_program_is_restarted_in_the_larger_world_when_a_node_joins(laun
 
 
 def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, meeting):
-    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 300))
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
     first.until(lambda: "world 1" in first.out)
-    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 300))
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
     first.until(lambda: "world 2 rank 0/2" in first.out)
     second.signal(signal.SIGKILL)
-    assert first.wait(30) == 0
-    assert "world 3 rank 0/1" in first.out
+    first.until(lambda: "world 3 rank 0/1" in first.out)
+    (steps / "hold").unlink()
+    assert first.wait() == 0
     assert "is gone, and with it rank 1" in first.err
 
 
 def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
-    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 200))
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
     first.until(lambda: "world 1" in first.out)
-    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 200))
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
     second.until(lambda: "world 2 rank 1/2" in second.out)
     second.signal(signal.SIGTERM)
     assert second.wait() == 128 + signal.SIGTERM
-    assert first.wait(30) == 0
+    first.until(lambda: "world 3 rank 0/1" in first.out)
+    (steps / "hold").unlink()
+    assert first.wait() == 0
     assert "worker died" not in first.err
     assert "is gone" not in first.err
 
