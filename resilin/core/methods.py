@@ -81,15 +81,12 @@ def _attach() -> None:
     tensor.copy_, tensor.fill_, tensor.zero_ = inplace.copy_, inplace.fill_, inplace.zero_
     tensor.uniform_, tensor.normal_, tensor.bernoulli_ = random.fill_uniform, random.fill_normal, random.fill_bernoulli
     tensor.bernoulli, tensor.multinomial = random.bernoulli, random.multinomial
-    tensor.where = lambda self, condition, other: indexing.where(condition, self, other)
+    tensor.where = _where
     tensor.backward = backward
     tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_adjoint)
     tensor.real, tensor.imag = property(math.real), property(math.imag)
-    tensor.is_cpu = property(lambda self: self._dev.type == "cpu")
-    tensor.get_device = lambda self: -1 if self._dev.index is None else self._dev.index
-    tensor.is_nonzero = Tensor.__bool__
-    tensor.is_same_size = lambda self, other: self._array.shape == other._array.shape
-    tensor.pin_memory = tensor.share_memory_ = lambda self, *_: self  # CPU tensors lie in shareable memory already
+    tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
+    tensor.pin_memory = tensor.share_memory_ = _as_it_is
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
     for name in ("zeros", "ones", "empty"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
@@ -169,15 +166,43 @@ def backward(
     engine.backward((self,), (gradient,), retain_graph, create_graph, inputs)
 
 
+def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """This tensor where `condition` holds, else `other`."""
+    return indexing.where(condition, self, other)  # type: ignore[no-any-return]
+
+
+def _is_cpu(self: Tensor) -> bool:
+    """Whether it lives in the host's memory."""
+    return self._dev.type == "cpu"
+
+
+def _get_device(self: Tensor) -> int:
+    """The index of its device; -1 on the CPU."""
+    return -1 if self._dev.index is None else self._dev.index
+
+
+def _is_same_size(self: Tensor, other: Tensor) -> bool:
+    """Whether both have one shape."""
+    return bool(self._array.shape == other._array.shape)
+
+
+def _as_it_is(self: Tensor, *ignored: Any) -> Tensor:
+    """The tensor itself: CPU tensors lie in memory that other processes can map, and nothing needs pinning."""
+    return self
+
+
 def _reversed(self: Tensor) -> Tensor:
+    """A view with all dimensions in reverse order."""
     return self.permute(*range(self._array.ndim - 1, -1, -1)) if self._array.ndim != 2 else self.transpose(0, 1)  # type: ignore[no-any-return]
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:
+    """A view with the last two dimensions exchanged."""
     return self.transpose(-2, -1)  # type: ignore[no-any-return]
 
 
 def _adjoint(self: Tensor) -> Tensor:
+    """The last two dimensions exchanged, conjugated."""
     return math.conj(self.transpose(-2, -1))
 
 
@@ -191,10 +216,12 @@ def _new(make: Any) -> Any:
 
 
 def _new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`full` with this tensor's dtype and device."""
     return creation.full(size, fill_value, dtype=dtype or self.dtype, device=device or self._dev)
 
 
 def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`tensor` with this tensor's dtype and device."""
     return creation.tensor(data, dtype=dtype or self.dtype, device=device or self._dev)
 
 

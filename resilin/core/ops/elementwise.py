@@ -24,14 +24,6 @@ def _any(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4),), (r(),), (r(0, 2),)]
 
 
-def _positive(r: Any) -> list[tuple[Any, ...]]:
-    return [(r(3, 4, low=0.5, high=2.0),), (r(low=0.5, high=2.0),)]
-
-
-def _inside(r: Any) -> list[tuple[Any, ...]]:
-    return [(r(3, 4, low=-0.8, high=0.8),)]
-
-
 @op(**_ONE, samples=_pairs)
 def add(xp, a, b):
     """a + b."""
