@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from resilin._base import framing
@@ -186,13 +187,17 @@ MESSAGES: dict[str, type[Message]] = {
 # ----------------------------------------------------------------------------------------------- codec
 
 _T = TypeVar("_T")
-_HINTS: dict[type, dict[str, Any]] = {
-    cls: {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
-    for cls in (*MESSAGES.values(), Member)
-}
-_REQUIRED: dict[type, frozenset[str]] = {
-    cls: frozenset(f.name for f in fields(cls) if f.default is f.default_factory) for cls in _HINTS
-}
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """Field name -> type; worked out when a message of this class first arrives (it costs half a millisecond)."""
+    return {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
+
+
+@cache
+def _required(cls: Any) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls) if f.default is f.default_factory)  # both MISSING
 
 
 def encode(message: Message) -> bytes:
@@ -226,8 +231,9 @@ class Decoder:
 
 
 def _build(cls: type[_T], body: Mapping[str, Any]) -> _T:
-    hints = _HINTS[cls]
-    missing = _REQUIRED[cls] - body.keys()
+    key: Any = cls
+    hints = _hints(key)
+    missing = _required(key) - body.keys()
     if missing or body.keys() - hints.keys():
         raise ControlError(f"{cls.__name__}: expected the fields {', '.join(hints)}, got {', '.join(body) or 'none'}")
     return cls(**{name: _convert(cls, name, hints[name], value) for name, value in body.items()})
