@@ -114,6 +114,14 @@ class Control:
         """Whether the connection to `rank` is still open."""
         return self._peers[rank].open
 
+    def cut(self) -> None:
+        """Hang up on every peer without a word, and hear nothing of it."""
+        for peer in self._peers.values():
+            peer.open = False
+        for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                peer.sock.shutdown(socket.SHUT_RDWR)
+
     def abort(self, text: str) -> None:
         """Tell every peer `text` and hang up. Never blocks: the reader's thread does it."""
         self._abort_text = text

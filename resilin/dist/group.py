@@ -83,6 +83,7 @@ class ProcessGroup:
         self._news = threading.Event()  # set when the group failed or a peer is gone
         self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
         self._closed = False
+        self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
         self._left: set[int] = set()
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
@@ -130,6 +131,11 @@ class ProcessGroup:
         state = "closed" if self._closed else "failed" if self._failure is not None else f"{self._queued} in flight"
         at = f"gen={self.generation} rank={self._rank}/{self._size}"
         return f"<ProcessGroup {self.name!r} {at} {self.backend.name}, {state}>"
+
+    def vanish(self) -> None:
+        """End this rank's connections without a goodbye, as its death would. For tests of faults."""
+        self._control.cut()
+        self.backend.abort(self._rank, lost=True)
 
     def title(self) -> str:
         """How error messages name this end."""
@@ -184,6 +190,8 @@ class ProcessGroup:
         call = Call(kind, self._sequence, limit, background)
         self._sequence += 1
         try:
+            if self.on_call is not None:
+                self.on_call(call)
             task(call)
         except CollectiveMismatch as error:
             raise CollectiveMismatch(f"{self._call(call)}: {error}") from None

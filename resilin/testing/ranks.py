@@ -22,6 +22,7 @@ from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.kv import FileStore
 from resilin.dist.world import set_default_group, use_group
 from resilin.errors import UsageError
+from resilin.testing.faults import FaultPlan, Killed
 
 TRANSPORTS = ("shm", "unix", "tcp", "hosts")
 
@@ -61,12 +62,14 @@ def run_ranks(
     timeout_s: float = 20.0,
     group_name: str = "test",
     abort: bool = True,
+    faults: FaultPlan | None = None,
     **kwargs: Any,
 ) -> Outcome:
     """Call `fn(rank, *args, **kwargs)` on `count` threads that form one group, each thread's default group.
 
     `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
     for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
+    `faults` strike where the plan says; a rank it kills has neither value nor error.
     """
     listeners = [listener(transport, rank) for rank in range(count)]
     endpoints = [each.describe() for each in listeners]
@@ -87,8 +90,12 @@ def run_ranks(
                 timeout_s=timeout_s,
             )
             groups[rank] = group
+            if faults is not None:
+                faults.watch(rank, group)
             with use_group(group):
                 outcome.values[rank] = fn(rank, *args, **kwargs)
+        except Killed:
+            pass
         except BaseException as error:  # noqa: BLE001 - a thread's top: reported in the outcome
             outcome.errors[rank] = error
             if abort and rank in groups:
