@@ -7,10 +7,12 @@ RESILIN_<NAME>, else from PET_<NAME> (torchrun's), else from its default.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from resilin._base import env
+from resilin.errors import UsageError
 from resilin.launcher import exit_codes
 
 _DESCRIPTION = """\
@@ -172,6 +174,14 @@ def _add_output(p: _Parser) -> None:
     p.flag("--event-log", default=None, metavar="FILE", help="append JSON events: death, generation, recovered")
     p.flag("--quiet", "-q", action="store_true", help="no lines about deaths, generations and recoveries")
     p.flag("--verbose", "-v", action="store_true", help="log what the agent decides and why")
+
+
+def log_level(verbose: bool = False) -> str:
+    """The level to log at: INFO when `verbose`, else the one in LOGLEVEL, else WARNING."""
+    level = (env.get("LOGLEVEL", "WARNING") or "WARNING").upper()
+    if level not in logging.getLevelNamesMapping():
+        raise UsageError(f"environment variable LOGLEVEL: expected DEBUG, INFO, WARNING or ERROR, got {level!r}")
+    return "INFO" if verbose and level == "WARNING" else level
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

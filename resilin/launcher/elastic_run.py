@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
@@ -28,8 +29,8 @@ from resilin.launcher.plan import LaunchPlan
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the process's own) and return the exit code."""
     args = arguments.parse(argv)
-    log.configure("INFO" if args.verbose else env.get("LOGLEVEL", "WARNING") or "WARNING")
     try:
+        log.configure(arguments.log_level(args.verbose))
         return launch(plan.make(args), quiet=args.quiet)
     except ResilinError as error:
         print(f"elastic-run: error: {error}", file=sys.stderr, flush=True)
@@ -42,6 +43,8 @@ def launch(what: LaunchPlan, *, quiet: bool = False, reporter: Reporter | None =
         base = _folder(what)
         # before threads and sockets are there; removes the temporary folder even when this process is killed
         process = SpawnerProcess(folders=() if what.log_dir else (str(base),))
+        if not what.log_dir:
+            stack.callback(shutil.rmtree, base, ignore_errors=True)  # should the spawner have been killed
         stack.callback(process.close)
         if reporter is None:
             reporter = Reporter(event_log=what.event_log, quiet=quiet)

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from resilin._base import env, log
+from resilin._base import log
 from resilin.errors import ResilinError
-from resilin.launcher import doctor, exit_codes, status, store
+from resilin.launcher import arguments, doctor, exit_codes, status, store
 
 _COMMANDS = {
     "doctor": (doctor, "say what this machine and installation can do"),
@@ -34,8 +34,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     args = parser().parse_args(argv)
-    log.configure(env.get("LOGLEVEL", "WARNING") or "WARNING")
     try:
+        log.configure(arguments.log_level())
         return int(_COMMANDS[args.command][0].run(args))
     except ResilinError as error:
         print(f"resilin {args.command}: error: {error}", file=sys.stderr, flush=True)

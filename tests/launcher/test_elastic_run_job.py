@@ -178,6 +178,13 @@ def test_bad_input_is_one_clear_line_with_its_own_exit_code(name, tmp_path):
     assert done.stdout == ""
 
 
+def test_an_unknown_log_level_is_wrong_usage(script):
+    done = run(script("pass"), LOGLEVEL="LOUD")
+    assert done.returncode == 2
+    assert "LOGLEVEL" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_script_that_raises_gives_its_own_traceback_and_one_line_of_ours(script):
     done = run(script("raise KeyError('lost')"))
     assert done.returncode == 1

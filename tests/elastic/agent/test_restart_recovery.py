@@ -119,12 +119,15 @@ def test_what_workers_leave_running_ends_with_the_job(launch, script, tmp_path):
 
 
 def test_the_death_of_the_spawner_ends_the_workers_and_is_reported(launch, script, tmp_path):
-    run = launch("--standalone", script(SLEEPS), MARK=f"mark-{tmp_path}")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run = launch("--standalone", script(SLEEPS), MARK=f"mark-{tmp_path}", TMPDIR=str(scratch))
     run.until(lambda: "up" in run.out)
     (spawner,) = [pid for pid in processes_with("spawner.py") if pid in processes_with(f"mark-{tmp_path}")]
     os.kill(spawner, signal.SIGKILL)
     assert run.wait(5) == 6
     assert "spawner" in run.err
+    assert not list(scratch.iterdir())
     until(lambda: not processes_with(f"mark-{tmp_path}"), 5)
 
 
