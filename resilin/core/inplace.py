@@ -59,7 +59,7 @@ def _write_array(old: Any, new: Any) -> None:
 def adopt(tensor: Tensor, result: Tensor) -> None:
     """Move `tensor` to `result`'s place in the graph and count the write."""
     tensor._bump()
-    if not result._rg and not tensor._rg:
+    if not mode.grad or not (result._rg or tensor._rg):
         return
     view = tensor._view
     if view is None:

@@ -152,3 +152,18 @@ def test_an_in_place_rule_reads_the_value_before_the_write():
     y.sum().backward()
     np.testing.assert_allclose(w.grad.numpy(), [2.0, 3.0])
     np.testing.assert_allclose(x.grad.numpy(), [5.0, 7.0])
+
+
+def test_writes_under_no_grad_leave_a_tensors_place_in_the_graph_alone():
+    p, c = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    computed = c * 2
+    node = computed.grad_fn
+    with resilin.no_grad():
+        for t in (p, computed):
+            t.mul_(2).add_(1).addcdiv_(t, t + 1).lerp_(t, 0.5).clamp_(0, 9).copy_(t * 2).exp_()
+            t[0] = 7.0
+            t[1:].zero_()
+            t.normal_()
+    assert p.requires_grad
+    assert p.is_leaf
+    assert computed.grad_fn is node
