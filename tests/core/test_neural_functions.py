@@ -58,6 +58,7 @@ def test_cross_entropy_of_images_equals_that_of_their_pixels():
         (lambda: F.linear(rand(2, 3), rand(4, 5)), RuntimeError, "last dimensions"),
         (lambda: F.conv2d(rand(1, 3, 5, 5), rand(2, 2, 3, 3)), RuntimeError, "2 channels, got 3"),
         (lambda: F.conv2d(rand(5, 5), rand(2, 2, 3, 3)), RuntimeError, "4D"),
+        (lambda: F.conv2d(rand(1, 2, 5, 5), rand(2, 2, 3, 3), stride=2, padding="same"), RuntimeError, "strided"),
         (lambda: F.layer_norm(rand(2, 3), (4,)), RuntimeError, "normalized_shape"),
         (lambda: F.embedding(resilin.tensor([4]), rand(4, 2)), IndexError, "4 rows"),
         (lambda: F.dropout(rand(2), 1.5), ValueError, "between 0 and 1"),

@@ -107,6 +107,8 @@ def conv2d(
     if padding == "valid":
         padding = 0
     elif padding == "same":
+        if stride != (1, 1):
+            raise RuntimeError(f"conv2d: padding='same' is not supported for strided convolutions, got stride {stride}")
         total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
         if any(t % 2 for t in total):
             input = pad(input, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2))
