@@ -159,6 +159,7 @@ class Listener:
         self._lock = threading.Condition()
         self._closed = False  # guarded by _lock
         self._expected: dict[str, list[Expectation]] = {}  # guarded by _lock: by group name
+        self._over: tuple[int, BaseException | None] = (-1, None)  # guarded by _lock: generations ended by `interrupt`
         self._newest: dict[str, int] = {}  # guarded by _lock: highest generation joined, by group name
         self._visitors: dict[socket.socket, OwnedThread] = {}  # guarded by _lock: handshakes under way
         self._sockets: list[socket.socket] = []
@@ -216,7 +217,10 @@ class Listener:
             self._expected.setdefault(expectation.group, []).append(expectation)
             newest = self._newest.get(expectation.group, -1)
             self._newest[expectation.group] = max(newest, expectation.generation)
+            over, error = self._over
             self._lock.notify_all()
+        if error is not None and expectation.generation <= over:
+            expectation.fail(error)
 
     def forget(self, expectation: Expectation) -> None:
         """Stop accepting for `expectation`."""
@@ -227,10 +231,20 @@ class Listener:
             if not waiting:
                 self._expected.pop(expectation.group, None)
 
-    def interrupt(self, error: BaseException) -> None:
-        """Make every `connect` that runs on this listener raise `error` at once. Thread-safe, never blocks."""
+    def interrupt(self, error: BaseException, generation: int | None = None) -> None:
+        """Make every `connect` that runs on this listener raise `error` at once. Thread-safe, never blocks.
+
+        With `generation`: those of generations up to it, and also every later `connect` of such a generation.
+        """
         with self._lock:
-            running = [expectation for waiting in self._expected.values() for expectation in waiting]
+            if generation is not None and generation > self._over[0]:
+                self._over = (generation, error)
+            running = [
+                expectation
+                for waiting in self._expected.values()
+                for expectation in waiting
+                if generation is None or expectation.generation <= generation
+            ]
         for expectation in running:
             expectation.fail(error)
 

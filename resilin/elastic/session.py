@@ -112,6 +112,7 @@ class Session:
         self._lost: ElasticError | None = None  # guarded by _changed: the agent is gone
         self._closing = False  # guarded by _changed
         self._generation = 0  # guarded by _changed: the one being joined or worked in
+        self._forming = False  # guarded by _changed: between next_world and joined
         self._group: Abortable | None = None  # guarded by _changed
         self._thread = OwnedThread("control", self._listen)
         self._send(control.Hello(pid=os.getpid(), endpoint=listener.describe()))
@@ -126,7 +127,7 @@ class Session:
                 self._raise_if_ending()
                 world = self._world
                 if world is not None and world.number > max(after, self._over):
-                    self._generation = world.number
+                    self._generation, self._forming = world.number, True
                     log.stamp(rank=world.rank, generation=world.number)
                     return world
                 if deadline.passed():
@@ -139,8 +140,9 @@ class Session:
     def joined(self, generation: int, group: Abortable) -> None:
         """See `Tie`."""
         with self._changed:
-            self._group = group
-            if self._over >= generation:
+            self._group, self._forming = group, False
+            newer = self._world is not None and self._world.number > generation
+            if self._over >= generation or newer:  # a member may have skipped this world for the newer one
                 raise self._world_changed(generation)
 
     def left(self) -> None:
@@ -234,6 +236,9 @@ class Session:
         with self._changed:
             if isinstance(message, control.World):
                 self._world = message
+                if self._forming and message.number > self._generation:
+                    # some member may have heard of it before it entered ours, and never will: we must not wait for it
+                    self.listener.interrupt(self._world_changed(self._generation), self._generation)
             elif isinstance(message, control.Pending):
                 self._pending = max(self._pending, message.number)
             elif isinstance(message, control.Leave):
@@ -243,7 +248,7 @@ class Session:
             elif isinstance(message, control.Abort):
                 self._over = max(self._over, message.generation)
                 self._why = f"ranks {list(message.ranks)}: {message.reason}" if message.ranks else message.reason
-                if self._generation and self._over >= self._generation:
+                if self._over >= self._generation:
                     self._stop_group(self._world_changed(self._generation))
             else:
                 raise control.ControlError(f"the agent sent {message.kind!r}, which only a worker may send")
@@ -253,7 +258,7 @@ class Session:
     def _stop_group(self, error: BaseException) -> None:
         if self._group is not None:
             self._group.abort(error)
-        self.listener.interrupt(error)
+        self.listener.interrupt(error, max(self._generation, self._over))
         self._changed.notify_all()
 
 

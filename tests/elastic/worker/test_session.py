@@ -2,12 +2,13 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from fake_agent import FakeAgent, world
 
 from resilin.dist.endpoint import Listener
+from resilin.dist.group import connect
 from resilin.elastic import control
 from resilin.elastic import session as sessions
 from resilin.elastic.session import Leaving, Session, is_elastic
@@ -99,6 +100,59 @@ def test_a_world_that_is_already_over_is_never_entered(agent: FakeAgent, session
     agent.send(world(2, ["a"]))
     heard_two = session.next_world(after=0)
     assert heard_two.number in (1, 2)
+    assert session.next_world(after=1).number == 2
+
+
+def connecting(session: Session, number: int) -> Callable[[], BaseException | None]:
+    """Form world `number` with a peer that never comes; the result waits for what `connect` raised."""
+    errors: list[BaseException] = []
+    endpoints = [session.listener.describe(), session.listener.describe()]
+
+    def form() -> None:
+        try:
+            connect(session.listener, endpoints, 0, group_name="world", generation=number, timeout_s=WAIT_S)
+        except WorldChanged as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=form)
+    thread.start()
+
+    def result() -> BaseException | None:
+        thread.join(WAIT_S / 2)
+        return errors[0] if errors else None
+
+    return result
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["while it forms", "before it forms"])
+@pytest.mark.parametrize("news", [control.Abort(generation=1, reason="lost"), world(2, ["a", "b"])])
+def test_a_world_that_cannot_form_any_more_is_left_at_once(
+    agent: FakeAgent, session: Session, news: control.Message, early: bool
+) -> None:
+    agent.expect(control.Hello)
+    agent.send(world(1, ["a", "b"]))
+    session.next_world(after=0)
+    if early:
+        heard(session, agent, news)
+    result = connecting(session, 1)
+    if not early:
+        with session.listener._lock:
+            assert session.listener._lock.wait_for(lambda: session.listener._expected, WAIT_S)
+        agent.send(news)
+    error = result()
+    assert isinstance(error, WorldChanged)
+    assert "generation 1 ended" in str(error)
+
+
+def test_a_group_that_formed_while_a_newer_world_came_is_given_up(agent: FakeAgent, session: Session) -> None:
+    agent.expect(control.Hello)
+    agent.send(world(1, ["a"]))
+    session.next_world(after=0)
+    agent.send(world(2, ["a"]))
+    with session._changed:
+        assert session._changed.wait_for(lambda: session._world and session._world.number == 2, WAIT_S)
+    with pytest.raises(WorldChanged, match="generation 1 ended"):
+        session.joined(1, Group())
     assert session.next_world(after=1).number == 2
 
 
