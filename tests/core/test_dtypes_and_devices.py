@@ -142,3 +142,14 @@ def test_an_unknown_device_is_an_error_that_lists_the_known_ones():
 def test_cuda_says_honestly_that_it_is_not_there():
     assert not resilin.cuda.is_available()
     assert resilin.cuda.device_count() == 0
+
+
+def test_complex_numbers_have_no_order_and_integers_no_softmax():
+    z = resilin.tensor([1 + 2j])
+    for compare in (lambda: z < z, lambda: resilin.maximum(z, z), lambda: z >= 1.0):
+        with pytest.raises(RuntimeError, match="no order"):
+            compare()
+    with pytest.raises(RuntimeError, match="floating point"):
+        resilin.tensor([1, 2]).softmax(0)
+    assert resilin.where(resilin.tensor([True]), resilin.tensor([1]), 1j).dtype is resilin.complex64
+    assert (resilin.tensor([True]) ** 2).dtype is resilin.int64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         target = known._array.dtype
         if isinstance(number, float) and target.kind in "iub":
             target = dtypes.default_np()
+        elif isinstance(number, builtins.complex) and target.kind != "c":
+            target = dtypes.complex_of(dtypes.default_np() if target.kind in "iub" else target)
         elif isinstance(number, int) and not isinstance(number, bool) and target.kind == "b":
             target = np.dtype(np.int64)
     else:

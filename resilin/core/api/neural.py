@@ -28,15 +28,22 @@ def _dim(where: str, input: Tensor, dim: int | None) -> int:
     return check_dim(dim, ndim)
 
 
+def _need_floating(where: str, input: Tensor) -> None:
+    if input._array.dtype.kind not in "fV":
+        raise RuntimeError(f"{where}: expected a floating point tensor, got {input.dtype}; give dtype=")
+
+
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along `dim`."""
     x = input if dtype is None else input.to(dtype)
+    _need_floating("softmax", x)
     return activation.softmax.call(x, _dim("softmax", x, dim)) if x._array.ndim else x * 0 + 1
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """log(softmax(input)) along `dim`."""
     x = input if dtype is None else input.to(dtype)
+    _need_floating("log_softmax", x)
     return activation.log_softmax.call(x, _dim("log_softmax", x, dim)) if x._array.ndim else x * 0
 
 

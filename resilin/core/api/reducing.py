@@ -201,6 +201,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Tensor:
     """The p-norm of the elements over `dim`; "fro" and 2 are the Euclidean norm."""
+    input = _floating("norm", input, None)
     axis = axes(dim, input._array.ndim)
     if p in ("fro", 2, None):
         return ops.norm2.call(input, axis, keepdim)

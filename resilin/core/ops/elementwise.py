@@ -111,13 +111,21 @@ def _(xp, g, y, a, _b):
 @op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def maximum(xp, a, b):
     """The larger of both; NaN wins. Equal values share the gradient."""
+    _ordered("maximum", a, b)
     return xp.maximum(a, b)
 
 
 @op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def minimum(xp, a, b):
     """The smaller of both; NaN wins. Equal values share the gradient."""
+    _ordered("minimum", a, b)
     return xp.minimum(a, b)
+
+
+def _ordered(name, a, b):
+    """RuntimeError for complex numbers, which have no order."""
+    if any(getattr(x, "dtype", None) is not None and x.dtype.kind == "c" for x in (a, b)):
+        raise RuntimeError(f"{name}: complex numbers have no order; compare abs(), .real or .imag")
 
 
 def _share(xp, g, y, a, b):
@@ -241,7 +249,11 @@ floor, ceil, trunc, rint, sign = map(_flat, ("floor", "ceil", "trunc", "rint", "
 def _predicate(name: str, n: int) -> Any:
     """A comparison or test: bool result, no gradient."""
 
+    ordering = name.startswith(("less", "greater"))
+
     def two(xp, a, b):
+        if ordering:
+            _ordered(name, a, b)
         return getattr(xp, name)(a, b)
 
     def one(xp, a):

@@ -328,6 +328,8 @@ def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
     kind = x.dtype.kind
     if kind in "iub" and not isinstance(number, int):
         x = x.astype(dtypes.default_np())
+    elif kind == "b" and not isinstance(number, bool):
+        x = x.astype(np.int64)
     elif kind in "iu" and not isinstance(number, bool):
         info = np.iinfo(x.dtype)
         if not info.min <= number.real <= info.max:  # wraps around, as conversion to the dtype does
