@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt $(wildcard resilin/core/kernels/cpu/*.cpp resilin/core/
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   train on real data, kill a worker half-way, compare the weights with an undisturbed run"
+	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
 	@echo "make test   run the tests"
 	@echo "make check  lint, types, floors"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"

@@ -1,6 +1,6 @@
 """`python -m examples.demo`: kill a worker in the middle of training; the final weights stay the same bits.
 
-Trains `01-digits` with two workers, kills one with SIGKILL half-way, watches the survivor go on and the replacement
+Trains `01-digits` with two workers, kills one with SIGKILL part-way, watches the survivor go on and the replacement
 join, then trains once more with a single worker that nobody disturbs, and compares the sha256 of the weights.
 Exit code 0: equal, and at least 97% of the held-out digits are recognised.
 """
@@ -185,11 +185,14 @@ def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[flo
 
 
 class Murder:
-    """Kills one worker in the middle of an epoch, and shows what the launcher and the workers say from then on."""
+    """Kills one worker in the middle of an epoch, and shows what the launcher and the workers say from then on.
+
+    After a third of the epochs, so that the replacement has time to join.
+    """
 
     def __init__(self, run: Run, screen: Screen, victim: int) -> None:
         self.run, self.screen, self.victim = run, screen, victim
-        self.at_step = run.epochs // 2 * run.steps_per_epoch + run.steps_per_epoch // 2
+        self.at_step = run.epochs // 3 * run.steps_per_epoch + run.steps_per_epoch // 2
         self.killed_at = 0.0
         self._old_pids: set[int] = set()
         self._recovered = self._replaced = False
@@ -236,7 +239,7 @@ class Murder:
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; 0 when everything it promises was seen."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--victim", type=int, choices=(0, 1), default=1, help="rank of the worker to kill")
     args = parser.parse_args(argv)

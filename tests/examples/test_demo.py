@@ -22,7 +22,7 @@ class Told:
         self.kills: list[tuple[int, int]] = []
         monkeypatch.setattr(os, "kill", lambda pid, number: self.kills.append((pid, number)))
         self.stream = io.StringIO()
-        self.run = demo.Run(epochs=4, steps_per_epoch=10)
+        self.run = demo.Run(epochs=6, steps_per_epoch=10)
         self.screen = demo.Screen(self.stream, live)
         self.murder = demo.Murder(self.run, self.screen, victim=1)
 
@@ -71,15 +71,15 @@ def test_shows_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_is_one_rewritten_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = Told(monkeypatch, live=True).tell(*(f"epoch 0 step {step} loss 0.5 workers 2" for step in range(4)))
     assert text.count("\r") == 4
-    assert "epoch 1/4 step 4/40 loss 0.5 2 workers" in text
+    assert "epoch 1/6 step 4/60 loss 0.5 2 workers" in text
     assert "\n" not in text
 
 
 def test_progress_is_a_plain_line_per_tenth_of_the_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = Told(monkeypatch).tell(*(f"epoch 0 step {step} loss 0.5 workers 2" for step in range(10)))
+    text = Told(monkeypatch).tell(*(f"epoch 0 step {step} loss 0.5 workers 2" for step in range(14)))
     assert text.count("\n") == 2
-    assert "step 4/40" in text
-    assert "step 8/40" in text
+    assert "step 6/60" in text
+    assert "step 12/60" in text
     assert "\r" not in text
 
 
@@ -103,7 +103,7 @@ def test_fails_unless_the_hashes_are_equal_and_the_accuracy_is_reached(
 def test_demo_survives_its_own_kill_with_equal_weights(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    done = run_python("-m", "examples.demo", "--epochs", "8", timeout_s=110)
+    done = run_python("-m", "examples.demo", "--epochs", "30", timeout_s=110)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in ("KILL: SIGKILL to rank 1", "killed by SIGKILL", "RECOVERED", "every sample once", "equal"):
         assert words in done.stdout
