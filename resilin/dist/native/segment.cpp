@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
 constexpr int SPINS_PER_LOOK = 64;     // turns between two looks at the clock
-constexpr uint64_t PROBE = 8;
+constexpr uint64_t PROBE = 32;
 constexpr double SHORTEST_SHARE = 1.0 / 16;
 constexpr size_t LINE_BYTES = 64;
 
@@ -111,8 +111,9 @@ Status Segment::barrier(double deadline, double spin_s) {
     return wait(number, deadline, spin_s);
 }
 
-// Spinning pays only while peers run at the same time. Each time it fails, the next one is half as long; each success,
-// and one try in PROBE, restores the full time. So an overloaded machine is not loaded further.
+// Spinning pays only while peers run at the same time. Each failure halves the next spin, a success restores the full
+// time, and one try in PROBE uses it whatever came before. When two ranks share a core (an overloaded machine), a spin
+// keeps the very peer from running that it waits for.
 bool Segment::spin(uint64_t number, double longest_s) {
     const bool probe = ++spins_ % PROBE == 0;
     const double until = now() + (probe ? longest_s : longest_s * spin_share_);
