@@ -185,7 +185,8 @@ def run_ranks(
             errors.seek(0)
             tail = "\n".join(errors.read().splitlines()[-25:])
             raise BenchmarkError(f"{' '.join(command)}: exit codes {codes}\n{tail}")
-    return json.loads(output_text.splitlines()[-1])
+    result: dict[str, Any] = json.loads(output_text.splitlines()[-1])
+    return result
 
 
 def free_port() -> int:

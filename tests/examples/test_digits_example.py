@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
 import subprocess
@@ -41,6 +42,14 @@ def test_loader_splits_the_1797_images_into_disjoint_parts(digits: ModuleType) -
     assert float(images.max()) == 1.0
     assert np.bincount(labels).shape == (10,)
     assert set(held_out_labels) == set(range(10))
+
+
+def test_data_file_is_the_one_whose_source_and_licence_are_documented(root: Path) -> None:
+    page = (root / "examples" / "data" / "README.md").read_text()
+    file = (root / "examples" / "data" / "digits.csv.gz").read_bytes()
+    assert hashlib.sha256(file).hexdigest() in page
+    assert f"{len(file):,} bytes" in page
+    assert "CC BY 4.0" in page
 
 
 @pytest.mark.multiproc
