@@ -92,8 +92,8 @@ def assess(view: View, config: Config, now: float) -> Situation:
     if current is None or not any(view.node(node) for node in current.nodes):
         return _gather(view, config, now, "first generation" if current is None else "every earlier node is gone")
     fates = {member: fate(view, member) for member in current.members}
-    staying = [value for member, value in fates.items() if not _leaving(view, member)]
-    if staying and all(value in ("done", "left") for value in staying):
+    staying = [f for member, f in fates.items() if not _leaving(view, member)]
+    if all(f == "done" for f in fates.values()) or (staying and all(f in ("done", "left") for f in staying)):
         return Situation(action="succeed", reason="all workers are done")
     if recovers_in_place(view):
         return _assess_in_place(view, current, config, fates)
@@ -116,14 +116,11 @@ def fate(view: View, member: GenerationMember) -> Fate:
 
 
 def recovers_in_place(view: View) -> bool:
-    """Whether every surviving member said hello: then survivors keep running."""
+    """Whether a surviving member said hello: then survivors keep running."""
     if view.generation is None:
         return False
-    alive = []
-    for member in view.generation.members:
-        if fate(view, member) in ("unstarted", "running", "ready", "done"):
-            alive.append(_slot(view, member))
-    return bool(alive) and all(slot.endpoint for slot in alive)
+    alive = ("unstarted", "running", "ready", "done")
+    return any(_slot(view, m).endpoint for m in view.generation.members if fate(view, m) in alive)
 
 
 def invited(view: View, config: Config) -> tuple[str, ...]:
@@ -158,7 +155,10 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     if own and used > config.max_restarts:
         return Situation(action="fail", reason=_too_many(own, current, config))
     keep = tuple(m for m in current.members if m not in gone and not _leaving(view, m))
-    joined = () if any(value == "done" for value in fates.values()) else _joiners(view, current, config)
+    if len(keep) < len(current.members):  # those that have not said hello yet join when they do
+        keep = tuple(m for m in keep if _slot(view, m).endpoint)
+    finishing = len(keep) == len(current.members) and "done" in fates.values()  # then nobody needs newcomers
+    joined = () if finishing else _joiners(view, current, config)
     if len(keep) == len(current.members) and not joined:
         return Situation(action="steady", reason="all members are well")
     nodes = {member.node for member in (*keep, *joined)}

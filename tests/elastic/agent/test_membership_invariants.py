@@ -96,6 +96,8 @@ def test_the_job_comes_to_rest_once_faults_stop(job, events):
         line = command(script, event) if event[0] != "duties" else None
         if line:
             script.do(line)
+    for leaving in [seen.node.id for seen in script.view.nodes if seen.node.leaving]:
+        script.do(f"lost {leaving}")
     for _ in range(60):
         script.do("wait 1")
         for line in duties(script):
