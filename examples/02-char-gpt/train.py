@@ -75,7 +75,7 @@ def train(state: elastic.State, windows: torch.Tensor, epochs: int, log_every: i
             losses = []
             for shard in plan.shards:
                 with model.shard(shard):
-                    if not len(shard):  # the last batch of an epoch may not reach every shard
+                    if not len(shard):  # fewer windows left in the epoch than shards
                         continue
                     text = windows[shard.indices]
                     logits = model(text[:, :-1])

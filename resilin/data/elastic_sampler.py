@@ -81,8 +81,9 @@ class ElasticSampler:
     shuffle:     False: the order is 0, 1, 2, ... in every epoch.
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
 
-    Rules: a step is the next `batch_size` positions of the epoch's order. It is cut into contiguous shards of
-    `ceil(batch_size / shards)` samples; in a ragged step the last ones are short or empty; weights make up for it.
+    Rules: a step is the next `batch_size` positions of the epoch's order. Of its n samples, shard s of V owns those from
+    `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it, and a shard is empty only when a
+    ragged last step has fewer samples than shards.
     Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`.
 
         sampler = ElasticSampler(len(data), batch_size=64, shards=8)
@@ -150,10 +151,9 @@ class ElasticSampler:
         """The step that starts at `position` of `epoch`: pure, whatever this sampler's own position is."""
         size = min(self.batch_size, self._end() - position)
         batch = self._order_of(epoch)[position : position + size]
-        nominal = -(-self.batch_size // self.shards)
         shards = []
         for number in run_of(rank, world_size, self.shards):
-            indices = batch[number * nominal : (number + 1) * nominal]
+            indices = batch[number * size // self.shards : (number + 1) * size // self.shards]
             weight = len(indices) / size
             shards.append(
                 Shard(number=number, total=self.shards, epoch=epoch, step=step, indices=indices, weight=weight)

@@ -173,7 +173,8 @@ class ShardReducer:
         param = self._params[number]
         grad, param._grad = param._grad, None  # its memory is free for the next gradient
         assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
-        self._contribute(number, grad._array, self._shard)
+        empty = self._shard.weight == 0  # the mean over no samples is NaN, and NaN times nothing is not nothing
+        self._contribute(number, None if empty else grad._array, self._shard)
         self._ready.add(number)
 
     def _contribute(self, number: int, gradient: Array | None, shard: Shard) -> None:

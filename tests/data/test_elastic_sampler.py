@@ -109,12 +109,12 @@ def test_iterating_does_not_move_the_position():
     assert (sampler.epoch, sampler.position, sampler.step) == (0, 0, 0)
 
 
-def test_shards_of_a_ragged_batch_keep_their_nominal_size_and_the_last_ones_run_short():
+def test_a_ragged_batch_is_cut_in_shards_that_differ_by_one_sample_at_most():
     sampler = ElasticSampler(11, batch_size=8, shards=4, shuffle=False)
     full, ragged = sampler.steps()
     assert [shard.indices.tolist() for shard in full.shards] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert [shard.indices.tolist() for shard in ragged.shards] == [[8, 9], [10], [], []]
-    assert [shard.weight for shard in ragged.shards] == [2 / 3, 1 / 3, 0, 0]
+    assert [shard.indices.tolist() for shard in ragged.shards] == [[], [8], [9], [10]]
+    assert [shard.weight for shard in ragged.shards] == [0, 1 / 3, 1 / 3, 1 / 3]
     assert (ragged.size, ragged.position, ragged.step) == (3, 8, 1)
 
 
