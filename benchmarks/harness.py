@@ -135,7 +135,8 @@ def launcher(side: str, options: Options) -> str:
 
 def environment(**extra: str) -> dict[str, str]:
     """What every measured process gets: this repository on its path and one thread per library of its own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RESILIN_", "PET_", "TORCHELASTIC_"))}
+    ours = ("RESILIN_", "PET_", "TORCHELASTIC_", "PYTHONDONTWRITEBYTECODE")  # the last slows every import of a checkout
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **extra}
 
 
@@ -277,6 +278,7 @@ def machine(peer_python: str | None) -> dict[str, str]:
         "Python": platform.python_version(),
         "resilin": f"{metadata.version('resilin')} {_commit()}".strip(),
         "numpy": metadata.version("numpy"),
+        **{name: value for name, value in sorted(os.environ.items()) if name.startswith("OPENBLAS_")},
         "load average": "{:.2f}, {:.2f}, {:.2f}".format(*os.getloadavg()),
     }
     if peer_python:

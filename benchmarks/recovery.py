@@ -194,7 +194,8 @@ def benchmark(options: Options) -> Report:
         raise BenchmarkError(f"no recovery was measured; the first failure: {failures['resilin'][0]}")
     method = METHOD.format(kills=jobs * kills, jobs=jobs, peer_kills=jobs * peer_kills)
     notes = [
-        f"{side}: {len(errors)} recoveries failed; the first: {errors[0]}"
+        f"{side}: {len(errors)} of {len(errors) + len(found[side])} kills were followed by no recovery; the first: "
+        f"{errors[0].splitlines()[0]}"
         for side, errors in failures.items()
         if errors
     ]
