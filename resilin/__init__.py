@@ -28,12 +28,15 @@ _PACKAGES = frozenset(
         "testing",
     )
 )
+_LATER = frozenset(("amp", "checkpoint", "fft", "fx", "linalg", "pipeline", "profiler", "rpc", "special", "zero"))
 _MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"resilin.{name}")
+    if name in _LATER:
+        raise AttributeError(f"resilin.{name} is not part of resilin {__version__}; docs/parity.md says what is")
     if name.startswith("__"):
         raise AttributeError(f"module 'resilin' has no attribute {name!r}")
     module = importlib.import_module(_MOVED.get(name, "resilin.core.names"))
@@ -47,4 +50,5 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     names = importlib.import_module("resilin.core.names")
-    return sorted({*globals(), *_PACKAGES, *_MOVED, *names.__all__})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*own, *_PACKAGES, *_MOVED, *names.__all__})

@@ -81,8 +81,8 @@ class ElasticSampler:
     shuffle:     False: the order is 0, 1, 2, ... in every epoch.
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
 
-    Rules: a step is the next `batch_size` positions of the epoch's order. Of its n samples, shard s of V owns those from
-    `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it, and a shard is empty only when a
+    Rules: a step is the next `batch_size` positions of the epoch's order. Of its n samples shard s of V owns those from
+    `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it, and a shard is empty only when the
     ragged last step has fewer samples than shards.
     Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`.
 
