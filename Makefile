@@ -14,6 +14,10 @@ help:
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "resilin needs Python 3.11 or newer, $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "$(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
