@@ -24,7 +24,7 @@ from resilin import elastic, nn, optim
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.nn import functional as F
 
-SHARDS, SAMPLES, BATCH = 4, 60, 8
+SHARDS, SAMPLES, BATCH = 4, 124, 16
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if ":" in kill}
 PLAIN = "plain" in sys.argv[3:]
