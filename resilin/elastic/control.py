@@ -3,7 +3,7 @@
 One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL_FD`, carries frames of
 `_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
 
-    worker -> agent   ready (a warm spare)  hello  progress  committed  failed  done
+    worker -> agent   ready (a warm spare)  hello  progress  committed  stuck  failed  done
     agent -> worker   start (a warm spare)  world  abort  pending  leave  finish
 
 How they go together, seen by a worker that recovers in place:
@@ -77,6 +77,20 @@ class Committed(Message):
     generation: int
     step: int
     wall: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stuck(Message):
+    """The worker waited for `ranks` of `generation` as long as its group allows; they neither answered nor died.
+
+    The worker lives on: it rolls back and waits for an `Abort` and the next `World`. The agents end the workers of
+    `ranks`, which then count as failed. `reason` is what the wait's error said.
+    """
+
+    kind: ClassVar[str] = "stuck"
+    generation: int
+    ranks: tuple[int, ...]
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +195,21 @@ class Finish(Message):
 
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
-    for cls in (Ready, Hello, Progress, Committed, Failed, Done, Start, World, Abort, Pending, Leave, Finish)
+    for cls in (
+        Ready,
+        Hello,
+        Progress,
+        Committed,
+        Stuck,
+        Failed,
+        Done,
+        Start,
+        World,
+        Abort,
+        Pending,
+        Leave,
+        Finish,
+    )
 }
 
 # ----------------------------------------------------------------------------------------------- codec

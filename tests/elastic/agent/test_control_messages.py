@@ -17,6 +17,7 @@ MESSAGES = st.one_of(
     st.builds(control.Hello, pid=NUMBER, endpoint=TEXT),
     st.builds(control.Progress, generation=NUMBER, step=NUMBER, at=TEXT),
     st.builds(control.Committed, generation=NUMBER, step=NUMBER, wall=st.floats(0, 1e10)),
+    st.builds(control.Stuck, generation=NUMBER, ranks=st.lists(NUMBER, max_size=3).map(tuple), reason=TEXT),
     st.builds(control.Failed, report=st.dictionaries(TEXT, TEXT, max_size=4)),
     st.builds(control.Done, generation=NUMBER),
     st.builds(
@@ -60,7 +61,7 @@ def test_messages_survive_the_wire_however_it_is_cut(messages, size):
 def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
-        "ready", "hello", "progress", "committed", "failed", "done",
+        "ready", "hello", "progress", "committed", "stuck", "failed", "done",
         "start", "world", "abort", "pending", "leave", "finish",
     }  # fmt: skip
 
