@@ -89,7 +89,9 @@ class Tensor:
     _dev: device
     _rg: bool  # whether it requires grad
     _node: Any  # the tape's node that made it; None for a leaf
-    _vc: list[int] | None  # [number of in-place writes of the storage], shared by its views; None means 0
+    # [in-place writes as autograd counts them, shared by views; then, once somebody holds the memory under another
+    # count (`data`, Parameter(x)), a list shared with those: [all writes of the memory]]; None means no write
+    _vc: list[Any] | None
     _view: View | None
     _grad: Tensor | None
     _hooks: Hooks | None
@@ -283,20 +285,39 @@ class Tensor:
     def _version(self) -> int:
         return 0 if self._vc is None else self._vc[0]
 
+    @property
+    def _writes(self) -> int:
+        """Grows with every in-place write that the library knows of, also one through `data`; never goes back.
+
+        Unlike `_version`, which PyTorch's rules for backward leave alone there. Writes of the bare array (`.numpy()`)
+        are known to nobody.
+        """
+        vc = self._vc
+        return 0 if vc is None else vc[0] if len(vc) == 1 else vc[1][0]
+
     def _bump(self) -> None:
         """Say that the elements were written in place (raises the version shared with all views)."""
-        if self._vc is None:
+        vc = self._vc
+        if vc is None:
             self._vc = [1]
-        else:
-            self._vc[0] += 1
+            return
+        vc[0] += 1
+        if len(vc) > 1:
+            vc[1][0] += 1
 
     @property
     def data(self) -> Tensor:
         """The same memory outside the graph; unlike `detach()`, writes to it are not noticed by backward."""
-        return wrap(self._array, self._dev)
+        made = wrap(self._array, self._dev)
+        made._vc = [0, share_writes(self)]
+        return made
 
     @data.setter
     def data(self, value: Tensor) -> None:
+        if value._array is not self._array:
+            writes, count = share_writes(value), self._writes
+            writes[0] = max(writes[0], count) + 1
+            share_version(self)[1:] = [writes]
         self._array, self._dev = value._array, value._dev
 
     def detach(self) -> Tensor:
@@ -422,6 +443,8 @@ class Parameter(Tensor):
         made = _new(cls)
         source = np.zeros(0, dtypes.default_np()) if data is None else data._array
         _init(made, source, CPU if data is None else data._dev)
+        if data is not None:
+            made._vc = [0, share_writes(data)]
         if requires_grad:
             made.requires_grad_()
         return made
@@ -460,11 +483,20 @@ def wrap(array: Array, dev: device = CPU) -> Tensor:
     return made
 
 
-def share_version(tensor: Tensor) -> list[int]:
+def share_version(tensor: Tensor) -> list[Any]:
     """The version counter of `tensor`'s storage, made when there is none."""
     if tensor._vc is None:
         tensor._vc = [0]
     return tensor._vc
+
+
+def share_writes(tensor: Tensor) -> list[int]:
+    """The counter behind `_writes` of `tensor`'s memory, for another holder of that memory."""
+    vc = share_version(tensor)
+    if len(vc) == 1:
+        vc.append([vc[0]])
+    shared: list[int] = vc[1]
+    return shared
 
 
 def check_dim(dim: int, ndim: int) -> int:

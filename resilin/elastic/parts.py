@@ -70,25 +70,17 @@ def part_of(name: str, thing: Any) -> Part:
 
 
 class ModulePart:
-    """An nn.Module: parameters in place, buffers copied when they changed."""
+    """An nn.Module: parameters in place, buffers copied (always: who wrote them through a numpy array is not known)."""
 
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
         self._module = module
         self._parameters: dict[str, Tensor] = dict(module.named_parameters())
-        self._saved: dict[str, tuple[Tensor, int, Any]] = {}  # buffer, its version and the copy made then
 
     def capture(self) -> tuple[Any, list[Tensor]]:
         """Copies of the buffers; the parameters, in the order of registration."""
-        saved: dict[str, tuple[Tensor, int, Any]] = {}
-        for name, buffer in self._module.named_buffers():
-            known = self._saved.get(name)
-            if known is not None and known[0] is buffer and known[1] == buffer._version:
-                saved[name] = known
-            else:
-                saved[name] = (buffer, buffer._version, buffer._array.copy())
-        self._saved = saved
-        return {name: array for name, (_, _, array) in saved.items()}, list(self._parameters.values())
+        buffers = {name: buffer._array.copy() for name, buffer in self._module.named_buffers()}
+        return buffers, list(self._parameters.values())
 
     def layout(self) -> Layout:
         """The parameters'."""

@@ -37,7 +37,7 @@ class Commit:
 
     small: Small
     guards: list[tuple[Tensor, int]]
-    """Guarded tensors and their versions: any other version means that a later step has begun to be applied."""
+    """Guarded tensors and the number of their writes: any other means that a later step has begun to be applied."""
     counts: dict[str, int]
     """Guarded tensors per object, in the order of `guards`."""
     copies: list[Any] = field(default_factory=list)
@@ -58,7 +58,13 @@ class State:
 
     A commit copies what is small (buffers, options, sampler, scalars, the random state). Parameters and optimizer state
     are not copied: a rank that is interrupted between `optimizer.step()` and `commit` takes them from another rank.
-    snapshot=True copies them, too: needed only when collectives run between `optimizer.step()` and `commit`.
+    snapshot=True copies them, too: needed only when collectives run between the first write of a step to a parameter or
+    to optimizer state and its `commit`.
+
+    Without a snapshot, whether such a step had begun is told by counting in-place writes: those of optimizers, of every
+    in-place operation, and through `.data` and `.detach()`. Writes into the array that `.numpy()` returns are not
+    counted: where they may be followed by a collective before `commit`, use snapshot=True, which restores whatever was
+    written. Buffers, plain values and other objects are always copied and always restored.
     """
 
     _parts: dict[str, parts.Part]
@@ -168,7 +174,7 @@ class State:
         if self._snapshot:
             reusable = self._last.copies if self._last is not None else []
             copies = [_copied(tensor, reusable, index) for index, tensor in enumerate(guarded)]
-        self.__dict__["_last"] = Commit(small, [(tensor, tensor._version) for tensor in guarded], counts, copies)
+        self.__dict__["_last"] = Commit(small, [(tensor, tensor._writes) for tensor in guarded], counts, copies)
 
     def _guarded(self) -> list[Tensor]:
         return [tensor for part in self._parts.values() for tensor in part.capture()[1]]
@@ -182,8 +188,8 @@ class State:
         last: Commit = self._last
         now = self._guarded()
         return len(now) == len(last.guards) and all(
-            tensor is guard and tensor._version == version
-            for tensor, (guard, version) in zip(now, last.guards, strict=True)
+            tensor is guard and tensor._writes == writes
+            for tensor, (guard, writes) in zip(now, last.guards, strict=True)
         )
 
     def _roll_back(self) -> bool:
@@ -191,8 +197,7 @@ class State:
         last: Commit | None = self._last
         if last is None:
             return True
-        intact = self._intact()
-        if not intact and self._snapshot:
+        if self._snapshot:  # whatever was written, counted or not
             for (tensor, _), saved in zip(last.guards, last.copies, strict=True):
                 tensor._array[...] = saved
                 tensor._bump()
@@ -201,6 +206,7 @@ class State:
             self._settle(last.small, filled)
             self._capture()
             return True
+        intact = self._intact()
         for name, part in self._parts.items():
             part.restore(last.small.parts[name])
         self._restore_rest(last.small)

@@ -134,6 +134,33 @@ def test_writes_to_data_are_not_noticed_by_the_version():
     assert x.tolist() == [3.0, 3.0]
 
 
+def test_every_holder_of_a_memory_counts_the_writes_of_all():
+    x = resilin.ones(2)
+    x.add_(1)
+    holders = [x, x.data, x.data.data, x.detach(), x[:1], resilin.nn.Parameter(x), x.data.view(2, 1)]
+    with resilin.no_grad():
+        for holder in holders:
+            before = [other._writes for other in holders]
+            holder.mul_(2)
+            assert all(other._writes > count for other, count in zip(holders, before, strict=True))
+    assert x._version == 4, "its own write, and those of itself, of detach() and of its view"
+
+
+def test_another_data_is_a_write_and_its_former_holder_writes_here_from_then_on():
+    x, y = resilin.ones(2), resilin.zeros(2)
+    y.add_(1)
+    before = x._writes, x._version
+    x.data = y
+    assert x._writes > before[0]
+    assert x._version == before[1]
+    before = x._writes
+    y.add_(1)
+    assert x._writes > before
+    before = x._writes
+    x.data = x.data
+    assert x._writes == before, "the same memory"
+
+
 def test_overwriting_keeps_the_tensor_in_the_graph_with_a_zero_gradient_for_what_was_there():
     x = leaf(1.0, 2.0)
     for write in (lambda t: t.zero_(), lambda t: t.fill_(3), lambda t: t.copy_(resilin.ones(2))):

@@ -104,6 +104,68 @@ def test_with_snapshots_every_rank_is_intact_after_a_rollback() -> None:
     assert contents(state) == contents(straight)
 
 
+WRITES = {
+    "data": lambda p: p.data.add_(1),
+    "a view of data": lambda p: p.data.reshape(-1)[1:].fill_(7),
+    "detach": lambda p: p.detach().mul_(2),
+    "an older alias": lambda p, alias=[]: alias[0].add_(1) if alias else alias.append(p.data),
+    "assignment of data": lambda p: setattr(p, "data", p.data + 1),
+    "a vector": lambda p: nn.utils.vector_to_parameters(resilin.ones(p.numel()), [p]),
+    "no_grad": resilin.no_grad()(lambda p: p.add_(1)),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_a_parameter_written_past_autograd_is_not_intact(way: str) -> None:
+    state = make()
+    weight = next(state.model.parameters())
+    if way == "an older alias":
+        WRITES[way](weight)  # takes the alias; the next call writes through it
+    step(state)
+    version = weight._version
+    _ = weight.data.sum(), weight.detach().numpy()
+    assert state._intact(), "reading is not writing"
+    WRITES[way](weight)
+    assert not state._intact()
+    assert weight._version == version or way in ("detach", "no_grad"), "backward need not know"
+
+
+def test_writes_to_memory_that_a_parameter_was_given_are_noticed() -> None:
+    first, second = resilin.ones(3), resilin.ones(3)
+    module = nn.Linear(3, 1)
+    module.bias = nn.Parameter(first)
+    module.weight.data = second.reshape(1, 3)
+    state = State(model=module)
+    for memory in (first, second):
+        state.commit()
+        assert state._intact()
+        memory.add_(1)
+        assert not state._intact()
+
+
+def test_snapshots_bring_back_what_was_written_through_a_numpy_array() -> None:
+    state = make(snapshot=True)
+    step(state)
+    before = contents(state)
+    for param in state.model.parameters():
+        param.detach().numpy()[...] = 5
+    assert state._roll_back()
+    assert contents(state) == before
+
+
+@pytest.mark.parametrize("write", [lambda b: b.data.add_(1), lambda b: b.numpy().__iadd__(1), lambda b: b.add_(1)])
+def test_a_commit_holds_buffers_however_they_were_written(write: Any) -> None:
+    state = make()
+    buffer = state.model.get_submodule("1").running_mean
+    step(state)
+    write(buffer)
+    state.commit()
+    committed = buffer.tolist()
+    write(buffer)
+    assert state._roll_back()
+    assert buffer.tolist() == committed
+
+
 def test_a_rollback_can_be_repeated_and_leaves_the_commit_untouched() -> None:
     state = make(history={"losses": [1, 2]})
     step(state)
