@@ -5,8 +5,10 @@ Also measures a recovery: from the moment the agent hears of a death to the firs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,6 +34,7 @@ class Reporter:
     ) -> None:
         self._stream = stream or sys.stderr
         self._events = event_log.open("a", encoding="utf-8") if event_log is not None else None
+        self._lock = threading.Lock()  # the console's writers have events of their own
         self._quiet = quiet
         self._clock = clock
         self._death: float | None = None  # when the death under recovery was heard of
@@ -42,9 +45,10 @@ class Reporter:
 
     def close(self) -> None:
         """Close the event file."""
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(OSError):  # a full disk: `event` has said so
+                events.close()
 
     def line(self, text: str) -> None:
         """Say one line, unless quiet."""
@@ -65,11 +69,20 @@ class Reporter:
             print(f"  {line}", file=self._stream, flush=True)
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Append one JSON event; `mono` and `wall` are added."""
-        if self._events is not None:
-            body = {"event": name, "mono": self._clock.monotonic(), "wall": self._clock.wall(), **fields}
-            self._events.write(json.dumps(body) + "\n")
-            self._events.flush()
+        """Append one JSON event; `mono` and `wall` are added. A file that takes no more is noted once."""
+        body = {"event": name, "mono": self._clock.monotonic(), "wall": self._clock.wall(), **fields}
+        try:
+            with self._lock:
+                if self._events is not None:
+                    self._events.write(json.dumps(body) + "\n")
+                    self._events.flush()
+        except OSError as error:
+            self.close()
+            self.always(f"the event log is not written any more: {error.strerror or error}")
+
+    def terminal_lost(self, name: str, why: str) -> None:
+        """Standard output or error cannot be written any more; the job goes on without it. Any thread may call it."""
+        self.event("terminal_lost", stream=name, error=why)
 
     def death(self, failure: Failure, *, joined: bool = True, final: bool = False) -> None:
         """A worker of this node died. `joined`: it was a member. `final`: the closing report will say it."""

@@ -2,7 +2,8 @@
 
     nothing asked      inherited: the worker writes to the launcher's own streams, nothing in between
     redirect           the worker writes to its file, nothing in between
-    tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed)
+    tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed); a terminal that
+                       does not take them in time misses lines, the file never does
 
 Folders: `<base>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`; never deleted by a restart.
 """
@@ -12,16 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import string
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from resilin.elastic import failure
+from resilin.elastic.console import Console, Name, Sink
 from resilin.errors import UsageError
 
-Name = Literal["stdout", "stderr"]
 _BIT: dict[Name, int] = {"stdout": 1, "stderr": 2}
 
 
@@ -65,6 +65,8 @@ class Plan:
     tee: Choice = field(default_factory=Choice)
     shown_ranks: frozenset[int] | None = None
     """Local ranks whose output may reach the terminal; None: all."""
+    console: Console = field(default_factory=Console)
+    """The terminal; whoever made it closes it."""
     prefix: str = ""
     """Template for prefixes: ${role_name} ${local_rank} ${rank} ${hostname}; empty: torchrun's `[default0]:`."""
 
@@ -95,11 +97,15 @@ class Plan:
 class Pump:
     """Copies one pipe to a file and the terminal, line by line. Ends at end of file or `close()`."""
 
-    def __init__(self, file: BinaryIO, terminal: BinaryIO, prefix: Callable[[], str]) -> None:
+    def __init__(
+        self, file: BinaryIO, terminal: Sink, prefix: Callable[[], str], on_trouble: Callable[[str], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._file = file
         self._terminal = terminal
         self._prefix = prefix
+        self._on_trouble = on_trouble  # called once, when the file cannot be written
+        self._file_ok = True
         self._rest = b""
         self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_fd, False)
@@ -129,15 +135,23 @@ class Pump:
             if not data:
                 self._end()
                 return
-            self._file.write(data)
+            self._store(data)
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._show(lines)
 
+    def _store(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest and self._file_ok:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:  # a full disk ends the copy, not the job
+            self._file_ok = False
+            self._on_trouble(f"{self._file.name} is not written any more: {error.strerror}")
+
     def _show(self, lines: list[bytes]) -> None:
         if lines:
-            head = self._prefix().encode()
+            head = self._prefix().encode("utf-8", "backslashreplace")
             self._terminal.write(b"".join(head + line + b"\n" for line in lines))
-            self._terminal.flush()
 
     def _end(self) -> None:
         self._open = False
@@ -168,9 +182,9 @@ class WorkerStreams:
                 continue
             file = (folder / f"{name}.log").open("ab", buffering=0)
             if plan.on_terminal(local_rank, name):
-                terminal = getattr(sys, name).buffer
                 prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
-                self._pumps[name] = Pump(file, terminal, prefix)
+                trouble = lambda text: print(f"elastic-run: {text}", file=plan.console.text)  # noqa: E731 - as above
+                self._pumps[name] = Pump(file, plan.console.sink(name), prefix, trouble)
             else:
                 self._files[name] = file
 

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base import env, log
+from resilin.elastic import console
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
+from resilin.elastic.console import Console
 from resilin.elastic.reports import Reporter
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
@@ -30,15 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the process's own) and return the exit code."""
     args = arguments.parse(argv)
     try:
-        log.configure(arguments.log_level(args.verbose))
-        return launch(plan.make(args), quiet=args.quiet)
+        level = arguments.log_level(args.verbose)
+        return launch(plan.make(args), quiet=args.quiet, level=level)
     except ResilinError as error:
-        print(f"elastic-run: error: {error}", file=sys.stderr, flush=True)
+        console.say(f"elastic-run: error: {error}")
         return exit_codes.of(error)
 
 
-def launch(what: LaunchPlan, *, quiet: bool = False, reporter: Reporter | None = None) -> int:
-    """Carry out a plan; returns the exit code of `elastic-run`."""
+def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> int:
+    """Carry out a plan; returns the exit code of `elastic-run`. `level`: of the log."""
     with contextlib.ExitStack() as stack:
         base = _folder(what)
         # before threads and sockets are there; removes the temporary folder even when this process is killed
@@ -46,20 +48,28 @@ def launch(what: LaunchPlan, *, quiet: bool = False, reporter: Reporter | None =
         if not what.log_dir:
             stack.callback(shutil.rmtree, base, ignore_errors=True)  # should the spawner have been killed
         stack.callback(process.close)
-        if reporter is None:
-            reporter = Reporter(event_log=what.event_log, quiet=quiet)
+        terminal = Console(on_trouble=lambda name, why: reporter.terminal_lost(name, why))
+        reporter = Reporter(terminal.text, what.event_log, quiet=quiet)
         stack.callback(reporter.close)
+        stack.callback(terminal.close)
+        log.configure(level, stream=terminal.text)
         port = stack.enter_context(hosting.held_port(what.master_port))
         opened = hosting.open_store(what.meeting, what.job.secret)
         stack.callback(opened.close)
-        outcome = asyncio.run(_run(what, base, port, opened, process, reporter))
+        outcome = asyncio.run(_run(what, base, port, opened, process, reporter, terminal))
         opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
         _report(what, base, outcome, reporter)
         return outcome.code
 
 
 async def _run(
-    what: LaunchPlan, base: Path, port: int, opened: OpenStore, process: SpawnerProcess, reporter: Reporter
+    what: LaunchPlan,
+    base: Path,
+    port: int,
+    opened: OpenStore,
+    process: SpawnerProcess,
+    reporter: Reporter,
+    terminal: Console,
 ) -> Outcome:
     host = socket.gethostname()
     config = AgentConfig(
@@ -72,6 +82,7 @@ async def _run(
             redirects=what.redirects,
             tee=what.tee,
             shown_ranks=what.shown_ranks,
+            console=terminal,
             prefix=what.prefix,
         ),
         node_id=f"{host}-{os.getpid()}-{secrets.token_hex(3)}",

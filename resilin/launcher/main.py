@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from resilin._base import log
+from resilin.elastic import console
 from resilin.errors import ResilinError
 from resilin.launcher import arguments, doctor, exit_codes, status, store
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.configure(arguments.log_level())
         return int(_COMMANDS[args.command][0].run(args))
     except ResilinError as error:
-        print(f"resilin {args.command}: error: {error}", file=sys.stderr, flush=True)
+        console.say(f"resilin {args.command}: error: {error}")
         return exit_codes.of(error)
 
 

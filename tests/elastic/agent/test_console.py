@@ -1,0 +1,136 @@
+"""The terminal may pause or go away: the agent never waits for it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from launches import INPLACE, until
+
+from resilin.elastic.console import Sink
+from resilin.elastic.reports import Reporter
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    yield reader, writer
+    for fd in (reader, writer):
+        try:
+            os.close(fd)
+        except OSError:  # the test closed it
+            assert fd == reader
+
+
+def drain(reader):
+    parts = []
+    while True:
+        try:
+            part = os.read(reader, 1 << 16)
+        except BlockingIOError:
+            return b"".join(parts)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def test_a_reader_that_pauses_delays_nobody_and_gets_everything_that_fits(pipe):
+    reader, writer = pipe
+    sink = Sink("stdout", writer)
+    line = b"x" * 99 + b"\n"
+    for _ in range(2000):  # three times what the pipe holds
+        sink.write(line)
+    received = bytearray()
+    until(lambda: received.extend(drain(reader)) or len(received) == 2000 * 100)
+    sink.close()
+    assert bytes(received) == line * 2000
+
+
+def test_what_does_not_fit_is_dropped_and_counted(pipe):
+    reader, writer = pipe
+    sink = Sink("stdout", writer, limit_bytes=1000)
+    filler = b"y" * 99 + b"\n"
+    os.set_blocking(writer, False)
+    assert os.write(writer, b"y" * (1 << 20)) < 1 << 20, "the pipe is full"
+    for _ in range(25):  # ten fit
+        sink.write(filler)
+    drain(reader)
+    sink.close()
+    lines = drain(reader).decode().splitlines()
+    assert lines[-1] == "elastic-run: 15 lines were not shown here: the terminal did not take them in time"
+    assert len(lines) == 11
+
+
+def test_a_close_gives_up_on_a_reader_that_never_reads(pipe):
+    _, writer = pipe
+    sink = Sink("stdout", writer)
+    sink.write(b"z\n" * 100_000)
+    sink.close(timeout_s=0.05)
+    assert not [t for t in threading.enumerate() if t.name == "resilin-console-stdout"]
+
+
+def test_a_lost_terminal_is_noted_once_and_ignored(pipe):
+    reader, writer = pipe
+    os.close(reader)
+    notes = []
+    sink = Sink("stderr", writer, on_trouble=lambda name, why: notes.append((name, why)))
+    sink.write(b"one\n")
+    until(lambda: notes)
+    sink.write(b"two\n")
+    sink.close()
+    assert notes == [("stderr", "Broken pipe")]
+
+
+def test_a_full_disk_under_the_event_log_ends_the_log_and_nothing_else(capfd):
+    reporter = Reporter(sys.stderr, None)
+    reporter._events = open("/dev/full", "w")  # noqa: SIM115 - the reporter owns it
+    reporter.event("one")
+    reporter.event("two")
+    reporter.close()
+    assert capfd.readouterr().err.count("the event log is not written any more: No space left on device") == 1
+
+
+@pytest.mark.multiproc
+def test_training_goes_on_when_standard_error_is_closed(steps, tmp_path):
+    (steps / "die-5").write_text("1 SIGKILL")
+    reader, writer = os.pipe()
+    os.close(reader)  # before the first line is written
+    events = tmp_path / "events"
+    command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--standalone", "--nproc-per-node", "3"]
+    command += ["--max-restarts", "2", "--event-log", events, INPLACE, steps, "40"]
+    with subprocess.Popen(list(map(str, command)), stderr=writer, stdout=subprocess.DEVNULL) as process:
+        os.close(writer)
+        try:
+            assert process.wait(30) == 0
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+    assert events.read_text().count('"terminal_lost"') == 1
+    assert events.read_text().count('"recovered"') == 1
+
+
+@pytest.mark.multiproc
+def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path):
+    program = script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    os.write(1, b'x' * 300_000 + b'\\n')\n"
+        "    time.sleep(60)\n"
+        "raise SystemExit(3)\n"
+    )
+    reader, writer = os.pipe()  # nobody reads
+    command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--tee", "1", "--log-dir", tmp_path / "logs", program]
+    try:
+        with subprocess.Popen(list(map(str, command)), stdout=writer, stderr=subprocess.PIPE) as process:
+            os.close(writer)
+            _, err = process.communicate(timeout=20)
+    finally:
+        os.close(reader)
+    assert process.returncode == 1
+    assert b"exited with code 3" in err
+    (log,) = tmp_path.glob("logs/*/attempt_0/0/stdout.log")
+    assert log.stat().st_size in (0, 300_001), "a file never misses a part"
