@@ -25,7 +25,7 @@ from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Spare
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
-from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreTimeout
+from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreRefused, StoreTimeout
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
@@ -144,6 +144,12 @@ class Agent:
             self._stepping = False
 
     def _evaluate(self) -> None:
+        refusal = self._rendezvous.refusal
+        if refusal is not None:
+            text = f"gave up: the store refuses this node's calls, and would refuse them again ({refusal})"
+            code = 5 if isinstance(refusal, StoreRefused) else 3
+            self._end(Outcome(code=code, reason=text, failure=self._first_failure, error=refusal))
+            return
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         self._apply(view)

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 TAIL_LINES = 20
+# what goes into records, which a store takes up to about a megabyte of, for all workers of a node together
+MESSAGE_CHARS = 8_000
+TRACEBACK_CHARS = 24_000
+LINE_CHARS = 1_000
 _TAIL_BYTES = 16 << 10
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
@@ -47,7 +51,7 @@ class Failure:
     def how(self) -> str:
         """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
         if self.type:
-            first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+            first = shorten(self.message.strip().splitlines()[0], LINE_CHARS) if self.message.strip() else ""
             return f"raised {self.type}{': ' if first else ''}{first}"
         if self.code < 0:
             return f"killed by {signal_name(-self.code)}"
@@ -81,6 +85,14 @@ class Failure:
     def from_json(cls, body: Mapping[str, Any]) -> Failure:
         """The inverse of `to_json`."""
         return cls(**{**body, "log_tail": tuple(body.get("log_tail", ()))})
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` with its middle replaced by a note of how much was cut, when it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    return f"{text[:head]} [... {len(text) - limit} characters cut ...] {text[len(text) - limit + head :]}"
 
 
 def signal_name(number: int) -> str:

@@ -20,7 +20,7 @@ from resilin._base.threads import OwnedThread
 from resilin.elastic import records
 from resilin.elastic.membership import Seen, View
 from resilin.elastic.records import Closed, Generation, Node
-from resilin.errors import LeaseLost, StoreError
+from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreTimeout, UsageError
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
@@ -72,6 +72,7 @@ class Rendezvous:
         self._closing = threading.Event()
         self._thread: OwnedThread | None = None
         self.outage: Outage | None = None
+        self.refusal: ResilinError | None = None  # the store has answered, and would answer so again
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -96,7 +97,7 @@ class Rendezvous:
                 self._thread.join()
             if self._watch is not None:
                 self._watch.close()
-            if self.outage is not None:
+            if self.outage is not None or self.refusal is not None:
                 return  # our lease will run out
             nodes, _ = self._store.range(f"{self._prefix}nodes/")
             if all(kv.key == self._own_key for kv in nodes):
@@ -204,7 +205,10 @@ class Rendezvous:
                     break
                 except LeaseLost:
                     call = self._rejoin
-                except StoreError as error:
+                except (StoreError, UsageError) as error:
+                    if not _passes(error):
+                        self._refuse(error)
+                        return
                     self._set_outage(str(error))
                     self._closing.wait(RETRY_S)
 
@@ -216,6 +220,12 @@ class Rendezvous:
 
     def _probe(self) -> None:
         self._store.get(self._own_key)
+
+    def _refuse(self, error: ResilinError) -> None:
+        if not self._closing.is_set():
+            log.event(_log, 40, "the store refuses a call", error=str(error))
+            self.refusal = error
+            self._in_loop(self._on_view)
 
     def _set_outage(self, error: str | None) -> None:
         if (error is None) == (self.outage is None):
@@ -288,6 +298,11 @@ class Rendezvous:
     def _revision_of(self, key: str) -> int:
         entry = self._entries.get(key)
         return entry.mod_revision if entry is not None else -1
+
+
+def _passes(error: ResilinError) -> bool:
+    """Whether a call that failed so may succeed later: nobody answered, or a shared folder had trouble."""
+    return isinstance(error, (StoreTimeout, StoreAmbiguous)) or isinstance(error.__cause__, OSError)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

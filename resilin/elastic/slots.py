@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
-from resilin.elastic.failure import Failure
+from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Failure, shorten
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.streams import Plan, WorkerStreams
 from resilin.elastic.supervise import Command, Supervisor, Worker
@@ -210,11 +210,11 @@ class LocalSlot:
             generation=self.generation,
             code=worker.code,
             step=step if isinstance(step, int) else None,
-            at=str(told.get("at", self.at)),
-            type=str(told.get("type", "")),
-            message=str(told.get("message", "")),
-            traceback=str(told.get("traceback", "")),
-            log_tail=() if streams.stderr_shown else tail,
+            at=shorten(str(told.get("at", self.at)), LINE_CHARS),
+            type=shorten(str(told.get("type", "")), LINE_CHARS),
+            message=shorten(str(told.get("message", "")), MESSAGE_CHARS),
+            traceback=shorten(str(told.get("traceback", "")), TRACEBACK_CHARS),
+            log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
             shown=streams.stderr_shown,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),

@@ -40,6 +40,8 @@ def judge(code: str, details: str) -> Verdict:
     text = details.lower()
     if any(stale in text for stale in _STALE_TEXTS):
         return Verdict.STALE_TOKEN
+    if code == "RESOURCE_EXHAUSTED" and "too many requests" in text:  # etcd applies its log too slowly just now
+        return Verdict.UNSENT
     if code not in _TRANSIENT:
         return Verdict.FINAL
     if code == "UNAVAILABLE" and any(unsent in text for unsent in _UNSENT_TEXTS):

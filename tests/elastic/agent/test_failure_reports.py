@@ -41,6 +41,12 @@ def test_a_traceback_is_told_only_when_the_terminal_has_not_shown_it():
     assert failed(log_tail=("a", "b")).details()[1:] == ["  a", "  b"]
 
 
+def test_a_long_text_loses_its_middle_and_says_how_much():
+    assert failure.shorten("a" * 20 + "b" * 100 + "c" * 10, 30) == f"{'a' * 20} [... 100 characters cut ...] {'c' * 10}"
+    assert failure.shorten("short", 5) == "short"
+    assert len(failed(type="E", message="m" * 5000).sentence) < 1200
+
+
 def test_a_failure_survives_the_store():
     one = failed(log_tail=("a",), step=None)
     assert Failure.from_json(json.loads(json.dumps(one.to_json()))) == one

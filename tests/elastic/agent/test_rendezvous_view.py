@@ -7,7 +7,7 @@ import pytest
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
 from resilin.elastic.rendezvous import Options, Rendezvous
-from resilin.errors import RendezvousError
+from resilin.errors import RendezvousError, StoreError
 from resilin.store import MemoryStore
 
 
@@ -149,3 +149,30 @@ def test_records_survive_the_store():
     assert records.node("k", records.to_bytes(one)) == one
     assert records.generation("k", records.to_bytes(generation(3))) == generation(3)
     assert records.closed("k", records.to_bytes(Closed(outcome="failed", reason="x"))).reason == "x"
+
+
+def test_a_store_that_refuses_a_call_is_no_outage():
+    class Full(MemoryStore):
+        refused = 0
+
+        def put(self, key, value, lease=None):
+            if len(value) > 500:
+                self.refused += 1
+                raise StoreError("Put: trying to send a message larger than max (RESOURCE_EXHAUSTED)")
+            return super().put(key, value, lease)
+
+    async def scenario():
+        changed = asyncio.Event()
+        with Full() as store:
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            one.publish(node("a", failure={"message": "x" * 1000}))
+            while one.refusal is None:
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), 10)
+            assert one.outage is None
+            assert "larger than max" in str(one.refusal)
+            assert store.refused == 1
+            await asyncio.get_running_loop().run_in_executor(None, one.leave)
+
+    asyncio.run(scenario())

@@ -135,3 +135,21 @@ def test_a_name_can_be_used_again(launch, script, meeting):
     program = script("pass")
     assert launch("--nnodes", 1, *meeting, program).wait() == 0
     assert launch("--nnodes", 1, *meeting, program).wait() == 0
+
+
+def test_an_exception_with_a_huge_message_ends_every_node_with_its_report(launch, script, meeting):
+    program = script(
+        "import json, os, sys, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    text = 'ValueError: ' + 'x' * 6_000_000\n"
+        "    body = {'message': {'message': text, 'extraInfo': {'py_callstack': text}}}\n"
+        "    open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write(json.dumps(body))\n"
+        "    sys.exit(1)\n"
+        "time.sleep(60)\n"
+    )
+    nodes = [launch("--nnodes", 2, "--redirects", 3, *meeting, program) for _ in range(2)]
+    assert [one.wait() for one in nodes] == [1, 1]
+    for one in nodes:
+        assert "raised ValueError: xxx" in one.err
+        assert " characters cut ...]" in one.err
+        assert len(one.err) < 60_000
