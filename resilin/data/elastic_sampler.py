@@ -82,8 +82,9 @@ class ElasticSampler:
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
 
     Rules: a step is the next `batch_size` positions of the epoch's order. Of its n samples shard s of V owns those from
-    `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it, and a shard is empty only when the
-    ragged last step has fewer samples than shards.
+    `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it. A ragged last step that has fewer
+    than two samples for each shard fills only its first `n//2` shards, and the others are empty (with batches of
+    fewer than two samples a shard: the first n).
     Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`.
 
         sampler = ElasticSampler(len(data), batch_size=64, shards=8)
@@ -151,9 +152,11 @@ class ElasticSampler:
         """The step that starts at `position` of `epoch`: pure, whatever this sampler's own position is."""
         size = min(self.batch_size, self._end() - position)
         batch = self._order_of(epoch)[position : position + size]
+        least = max(1, min(2, self.batch_size // self.shards))  # a single sample has no batch statistics
+        filled = min(self.shards, max(1, size // least))
         shards = []
         for number in run_of(rank, world_size, self.shards):
-            indices = batch[number * size // self.shards : (number + 1) * size // self.shards]
+            indices = batch[min(number, filled) * size // filled : min(number + 1, filled) * size // filled]
             weight = len(indices) / size
             shards.append(
                 Shard(number=number, total=self.shards, epoch=epoch, step=step, indices=indices, weight=weight)

@@ -113,9 +113,19 @@ def test_a_ragged_batch_is_cut_in_shards_that_differ_by_one_sample_at_most():
     sampler = ElasticSampler(11, batch_size=8, shards=4, shuffle=False)
     full, ragged = sampler.steps()
     assert [shard.indices.tolist() for shard in full.shards] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert [shard.indices.tolist() for shard in ragged.shards] == [[], [8], [9], [10]]
-    assert [shard.weight for shard in ragged.shards] == [0, 1 / 3, 1 / 3, 1 / 3]
+    assert [shard.indices.tolist() for shard in ragged.shards] == [[8, 9, 10], [], [], []]
+    assert [shard.weight for shard in ragged.shards] == [1, 0, 0, 0]
     assert (ragged.size, ragged.position, ragged.step) == (3, 8, 1)
+
+
+def test_a_ragged_batch_gives_no_shard_a_single_sample_if_a_full_one_does_not() -> None:
+    for length in range(1, 40):
+        for plan in ElasticSampler(length, batch_size=12, shards=5).steps():
+            sizes = [len(shard) for shard in plan.shards]
+            assert sum(sizes) == plan.size
+            assert 1 not in sizes or plan.size == 1
+    one_each = ElasticSampler(7, batch_size=4, shards=4)
+    assert [[len(shard) for shard in plan.shards] for plan in one_each.steps()] == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
 def test_drop_last_leaves_the_ragged_step_out():

@@ -314,3 +314,11 @@ def test_what_is_computed_in_an_empty_shard_does_not_count() -> None:
         return model.module.weight.grad.numpy().copy()
 
     assert np.array_equal(run_ranks(1, step).results()[0], plain.weight.grad.numpy())
+
+
+def test_a_model_with_batch_norm_runs_in_an_empty_shard() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model(Tensor._wrap(np.zeros((0, 3), np.float32))).sum().backward()
+    assert np.array_equal(model[0].weight.grad.numpy(), np.zeros((4, 3)))
+    assert np.array_equal(model[1].running_var.numpy(), np.ones(4))
+    assert model[1].num_batches_tracked.item() == 1

@@ -211,7 +211,10 @@ def batch_norm(
     if not training:
         return _batch_norm_fixed(input, running_mean, running_var, weight, bias, eps)
     count = input._array.size // max(input._array.shape[1], 1)
-    if count <= 1:
+    if count == 0:  # nothing to normalize and no statistics: the graph stays, the running ones too
+        channels = np.zeros(input._array.shape[1], input._array.dtype)
+        return _batch_norm_fixed(input, Tensor._wrap(channels), Tensor._wrap(channels + 1), weight, bias, eps)
+    if count == 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
     stats: list[Any] = []
     out: Tensor = norm.batch_norm.call(input, weight, bias, eps, stats)
