@@ -21,10 +21,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
+	@echo "installing resilin and what it needs into $(VENV) (about a minute, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python  # not after `installed`: that would build the C++ twice
+	@echo "installing resilin, what it needs and the tools of its tests into $(VENV) (about two minutes, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
 	@touch $(VENV)/installed $@
 
@@ -41,6 +43,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/python scripts/check_floors.py
 
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
+	@echo "compiling the C++ extensions (seconds when little has changed)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	$(BIN)/python -c 'import resilin.core._native, resilin.dist._native'  # a failed build falls back silently
 
