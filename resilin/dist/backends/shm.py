@@ -4,6 +4,11 @@ A control segment (native/segment.hpp) holds one slot per rank. A call publishes
 INLINE_BYTES of data (one barrier and done) or where its tensors lie (arena, offset). After the barrier each rank works
 straight on the peers' memory; a second barrier says that nobody touches it any more.
 
+Once a call has failed on one rank, no rank starts another block in its memory: peers' memory is written in blocks of
+256 KiB, before each of which the abort word is read, and the failing rank waits up to 50 ms for blocks in flight before
+it raises. One case is left: a rank that is stopped (SIGSTOP, a debugger) in the middle of a block for longer than that
+writes the rest of this one block when it runs again.
+
 Tensors lie in `core.memory`'s arenas, whose descriptors go to each peer once, over its control socket. Memory from
 elsewhere is staged through an arena of the group.
 """
@@ -266,6 +271,14 @@ class ShmBackend:
             raise PeerLost(f"rank {rank} died or closed its connection", [rank])
         raise Aborted
 
+    def _write(
+        self, call: Call, code: int, op: ReduceOp, sources: list[Array], destinations: list[Array], count: int
+    ) -> None:
+        """`_reduce` into peers' memory: stops within one block once the group is aborted."""
+        status = self._native().write(code, int(op), sources, destinations, count)
+        if status:
+            self._raise(call, status)
+
     # --- collectives ---
 
     def barrier(self, call: Call) -> None:
@@ -308,7 +321,8 @@ class ShmBackend:
         buffers = [views[0] for views in self._meet(call, descriptor, [work])]
         cut = schedules.bounds(array.size, self._size)
         mine = slice(cut[self._rank] * array.itemsize, cut[self._rank + 1] * array.itemsize)
-        _reduce(code, op, [b[mine] for b in buffers], [buffers[root][mine]], cut[self._rank + 1] - cut[self._rank])
+        count = cut[self._rank + 1] - cut[self._rank]
+        self._write(call, code, op, [b[mine] for b in buffers], [buffers[root][mine]], count)
         self._barrier(call)
         if copied and self._rank == root:
             np.copyto(array, work)
@@ -410,7 +424,8 @@ class ShmBackend:
         share = slice(cut[self._rank], cut[self._rank + 1])
         typed = [[view.view(output.dtype)[share] for view in views] for views in buffers]
         outputs = [views[-1] for views in typed]
-        _join(_by_node([views[:-1] for views in typed], plan), plan, outputs)
+        last = _join(_by_node([views[:-1] for views in typed], plan), plan)
+        self._write(call, DTYPE_CODES[output.dtype], ReduceOp.SUM, last, outputs, outputs[0].size)
         self._barrier(call)
         if copied:
             np.copyto(output, published[-1])
@@ -429,7 +444,8 @@ class ShmBackend:
     def _stop(self, code: int, rank: int) -> None:
         segment = self._segment
         if segment is not None:
-            segment.abort(code, rank)
+            dead = self._members.index(rank) if code == _LOST and rank in self._members else -1
+            segment.abort(code, rank, dead)
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -463,15 +479,14 @@ def _reduce(code: int, op: ReduceOp, sources: list[Array], destinations: list[Ar
         loader.native.reduce(code, int(op), sources, destinations, count)
 
 
-def _join(values: dict[Subtree, Array], plan: Plan, outputs: list[Array]) -> None:
-    """Sum along the tree into all of `outputs`; the last sum writes them directly."""
-    code, count = DTYPE_CODES[outputs[0].dtype], outputs[0].size
+def _join(values: dict[Subtree, Array], plan: Plan) -> list[Array]:
+    """Sum along the tree up to the root's children; their sum (or the root itself, when it is a leaf) is the result."""
     for node, left, right in plan.joins[:-1]:
-        total = np.empty_like(outputs[0])
-        _reduce(code, ReduceOp.SUM, [values.pop(left), values.pop(right)], [total], count)
+        first = values.pop(left)
+        total = np.empty_like(first)
+        _reduce(DTYPE_CODES[total.dtype], ReduceOp.SUM, [first, values.pop(right)], [total], total.size)
         values[node] = total
-    last = [values[child] for child in plan.joins[-1][1:]] if plan.joins else [values[plan.root]]
-    _reduce(code, ReduceOp.SUM, last, outputs, count)
+    return [values[child] for child in plan.joins[-1][1:]] if plan.joins else [values[plan.root]]
 
 
 def _rows(payload: Array, like: Array, count: int) -> list[Array]:

@@ -67,27 +67,47 @@ nb::object view(char *at, size_t size, bool writable) {
     return nb::steal(memory);
 }
 
-// sources and destinations: contiguous arrays that hold `count` elements of the dtype each
-void reduce_arrays(int dtype, int op, nb::list sources, nb::list destinations, size_t count) {
-    const auto bytes = static_cast<npy_intp>(count * item_size(dtype));
+// Arrays as the reductions take them: contiguous, `count` elements of the dtype each.
+struct Operands {
     const char *srcs[MAX_RANKS];
     char *dsts[MAX_RANKS];
-    const size_t n_srcs = sources.size(), n_dsts = destinations.size();
-    if (n_srcs < 1 || n_srcs > MAX_RANKS || n_dsts > MAX_RANKS) throw nb::value_error("1 to 256 arrays");
-    for (size_t i = 0; i < n_srcs; i++) {
-        if (PyArray_NBYTES(as_array(sources[i])) != bytes) throw nb::value_error("sources differ in size");
-        srcs[i] = PyArray_BYTES(as_array(sources[i]));
+    int n_srcs, n_dsts;
+
+    Operands(int dtype, nb::list sources, nb::list destinations, size_t count) {
+        const auto bytes = static_cast<npy_intp>(count * item_size(dtype));
+        if (sources.size() < 1 || sources.size() > MAX_RANKS || destinations.size() > MAX_RANKS) throw nb::value_error("1 to 256 arrays");
+        n_srcs = static_cast<int>(sources.size());
+        n_dsts = static_cast<int>(destinations.size());
+        for (int i = 0; i < n_srcs; i++) {
+            if (PyArray_NBYTES(as_array(sources[i])) != bytes) throw nb::value_error("sources differ in size");
+            srcs[i] = PyArray_BYTES(as_array(sources[i]));
+        }
+        for (int i = 0; i < n_dsts; i++) {
+            if (PyArray_NBYTES(as_array(destinations[i])) != bytes) throw nb::value_error("destinations differ in size");
+            dsts[i] = PyArray_BYTES(as_array(destinations[i]));
+        }
     }
-    for (size_t i = 0; i < n_dsts; i++) {
-        if (PyArray_NBYTES(as_array(destinations[i])) != bytes) throw nb::value_error("destinations differ in size");
-        dsts[i] = PyArray_BYTES(as_array(destinations[i]));
-    }
+};
+
+void reduce_arrays(int dtype, int op, nb::list sources, nb::list destinations, size_t count) {
+    const Operands x(dtype, sources, destinations, count);
     bool known;
     {
         nb::gil_scoped_release release;
-        known = reduce(dtype, static_cast<Op>(op), srcs, static_cast<int>(n_srcs), dsts, static_cast<int>(n_dsts), count);
+        known = reduce(dtype, static_cast<Op>(op), x.srcs, x.n_srcs, x.dsts, x.n_dsts, count);
     }
     if (!known) throw nb::value_error("this reduction is not defined for this dtype");
+}
+
+int write_arrays(Segment &self, int dtype, int op, nb::list sources, nb::list destinations, size_t count) {
+    const Operands x(dtype, sources, destinations, count);
+    Status status;
+    {
+        nb::gil_scoped_release release;
+        status = self.write(dtype, static_cast<Op>(op), x.srcs, x.n_srcs, x.dsts, x.n_dsts, count);
+    }
+    if (status == MISMATCH) throw nb::value_error("this reduction is not defined for this dtype");
+    return status;
 }
 
 } // namespace
@@ -105,6 +125,7 @@ NB_MODULE(_native, m) {
         .def("exchange", &exchange)
         .def("all_reduce", &all_reduce)
         .def("resume", [](Segment &s, double deadline, double spin_s) -> int { return s.resume(deadline, spin_s); }, Release())
+        .def("write", &write_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"))
         .def("payload", [](Segment &s, int rank, size_t size) {
             return view(const_cast<char *>(s.side(rank).payload), size <= INLINE_BYTES ? size : INLINE_BYTES, false);
         })
@@ -115,7 +136,7 @@ NB_MODULE(_native, m) {
         .def("missing", &Segment::missing)
         .def("late", &Segment::late)
         .def("aborted", &Segment::aborted)
-        .def("abort", &Segment::abort)
+        .def("abort", &Segment::abort, nb::arg("code"), nb::arg("rank"), nb::arg("dead") = -1)
         .def("close", &Segment::close)
         .def("add_arena", &Segment::add_arena, nb::arg("rank"), nb::arg("id"), nb::arg("fd"), nb::arg("size"), Release())
         .def("view", [](Segment &s, int rank, uint64_t id, uint64_t offset, size_t size) {

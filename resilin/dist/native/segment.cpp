@@ -89,16 +89,33 @@ void Segment::wake() {
         syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Segment::abort(uint32_t code, int rank) {
+void Segment::abort(uint32_t code, int rank, int dead) {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!header_) return;
+    if (dead >= 0 && dead < ranks_) slots_[dead].touching.store(0, std::memory_order_seq_cst);
     uint64_t none = 0;
     header_->abort.compare_exchange_strong(none, uint64_t{code} << 32 | static_cast<uint32_t>(rank + 1));
     header_->event.fetch_add(1, std::memory_order_seq_cst);
     syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-Status Segment::barrier(double deadline, double spin_s) {
+// The last step of every call that failed: see the class.
+Status Segment::settle(Status status) {
+    if (status != ABORTED && status != TIMEOUT) return status;
+    if (status == TIMEOUT) abort(STOPPED, rank_, -1);
+    const double until = now() + SETTLE_S;
+    for (int r = 0; r < ranks_; r++) {
+        while (slots_[r].touching.load(std::memory_order_seq_cst) != 0 && now() < until) {
+            const timespec moment{0, 50'000};
+            nanosleep(&moment, nullptr);
+        }
+    }
+    return status;
+}
+
+Status Segment::barrier(double deadline, double spin_s) { return settle(enter(deadline, spin_s)); }
+
+Status Segment::enter(double deadline, double spin_s) {
     if (aborted()) return ABORTED; // a rank that aborts in a barrier has arrived: it must not complete it for others
     const uint64_t number = ++count_;
     slots_[rank_].arrived.store(number, std::memory_order_release);
@@ -164,11 +181,15 @@ bool Segment::same_descriptors() {
 }
 
 Status Segment::exchange(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
+    return settle(meet(mine, payload, size, deadline, spin_s));
+}
+
+Status Segment::meet(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
     round_++;
     Side &side = slots_[rank_].side[round_ & 1];
     side.descriptor = mine;
     std::memcpy(side.payload, payload, size);
-    const Status met = barrier(deadline, spin_s);
+    const Status met = enter(deadline, spin_s);
     if (met != OK) return met;
     return same_descriptors() ? OK : MISMATCH;
 }
@@ -209,9 +230,30 @@ Status Segment::reduce_shared(double deadline, double spin_s) {
     if (stop > pending_.count) stop = pending_.count;
     if (start < stop) {
         for (int r = 0; r < ranks_; r++) at[r] += start * item;
-        reduce(pending_.dtype, pending_.op, at, ranks_, at, ranks_, stop - start);
+        const Status written = write(pending_.dtype, pending_.op, at, ranks_, at, ranks_, stop - start);
+        if (written != OK) return written;
     }
     return barrier(deadline, spin_s);
+}
+
+// `touching` is set before the abort word is read, and a rank that leaves sets the word before it reads `touching`: one
+// of the two sees the other, in the single order of sequentially consistent accesses.
+Status Segment::write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count) {
+    const size_t item = item_size(dtype), step = GUARD_BYTES / std::max<size_t>(item, 1);
+    std::atomic<uint32_t> &touching = slots_[rank_].touching;
+    const char *from[MAX_RANKS];
+    char *to[MAX_RANKS];
+    for (size_t at = 0; at < count; at += step) {
+        for (int s = 0; s < n_srcs; s++) from[s] = srcs[s] + at * item;
+        for (int d = 0; d < n_dsts; d++) to[d] = dsts[d] + at * item;
+        touching.store(1, std::memory_order_seq_cst);
+        const bool stop = header_->abort.load(std::memory_order_seq_cst) != 0;
+        const bool known = stop || reduce(dtype, op, from, n_srcs, to, n_dsts, std::min(step, count - at));
+        touching.store(0, std::memory_order_release);
+        if (stop) return settle(ABORTED);
+        if (!known) return MISMATCH;
+    }
+    return OK;
 }
 
 std::vector<int> Segment::late() const {

@@ -17,6 +17,8 @@ namespace resilin::dist {
 
 constexpr size_t INLINE_BYTES = 4096; // payloads up to this travel in the slot: one barrier instead of two
 constexpr size_t DESCRIPTOR_BYTES = 80;
+constexpr size_t GUARD_BYTES = 256 << 10; // peers' memory is written in blocks of this size, the abort word read before each
+constexpr double SETTLE_S = 0.05;         // how long a rank that leaves a failed call waits for blocks in flight
 
 // as message.py packs it: sequence, kind, dtype, op, number of dimensions, root, shape
 struct Descriptor {
@@ -36,7 +38,8 @@ struct Side {
 };
 
 struct alignas(64) Slot {
-    std::atomic<uint64_t> arrived; // number of the last barrier this rank entered
+    std::atomic<uint64_t> arrived;  // number of the last barrier this rank entered
+    std::atomic<uint32_t> touching; // 1 while this rank writes a block into peers' memory
     alignas(64) Side side[2];
 };
 
@@ -50,8 +53,14 @@ struct Header {
 };
 
 enum Status : int { OK, ABORTED, TIMEOUT, MISMATCH, MISSING };
+constexpr uint32_t STOPPED = 2; // cause in the abort word: a rank of this host gave up (shm.py names the others)
 
 // One rank's end. Collective calls come from one thread at a time; `abort` and `add_arena` from any.
+//
+// A call that returns ABORTED or TIMEOUT has set the abort word, after which no rank starts another block in anybody's
+// memory, and has waited until no rank is inside one, at most SETTLE_S. What is left: a rank that is stopped (a signal,
+// a debugger) or starved in the middle of a block for longer than that still writes the rest of this block, at most
+// GUARD_BYTES of what it was reducing, when it runs again. A dead rank writes nothing and is not waited for.
 class Segment {
   public:
     // maps `fd` (stays the caller's); `create` initialises it for `ranks` ranks
@@ -69,13 +78,15 @@ class Segment {
     // the peers have been sent. MISSING: an arena of a peer has not arrived yet; `resume` after it has.
     Status all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s);
     Status resume(double deadline, double spin_s);
+    // reduce `count` elements per array into memory of peers; OK, ABORTED (partly done), MISMATCH: not defined
+    Status write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count);
 
     const Side &side(int rank) const { return slots_[rank].side[round_ & 1]; }
     int mismatched() const { return mismatched_; }            // after MISMATCH: a rank that differs from rank 0
     std::pair<int, uint64_t> missing() const { return missing_; } // after MISSING: rank and arena
     std::vector<int> late() const;                            // ranks that have not entered the current barrier
     uint64_t aborted() const { return header_->abort.load(std::memory_order_acquire); } // 0, or as in Header
-    void abort(uint32_t code, int rank);
+    void abort(uint32_t code, int rank, int dead); // `rank`: whom to blame; `dead`: this slot's rank writes no more, or -1
 
     // map a peer's arena of `size` bytes behind `fd` (stays the caller's); false when the file is shorter
     bool add_arena(int rank, uint64_t id, int fd, size_t size);
@@ -86,6 +97,9 @@ class Segment {
     void close();
 
   private:
+    Status meet(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s);
+    Status enter(double deadline, double spin_s);
+    Status settle(Status status);
     Status wait(uint64_t number, double deadline, double spin_s);
     bool spin(uint64_t number, double longest_s);
     void wake();
