@@ -30,6 +30,7 @@ from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
 QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
+MISSED_SETTLE_S = 0.5  # ranks that wait for the same one give up within this of one another
 
 
 @dataclass
@@ -42,6 +43,7 @@ class _Told:
     waiting_since: float | None = None
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
+    missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
 
 
 class Agent:
@@ -167,7 +169,7 @@ class Agent:
             self._lead(view, situation)
         self._send_worlds(view)
         self._fill(view)
-        self._arm(situation)
+        self._arm(situation, self._kill_unresponsive(view))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -180,13 +182,13 @@ class Agent:
         elif situation.action == "succeed":
             self._rendezvous.close_job(Closed(outcome="succeeded", reason=situation.reason))
 
-    def _arm(self, situation: Situation) -> None:
+    def _arm(self, situation: Situation, look_again: float | None) -> None:
         """Come back when time alone changes the situation; give up when too few nodes come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now = self._clock.monotonic()
-        until = situation.until
+        until = min((at for at in (situation.until, look_again) if at is not None), default=None)
         patience = self._patience(situation, now)
         if patience is not None:
             end, outcome = patience
@@ -307,6 +309,22 @@ class Agent:
                 self._told.lost.add((current.number, node))
                 self._reporter.lost([m.rank for m in gone if m.node == node], node)
 
+    def _kill_unresponsive(self, view: View) -> float | None:
+        """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there."""
+        chosen = membership.unresponsive(view)
+        if not chosen:
+            self._told.missed_since = None
+            return None
+        now = self._clock.monotonic()
+        if self._told.missed_since is None:
+            self._told.missed_since = now
+        if now < self._told.missed_since + MISSED_SETTLE_S:
+            return self._told.missed_since + MISSED_SETTLE_S
+        for member in chosen:
+            if member.node == self._config.node_id:
+                self._slots[member.slot].kill_unresponsive(membership.complaint(view, member))
+        return None
+
     def _abort(self, slot: LocalSlot, generation: int, reason: str, ranks: tuple[int, ...]) -> None:
         slot.aborted = generation
         slot.send(control.Abort(generation=generation, reason=reason, ranks=ranks))
@@ -351,7 +369,7 @@ class Agent:
             self._reporter.committed(message.generation, message.step)
             if message.generation == self._told.applied:
                 self._keep_spare()
-        elif isinstance(message, control.Hello):
+        elif isinstance(message, control.Hello | control.Stuck):
             self._step()
         elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:
             slot.state, slot.done_in = "done", message.generation

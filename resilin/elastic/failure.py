@@ -43,6 +43,8 @@ class Failure:
     """Last lines it wrote, when they were not shown on the terminal."""
     shown: bool = False
     """Whether its standard error went to the terminal."""
+    unanswered: str = ""
+    """Others waited for it in vain until it was killed: what their error said."""
     log_dir: str = ""
     wall: float = 0.0
     """Seconds since the epoch; for people."""
@@ -50,6 +52,8 @@ class Failure:
     @property
     def how(self) -> str:
         """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
+        if self.unanswered:
+            return f"did not answer and was killed ({self.unanswered})"
         if self.type:
             first = shorten(self.message.strip().splitlines()[0], LINE_CHARS) if self.message.strip() else ""
             return f"raised {self.type}{': ' if first else ''}{first}"

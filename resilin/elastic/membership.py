@@ -11,6 +11,7 @@ on its own view to know whether its workers must stop; only the leader's `decide
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -142,6 +143,34 @@ def may_replace(view: View, config: Config, uncounted: int = 0) -> bool:
         return False
     failed = sum(fate(view, member) == "failed" for member in view.generation.members)
     return view.generation.restarts_used + failed + uncounted <= config.max_restarts
+
+
+def unresponsive(view: View) -> tuple[GenerationMember, ...]:
+    """Members to be killed, because others of the generation waited for them in vain as long as their group allows.
+
+    A member that reports others is alive and answers, so those that are named and silent come first, and of these the
+    ones named by most. Where all that are named have reported (each side waited for the other), one is chosen: named by
+    most, and of the highest rank. So somebody is always left, and every node chooses the same.
+    """
+    current = view.generation
+    if current is None:
+        return ()
+    alive = {m.rank: m for m in current.members if fate(view, m) in ("unstarted", "running", "ready", "done")}
+    reports = {rank: slot.missed for rank, m in alive.items() if (slot := _slot(view, m)).missed_in == current.number}
+    named = Counter(rank for teller, missed in reports.items() for rank in set(missed) - {teller} if rank in alive)
+    silent = {rank: count for rank, count in named.items() if rank not in reports}
+    candidates = silent or named
+    chosen = [rank for rank in sorted(candidates) if candidates[rank] == max(candidates.values())]
+    return tuple(alive[rank] for rank in (chosen if silent else chosen[-1:]))
+
+
+def complaint(view: View, member: GenerationMember) -> str:
+    """What the error of the lowest rank that waited for `member` in vain said."""
+    current = view.generation
+    members = current.members if current is not None else ()
+    slots = [_slot(view, m) for m in members if view.node(m.node) is not None]
+    told = [slot for slot in slots if current is not None and slot.missed_in == current.number]
+    return next((slot.missed_at for slot in told if member.rank in slot.missed), "")
 
 
 # ------------------------------------------------------------------------------------------- in place

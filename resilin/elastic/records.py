@@ -30,8 +30,16 @@ class Slot:
     pid: int = 0
     fault: Literal["", "own", "external"] = ""
     """How the last failed process ended: by its own doing (exception, exit status, SIGSEGV) or killed from outside."""
+    limit: int = 0
+    """The size of the largest world its program has work for; 0: any."""
     done_in: int = 0
     """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
+    missed: tuple[int, ...] = ()
+    """Ranks that this worker waited for in vain, as long as its group allows."""
+    missed_in: int = 0
+    """The generation these ranks are of."""
+    missed_at: str = ""
+    """What the wait's error said."""
 
     @property
     def alive(self) -> bool:
@@ -91,6 +99,8 @@ class Closed:
     outcome: Literal["succeeded", "failed"]
     reason: str
     failure: Mapping[str, Any] | None = None
+    code: int = 1
+    """The exit code of all nodes, when it failed."""
 
 
 def to_bytes(record: Node | Generation | Closed) -> bytes:
@@ -102,9 +112,9 @@ def node(key: str, value: bytes) -> Node:
     """The inverse of `to_bytes`; RendezvousError names `key` when the value is no such record."""
     body = _load(key, value)
     try:
-        body["slots"] = tuple(Slot(**slot) for slot in body["slots"])
+        body["slots"] = tuple(Slot(**{**slot, "missed": tuple(slot.get("missed", ()))}) for slot in body["slots"])
         return Node(**body)
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise _bad(key, value) from error
 
 

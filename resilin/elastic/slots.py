@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,13 @@ class LocalSlot:
         self.sent = 0  # number of the last world sent
         self.aborted = 0  # number of the last generation aborted
         self.done_in = 0  # number of the generation it said it is done in
+        self.limit = 0  # the size of the largest world its program has work for; 0: any
+        self.standing_by = False  # it was told that there is no place for it now
+        self.leaves = ""  # why it ends before the others, when it was asked to
+        self.missed: tuple[int, ...] = ()  # ranks it waited for in vain
+        self.missed_in = 0  # number of the generation these are of
+        self.missed_at = ""  # what its error said
+        self.unanswered = ""  # it is being killed because others waited for it in vain: what their error said
         self.step: int | None = None
         self.at = ""
         self.report: Mapping[str, Any] = {}
@@ -89,7 +97,11 @@ class LocalSlot:
             endpoint=self.endpoint,
             pid=self.worker.pid if self.worker is not None and self.worker.alive else 0,
             fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
+            limit=self.limit,
             done_in=self.done_in,
+            missed=self.missed,
+            missed_in=self.missed_in,
+            missed_at=self.missed_at,
         )
 
     # --------------------------------------------------------------------------------------- starting
@@ -158,10 +170,15 @@ class LocalSlot:
             self.step, self.at = message.step, message.at
         elif isinstance(message, control.Committed):
             self.step, self.at = message.step + 1, ""
+        elif isinstance(message, control.Left):
+            self.leaves = message.reason
         elif isinstance(message, control.Failed):
             self.report = message.report
+        elif isinstance(message, control.Stuck) and not self.unanswered:
+            self.missed, self.missed_in = message.ranks, message.generation
+            self.missed_at = shorten(message.reason, LINE_CHARS)
         elif isinstance(message, control.Hello):
-            self.endpoint = message.endpoint
+            self.endpoint, self.limit = message.endpoint, message.limit
             self.state = "ready"
             if self.streams is not None:
                 self.streams.started()
@@ -171,6 +188,12 @@ class LocalSlot:
         """Send to the process, if there is one."""
         if self.worker is not None and self.worker.alive:
             self.worker.send(message)
+
+    def kill_unresponsive(self, complaint: str) -> None:
+        """Kill the process: others waited for it in vain, and `complaint` is what their error said."""
+        if self.worker is not None and self.worker.alive and not self.unanswered:
+            self.unanswered = complaint or "others waited for it in vain"
+            self.worker.kill(signal.SIGKILL)
 
     # ----------------------------------------------------------------------------------------- ending
 
@@ -216,6 +239,7 @@ class LocalSlot:
             traceback=shorten(str(told.get("traceback", "")), TRACEBACK_CHARS),
             log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
             shown=streams.stderr_shown,
+            unanswered=self.unanswered,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),
         )

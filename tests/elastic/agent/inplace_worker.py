@@ -6,6 +6,7 @@ Every rank commits the same steps in lockstep: rank r of generation g writes FOL
 It ends after STEPS, but not before the world has SIZE workers, and not while FOLDER holds an order or a file `hold`.
 An order is a file FOLDER/die-<step> with the words RANK HOW [GENERATION]: at that step or later, and in that generation
 or later, that rank ends itself, by a signal of that name or an exception (`raise`). Each order is carried out once.
+Whoever waits for others for more than PATIENCE_S seconds (environment) says that it is stuck.
 """
 
 import os
@@ -67,8 +68,13 @@ def die_if_told(folder: pathlib.Path, step: int, world: control.World) -> None:
 def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.World) -> bool:
     """Wait until every rank of `world` has left `mark`; False when the generation ended meanwhile."""
     (folder / f"{world.number}-{mark}-{world.rank}").touch()
-    while not all((folder / f"{world.number}-{mark}-{rank}").exists() for rank in range(world.world_size)):
+    given_up = time.monotonic() + float(os.environ.get("PATIENCE_S", "1000"))
+    while late := [r for r in range(world.world_size) if not (folder / f"{world.number}-{mark}-{r}").exists()]:
         session.listen(0.001)
+        if time.monotonic() > given_up and session.aborted < world.number:
+            reason = f"all_reduce: rank {late[0]} did not answer"
+            session.say(control.Stuck(generation=world.number, ranks=tuple(late), reason=reason))
+            given_up += 1000
         if session.aborted >= world.number:
             return False
     return True

@@ -4,6 +4,7 @@
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
     hello PLACE...                   die PLACE own|external               replace PLACE
     done PLACE...                    exit PLACE         stop NODE...
+    missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
 
 A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
 workers of a restart run. Places in the output are node/slot#incarnation.
@@ -30,8 +31,8 @@ class Script:
 
     def do(self, line: str) -> list[str]:
         command, *words = line.split()
-        getattr(self, f"_{command}")(*words)
-        return self.settle() if command != "job" else []
+        told = getattr(self, f"_{command}")(*words)
+        return [*(told or ()), *self.settle()] if command != "job" else []
 
     def settle(self) -> list[str]:
         """Decide until nothing more is decided."""
@@ -95,6 +96,18 @@ class Script:
     def _done(self, *places: str) -> None:
         for node, slot in self._places(places):
             self._set(node, replace(slot, state="done"))
+
+    def _missed(self, place: str, *ranks: str) -> None:
+        assert self.view.generation is not None
+        for node, slot in self._places((place,)):
+            named = tuple(int(rank) for rank in ranks)
+            self._set(node, replace(slot, missed=named, missed_in=self.view.generation.number, missed_at="all_reduce"))
+
+    def _unresponsive(self) -> list[str]:
+        chosen = membership.unresponsive(self.view)
+        for member in chosen:
+            self._die(f"{member.node}/{member.slot}", "external")
+        return [f"kill {' '.join(str(m.rank) for m in chosen) or 'nobody'}"]
 
     def _exit(self, *places: str) -> None:
         for node, slot in self._places(places):

@@ -98,3 +98,26 @@ def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, 
     (steps / "hold").unlink()
     assert run.wait() == 0
     assert "generation 3" not in run.err
+
+
+def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):
+    (steps / "die-10").write_text("1 SIGSTOP")
+    size = "--standalone", "--nproc-per-node", 3, "--max-restarts", 1
+    run = launch(*size, *command(steps, 40, size=3), PATIENCE_S="0.3")
+    assert run.wait() == 0
+    told = [line.removeprefix("elastic-run: ") for line in run.err.splitlines()]
+    assert told[0].startswith("worker died: rank 1 (pid ")
+    assert told[0].endswith("did not answer and was killed (all_reduce: rank 1 did not answer) at step 10")
+    assert told[1] == "generation 2: 2 workers (was 3), rank 0 goes on, rank 2 goes on as rank 1"
+    assert told[2].startswith("recovered in ")
+    assert told[3] == "generation 3: 3 workers, replacement joined as rank 2"
+
+
+def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launch, steps, free_port):
+    (steps / "die-10").write_text("1 SIGSTOP")
+    place = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--max-restarts", 1
+    runs = [launch(*place, *command(steps, 40, size=2), PATIENCE_S="0.3") for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    told = [run.err for run in runs]
+    assert sum("did not answer and was killed (all_reduce: rank 1 did not answer)" in text for text in told) == 1
+    assert any("generation 2: 1 worker (was 2), rank 0 goes on" in text for text in told)
