@@ -43,6 +43,7 @@ class _Told:
     waiting_since: float | None = None
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
+    stateful: bool = False  # a worker committed a step: the next generation takes the state over from somebody
     missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
 
 
@@ -234,7 +235,7 @@ class Agent:
         self._again = True
         log.stamp(generation=new.number)
         mine = [member for member in new.members if member.node == self._config.node_id]
-        self._reporter.generation(new)
+        self._reporter.generation(new, stateful=self._told.stateful)
         if new.kind == "restart":
             self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
         for member in mine:
@@ -365,6 +366,7 @@ class Agent:
         if isinstance(message, control.Progress):
             self._reporter.progress(message.generation)
         elif isinstance(message, control.Committed):
+            self._told.stateful = True
             self._told.last_commit = self._clock.monotonic()
             self._reporter.committed(message.generation, message.step)
             if message.generation == self._told.applied:

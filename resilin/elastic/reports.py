@@ -18,6 +18,10 @@ from resilin.elastic.config import Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation
 
+_NOTHING_LEFT = (
+    "; no worker is left that holds the state: the program starts again from its beginning or its own checkpoint"
+)
+
 
 class Reporter:
     """Writes lines to `stream` and events to `event_log` (a file that gets one JSON object per line).
@@ -105,8 +109,8 @@ class Reporter:
         self.line(f"node {node} is gone, and with it rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}")
         self.event("lost", node=node, ranks=ranks)
 
-    def generation(self, new: Generation) -> None:
-        """A generation was applied on this node."""
+    def generation(self, new: Generation, *, stateful: bool = False) -> None:
+        """A generation was applied on this node. `stateful`: workers of the one before it held state to hand over."""
         previous, self._previous = self._previous, new
         if self._death is not None and self._agreed is None:
             self._agreed, self._sought = self._clock.monotonic(), new.number
@@ -121,7 +125,8 @@ class Reporter:
             reason=new.reason,
         )
         if previous is not None:
-            self.line(f"generation {new.number}: {_describe(previous, new)}")
+            lost = stateful and not _stay(previous, new)
+            self.line(f"generation {new.number}: {_describe(previous, new)}{_NOTHING_LEFT if lost else ''}")
 
     def progress(self, generation: int) -> None:
         """A worker of this node works on a step of `generation`."""
@@ -145,6 +150,12 @@ class Reporter:
             rewire_ms=((resumed or now) - agreed) * 1e3,
             first_step_ms=(now - resumed) * 1e3 if resumed is not None else None,
         )
+
+
+def _stay(old: Generation, new: Generation) -> bool:
+    """Whether a process is a member of both."""
+    before = {(m.node, m.slot, m.incarnation) for m in old.members}
+    return any((m.node, m.slot, m.incarnation) in before for m in new.members)
 
 
 def _describe(old: Generation, new: Generation) -> str:

@@ -120,4 +120,15 @@ def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launc
     assert [run.wait() for run in runs] == [0, 0]
     told = [run.err for run in runs]
     assert sum("did not answer and was killed (all_reduce: rank 1 did not answer)" in text for text in told) == 1
-    assert any("generation 2: 1 worker (was 2), rank 0 goes on" in text for text in told)
+    assert all("generation 2: " in text and "started again" not in text for text in told)
+
+
+def test_it_is_said_when_nobody_is_left_who_holds_the_state(launch, steps):
+    (steps / "die-10").write_text("0 SIGKILL")
+    run = launch("--standalone", "--nproc-per-node", 1, "--max-restarts", 1, *command(steps, 20))
+    assert run.wait() == 0
+    told = [line for line in run.err.splitlines() if "generation 2" in line]
+    assert told == [
+        "elastic-run: generation 2: 1 worker, all started again (rank 0 failed; 1 restarts used); no worker is left "
+        "that holds the state: the program starts again from its beginning or its own checkpoint"
+    ]
