@@ -53,8 +53,11 @@ def parser() -> argparse.ArgumentParser:
     _add_rendezvous(result)
     _add_program(result)
     _add_output(result)
-    result.add_argument("training_script", help="the program: a script, a module (-m) or any command (--no-python)")
-    result.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
+    result.add_argument(
+        "training_script", metavar="PROGRAM", help="a script, a module (-m) or any command (--no-python)"
+    )
+    own = result.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its own arguments")
+    own.required = False  # argparse would name it when PROGRAM is missing
     return result
 
 

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base import env, log
-from resilin.elastic import console
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.console import Console
 from resilin.elastic.reports import Reporter
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
-from resilin.errors import ResilinError
 from resilin.launcher import arguments, exit_codes, hosting, plan
 from resilin.launcher.hosting import OpenStore
 from resilin.launcher.plan import LaunchPlan
@@ -30,13 +28,13 @@ from resilin.launcher.plan import LaunchPlan
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the process's own) and return the exit code."""
-    args = arguments.parse(argv)
-    try:
+
+    def body() -> int:
+        args = arguments.parse(argv)
         level = arguments.log_level(args.verbose)
         return launch(plan.make(args), quiet=args.quiet, level=level)
-    except ResilinError as error:
-        console.say(f"elastic-run: error: {error}")
-        return exit_codes.of(error)
+
+    return exit_codes.guarded("elastic-run", body)
 
 
 def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> int:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from resilin.errors import RendezvousError, SecretRequired, StoreError, StoreRefused, UsageError
+import signal
+import traceback
+from collections.abc import Callable
+
+from resilin._base import env
+from resilin.elastic import console
+from resilin.errors import RendezvousError, ResilinError, SecretRequired, StoreError, StoreRefused, UsageError
 
 OK = 0
 FAILED = 1
@@ -11,6 +17,7 @@ UNREACHABLE = 3
 RENDEZVOUS = 4
 REFUSED = 5
 INTERNAL = 6
+INTERRUPTED = 128 + signal.SIGINT
 
 HELP = """\
 exit codes:
@@ -37,3 +44,20 @@ def of(error: BaseException) -> int:
         if isinstance(error, kind):
             return code
     return INTERNAL
+
+
+def guarded(command: str, body: Callable[[], int]) -> int:
+    """The exit code of `body`. An error becomes one line and its own code; only LOGLEVEL=DEBUG shows a traceback."""
+    try:
+        return body()
+    except KeyboardInterrupt:  # before the agent handles signals, or after it
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - whatever it is, a command ends with one line
+        if (env.get("LOGLEVEL") or "").upper() == "DEBUG":
+            console.say(traceback.format_exc().rstrip())
+        if isinstance(error, ResilinError):
+            console.say(f"{command}: error: {error}")
+        else:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            console.say(f"{command}: internal error: {what} (LOGLEVEL=DEBUG shows where; please report it)")
+        return of(error)

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 
 from resilin._base import log
-from resilin.elastic import console
-from resilin.errors import ResilinError
 from resilin.launcher import arguments, doctor, exit_codes, status, store
 
 _COMMANDS = {
@@ -35,12 +33,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     args = parser().parse_args(argv)
-    try:
+
+    def body() -> int:
         log.configure(arguments.log_level())
         return int(_COMMANDS[args.command][0].run(args))
-    except ResilinError as error:
-        console.say(f"resilin {args.command}: error: {error}")
-        return exit_codes.of(error)
+
+    return exit_codes.guarded(f"resilin {args.command}", body)
 
 
 if __name__ == "__main__":

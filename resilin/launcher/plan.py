@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import glob
 import importlib.util
+import math
 import os
 import secrets
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from resilin.elastic import environment, membership
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
 from resilin.errors import SecretRequired, UsageError
+from resilin.launcher import addresses
 
 Backend = Literal["standalone", "embedded", "etcd", "file"]
 _N = TypeVar("_N", int, float)
@@ -78,7 +79,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     workers = _workers(str(args.nproc_per_node))
     meeting = _meeting(args, high, conf)
     secret = _secret(args, meeting)
-    address = args.local_addr or _own_address(meeting, args)
+    address = _own_address(args, meeting, secret, several=high > 1)
     _refuse_open_listening(meeting, address, secret)
     standalone = meeting.backend == "standalone"
     name = args.rdzv_id if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
@@ -86,7 +87,6 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
         last_call_s=conf.get("last_call_timeout", 0.5),
     )  # fmt: skip
-    timeout = args.shutdown_timeout or env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or 30.0
     return LaunchPlan(
         meeting=meeting,
         job=environment.Job(
@@ -98,7 +98,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         address=address,
         master_port=_master_port(args),
         rank_hint=int(args.node_rank),
-        shutdown_timeout_s=_at_least("--shutdown-timeout", float(timeout), 0.0),
+        shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         signals=_signals(args.signals_to_handle),
         log_dir=Path(args.log_dir) if args.log_dir else None,
         redirects=Choice.parse(str(args.redirects), "--redirects"),
@@ -135,9 +135,21 @@ def _workers(text: str) -> int:
 
 
 def _at_least(flag: str, value: _N, least: float) -> _N:
-    if value < least:
+    if not least <= value < math.inf:
         raise UsageError(f"{flag}: expected at least {least:g}, got {value:g}")
     return value
+
+
+def _shutdown_timeout(given: float | None) -> float:
+    if given is not None:
+        return _at_least("--shutdown-timeout", given, 0.0)
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    text = env.get(name) or "30"
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise UsageError(f"environment variable {name}: expected seconds, got {text!r}") from None
+    return _at_least(f"environment variable {name}", seconds, 0.0)
 
 
 def _ranks(text: str) -> frozenset[int] | None:
@@ -151,9 +163,13 @@ def _ranks(text: str) -> frozenset[int] | None:
 
 def _signals(text: str) -> tuple[int, ...]:
     try:
-        return tuple(signal.Signals[name.strip().upper()] for name in text.split(",") if name.strip())
+        signals = tuple(signal.Signals[name.strip().upper()] for name in text.split(",") if name.strip())
     except KeyError as error:
         raise UsageError(f"--signals-to-handle: {error.args[0]} is no signal's name") from None
+    for number in {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}.intersection(signals):
+        why = "tells of every worker's end" if number == signal.SIGCHLD else "cannot be handled by any program"
+        raise UsageError(f"--signals-to-handle: {number.name} {why}")
+    return signals
 
 
 # --------------------------------------------------------------------------------------------- meeting
@@ -171,11 +187,15 @@ def _conf(text: str) -> dict[str, float]:
                 f"--rdzv-conf: unknown key {key!r}; known: join_timeout, last_call_timeout, "
                 "read_timeout, lease_ttl, is_host"
             )
+        words = {"true": 1.0, "false": 0.0}
         try:
-            words = {"true": 1.0, "false": 0.0}
-            result[key] = words[value.lower()] if value.lower() in words else float(value)
+            number = words[value.lower()] if value.lower() in words else float(value)
         except ValueError:
-            raise UsageError(f"--rdzv-conf: {key} expects a number, got {value!r}") from None
+            number = -1.0
+        if not 0 <= number < math.inf or (key == "lease_ttl" and number == 0):
+            least = "more than 0" if key == "lease_ttl" else "at least 0"
+            raise UsageError(f"--rdzv-conf: {key} expects a number, {least}, got {value!r}")
+        result[key] = number
     return result
 
 
@@ -194,7 +214,11 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Mee
         backend, is_host = "embedded", args.node_rank == 0
     elif (name or "embedded") in _BACKENDS:
         backend = _BACKENDS[name or "embedded"]
-        if not endpoint:
+        if backend == "embedded" and endpoint.endswith(":0"):
+            # any free port: nobody else could know it, so nothing needs to listen
+            _refuse_unknown_port(endpoint, args.nnodes, most)
+            backend, endpoint = "standalone", ""
+        elif not endpoint:
             raise UsageError(
                 f"--nnodes {args.nnodes} with backend {backend}: expected --rdzv-endpoint, the same on all nodes"
             )
@@ -208,6 +232,14 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Mee
         join_timeout_s=conf.get("join_timeout", 600.0),
         lease_ttl_s=conf.get("lease_ttl", 5.0),
     )
+
+
+def _refuse_unknown_port(endpoint: str, nodes: str, most: int) -> None:
+    if most > 1:
+        raise UsageError(
+            f"--rdzv-endpoint {endpoint}: port 0 stands for any free port, but with --nnodes {nodes} the other nodes "
+            f"must know it: name one, such as {endpoint.removesuffix(':0')}:{DEFAULT_PORT}"
+        )
 
 
 def _with_port(endpoint: str) -> str:
@@ -225,17 +257,19 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _own_address(meeting: Meeting, args: argparse.Namespace) -> str:
-    """The address of the interface that leads to the endpoint."""
-    if meeting.backend in ("standalone", "file"):
+def _own_address(args: argparse.Namespace, meeting: Meeting, secret: str, several: bool) -> str:
+    """Where other nodes reach this one; loopback when nobody else takes part."""
+    if args.local_addr:
+        addresses.check_known(args.local_addr)
+        return str(args.local_addr)
+    if meeting.backend == "standalone":
         return "127.0.0.1"
+    if meeting.backend == "file":  # a folder leads nowhere; without a secret only nodes of one machine may meet
+        return addresses.outward() if several and secret else "127.0.0.1"
     target = meeting.endpoint.split(",")[0].partition("://")[2] or meeting.endpoint.split(",")[0]
     host, port = split_endpoint(_with_port(target))
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing: only asks for the route
-            return str(probe.getsockname()[0])
+        return addresses.towards(host, port)
     except OSError as error:
         raise UsageError(f"--rdzv-endpoint {meeting.endpoint}: no way to {host}: {error.strerror or error}") from None
 

@@ -67,7 +67,7 @@ class StoreServer:
         try:
             bound = int(self._server.add_insecure_port(address))
         except RuntimeError as error:  # lost a race for the port since the check
-            raise UsageError(f"the store cannot listen on {address}: {error}; choose another port, or 0") from None
+            raise UsageError(f"the store cannot listen on {address}: {error}; choose another port") from None
         return bound
 
     @property
@@ -106,7 +106,7 @@ def _check_free(host: str, port: int) -> None:
     except OSError as error:
         raise UsageError(
             f"the store cannot listen on {host}:{port}: {error.strerror or error}. "
-            "Stop what uses the port, or choose another one (0: any free port)"
+            "Stop what uses the port, or choose another one"
         ) from None
 
 

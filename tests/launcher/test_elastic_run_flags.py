@@ -3,7 +3,7 @@
 import pytest
 
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import arguments, plan
+from resilin.launcher import addresses, arguments, plan
 
 # flag -> default, for every flag of torchrun that has a meaning here; frozen, because scripts rely on it
 TORCHRUN = {
@@ -97,7 +97,14 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--tee", "7"], "--tee"),
         (["--redirects", "0:x"], "--redirects"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter"),
+        (["--rdzv-conf", "join_timeout=nan"], "join_timeout"),
+        (["--rdzv-conf", "lease_ttl=0"], "lease_ttl"),
         (["--signals-to-handle", "SIGNOPE"], "SIGNOPE"),
+        (["--signals-to-handle", "SIGTERM,SIGKILL"], "SIGKILL"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout"),
+        (["--shutdown-timeout", "nan"], "--shutdown-timeout"),
+        (["--local-addr", "300.1.1.1"], "--local-addr"),
+        (["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "localhost:29400"),
         (["--secret-file", "/no/such/file"], "/no/such/file"),
     ],
 )
@@ -133,6 +140,40 @@ def test_one_node_without_endpoint_needs_nobody_and_has_a_secret_of_its_own(scri
 def test_c10d_is_a_name_of_the_embedded_store(script):
     meeting = made("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost", script).meeting
     assert (meeting.backend, meeting.endpoint) == ("embedded", "localhost:29400")
+
+
+def test_port_0_means_that_one_node_needs_nobody(script):
+    made_plan = made("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", script)
+    assert (made_plan.meeting.backend, made_plan.address) == ("standalone", "127.0.0.1")
+
+
+def test_a_shutdown_timeout_of_0_is_0_and_the_environment_is_second(script, monkeypatch):
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7")
+    assert made(script).shutdown_timeout_s == 7
+    assert made("--shutdown-timeout", "0", script).shutdown_timeout_s == 0
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "abc")
+    with pytest.raises(UsageError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
+        made(script)
+
+
+def test_nodes_that_meet_in_a_folder_are_reached_beyond_loopback_if_they_have_a_secret(script, monkeypatch, tmp_path):
+    argv = ["--rdzv-backend", "file", "--rdzv-endpoint", tmp_path, script]
+    monkeypatch.setattr(addresses, "outward", lambda: "192.0.2.7")
+    monkeypatch.setenv("RESILIN_SECRET", "word")
+    assert made("--nnodes", "2", *argv).address == "192.0.2.7"
+    assert made("--nnodes", "2", "--local-addr", "192.0.2.8", *argv).address == "192.0.2.8"
+    assert made("--nnodes", "1", *argv).address == "127.0.0.1"
+    monkeypatch.delenv("RESILIN_SECRET")
+    assert made("--nnodes", "2", *argv).address == "127.0.0.1"
+
+
+def test_without_a_default_route_the_hosts_name_counts_and_without_that_the_user_is_asked(monkeypatch):
+    monkeypatch.setattr(addresses, "_ELSEWHERE", ())
+    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1", "192.0.2.9"])
+    assert addresses.outward() == "192.0.2.9"
+    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1"])
+    with pytest.raises(UsageError, match="--local-addr"):
+        addresses.outward()
 
 
 def test_a_static_job_meets_above_rank_zeros_port(script):

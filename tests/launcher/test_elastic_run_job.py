@@ -137,6 +137,7 @@ def test_only_chosen_ranks_reach_the_terminal(script):
 
 
 BAD = {
+    "no program": ([], 2, "required: PROGRAM "),
     "wrong flag": (["--no-such-flag", "x.py"], 2, "--no-such-flag"),
     "no script": (["/no/such/script.py"], 2, "/no/such/script.py"),
     "no answer": (
@@ -176,6 +177,37 @@ def test_bad_input_is_one_clear_line_with_its_own_exit_code(name, tmp_path):
     assert len(done.stderr.splitlines()) == 1
     assert re.search(says, done.stderr)
     assert done.stdout == ""
+
+
+def test_an_error_nobody_expected_is_one_line_and_exit_code_6(script):
+    code = """
+import sys
+from resilin.launcher import elastic_run, hosting
+def broken(*args):
+    raise KeyError("lost\\nhere")
+hosting.open_store = broken
+sys.exit(elastic_run.main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, str(script("pass"))]
+    for level, lines in (("WARNING", 1), ("DEBUG", None)):
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, env={**os.environ, "LOGLEVEL": level}, check=False
+        )
+        assert done.returncode == 6
+        assert "elastic-run: internal error: KeyError" in done.stderr
+        assert lines in (None, len(done.stderr.splitlines()))
+        assert ("Traceback" in done.stderr) == (level == "DEBUG")
+
+
+def test_ctrl_c_while_the_launcher_is_imported_ends_it_without_a_word():
+    code = """
+import importlib, os, signal
+from resilin.launcher import entry
+importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)
+raise SystemExit(entry.elastic_run())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_unknown_log_level_is_wrong_usage(script):

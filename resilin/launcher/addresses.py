@@ -1,0 +1,54 @@
+"""Which address of this machine others can reach. Asks the kernel for routes; sends nothing."""
+
+from __future__ import annotations
+
+import socket
+
+from resilin._base.host import is_loopback
+from resilin.errors import UsageError
+
+# addresses reserved for documentation (RFC 5737, RFC 3849): only the default route leads there
+_ELSEWHERE = ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1"))
+
+
+def towards(host: str, port: int) -> str:
+    """The address of the interface that leads to `host`; OSError when the name or the way is unknown."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # a datagram socket only looks up the route
+        return str(probe.getsockname()[0])
+
+
+def outward() -> str:
+    """The address of the default route's interface, else the one that this host's name stands for.
+
+    UsageError when neither is there or both are loopback: the user has to name one.
+    """
+    for family, target in _ELSEWHERE:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                return str(probe.getsockname()[0])
+        except OSError:  # no such route
+            continue
+    name = socket.gethostname()
+    for address in _addresses(name):
+        if not is_loopback(address):
+            return address
+    raise UsageError(
+        f"this node's address is unknown: there is no default route, and its name {name!r} stands for no address "
+        "beyond loopback. Give the address at which the other nodes reach it: --local-addr ADDRESS"
+    )
+
+
+def check_known(host: str) -> None:
+    """UsageError unless `host`, given as --local-addr, is an address or a name that stands for one."""
+    if not _addresses(host):
+        raise UsageError(f"--local-addr: {host!r} is no address, and no name that stands for one")
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):  # UnicodeError: a name that cannot be one
+        return []
