@@ -65,11 +65,12 @@ class PeerLost(DistBackendError):
 
 
 class CollectiveTimeout(DistBackendError):
-    """A collective passed its deadline. `ranks` are those that were waited for."""
+    """A collective passed its deadline. `ranks` are those that were waited for, `world_ranks` the same in the world."""
 
-    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+    def __init__(self, message: str, ranks: Iterable[int] = (), world_ranks: Iterable[int] | None = None) -> None:
         super().__init__(message)
         self.ranks = frozenset(ranks)
+        self.world_ranks = self.ranks if world_ranks is None else frozenset(world_ranks)
 
 
 class CollectiveMismatch(DistBackendError):

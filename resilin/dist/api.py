@@ -312,7 +312,8 @@ def monitored_barrier(
                 break
     if missing:
         names = ", ".join(f"rank {rank}" for rank in missing)
-        miss = CollectiveTimeout(f"monitored_barrier, {pg.title()}: {names} did not come: {lost}", missing)
+        what = f"monitored_barrier, {pg.title()}: {names} did not come: {lost}"
+        miss = CollectiveTimeout(what, missing, [pg.ranks[rank] for rank in missing])
         pg.abort(miss)
         raise miss
     for rank in works:

@@ -19,14 +19,21 @@ class Work:
     """Returned by collectives with `async_op=True` and by `isend`/`irecv`. Wait before touching the tensors.
 
     `on_timeout(error)` is what the owner does when a wait passes its own limit (a group aborts itself, because ranks
-    are no longer in step).
+    are no longer in step). `awaited` is the one rank a wait is for, in the group and in the world, if there is one.
     """
 
-    def __init__(self, what: str, on_timeout: Callable[[BaseException], None] | None = None, source: int = -1) -> None:
+    def __init__(
+        self,
+        what: str,
+        on_timeout: Callable[[BaseException], None] | None = None,
+        source: int = -1,
+        awaited: tuple[int, int] | tuple[()] = (),
+    ) -> None:
         self.what = what
         self._future: Future[Any] = Future()
         self._on_timeout = on_timeout
         self._source = source
+        self._awaited = awaited
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the collective has finished: True, or its error is raised. `timeout`: seconds or a timedelta."""
@@ -36,7 +43,8 @@ class Work:
             with future._ready:
                 done = future._ready.wait_for(future.done, limit)
             if not done:
-                error = CollectiveTimeout(f"{self.what} did not finish within {limit} s of Work.wait")
+                what = f"{self.what} did not finish within {limit} s of Work.wait"
+                error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
                 if self._on_timeout is not None:
                     self._on_timeout(error)
                 raise error

@@ -6,21 +6,25 @@ import functools
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from resilin import dist
 from resilin._base import env, log
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups
+from resilin.dist.work import seconds
 from resilin.elastic import control, session, sync
 from resilin.elastic.ledger import Ledger
 from resilin.elastic.session import Leaving, Tie
 from resilin.elastic.state import State
 from resilin.errors import (
+    CollectiveTimeout,
     DistNetworkError,
     GroupAborted,
     PeerLost,
     ResilinError,
+    UsageError,
     WorldChanged,
 )
 
@@ -28,16 +32,25 @@ _LOG = log.logger("elastic.loop")
 CONNECT_TIMEOUT_S = 60.0  # peers that died are heard of at once; this is for one that lives but does not come
 # what a lost member looks like from here: another world follows
 RECOVERABLE = (WorldChanged, PeerLost, GroupAborted, DistNetworkError)
+_MAX_MESSAGE_CHARS = 4_000  # a report goes into the store, for the agents of all nodes to read
 _MAX_TRACEBACK_CHARS = 20_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def run(function: Callable[P, R]) -> Callable[P, R]:
+@overload
+def run(function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def run(*, timeout: timedelta | float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def run(function: Callable[..., Any] | None = None, *, timeout: timedelta | float | None = None) -> Callable[..., Any]:
     """Make `function` elastic: it survives the loss, arrival and replacement of other workers in place.
 
-        @elastic.run
+        @elastic.run(timeout=120)
         def train(state):
             model = DistributedDataParallel(net, shards=8)
             while state.sampler.epoch < 10:
@@ -53,7 +66,25 @@ def run(function: Callable[P, R]) -> Callable[P, R]:
     by WorldChanged or PeerLost (do not catch them), state goes back to its last commit, and it is called again.
     Its result is returned when every rank has returned. Any other exception ends this worker; a replacement may follow.
     Without a launcher: a world of one.
+
+    timeout: seconds (or a timedelta) after which a collective stops waiting for a rank that is alive but does not
+        answer: frozen, deadlocked, or stuck in a system call. That rank's process is then killed and replaced, and the
+        others go back to the last commit, as after a death. It must be longer than any rank ever keeps the others
+        waiting (loading data, validating or writing a checkpoint on one rank). The default is PyTorch's 30 minutes:
+        long for a job that nobody watches.
     """
+    if function is None:
+        return functools.partial(_elastic, timeout=timeout)
+    return _elastic(function, timeout)
+
+
+def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Callable[P, R]:
+    timeout_s = groups.DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout)
+    if not callable(function) or timeout_s is None or not timeout_s > 0:
+        raise UsageError(
+            f"elastic.run: expected a function and a timeout above 0 s, got {function!r} and timeout={timeout!r}; "
+            "write @elastic.run or @elastic.run(timeout=120)"
+        )
 
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,7 +95,7 @@ def run(function: Callable[P, R]) -> Callable[P, R]:
             if state is not None:
                 state._use_ledger(book)
             try:
-                return cast(R, _Loop(tie, state).run(functools.partial(function, *args, **kwargs)))
+                return cast(R, _Loop(tie, state, timeout_s).run(functools.partial(function, *args, **kwargs)))
             finally:
                 if state is not None:
                     state._use_ledger(None)
@@ -75,9 +106,10 @@ def run(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class _Loop:
-    def __init__(self, tie: Tie, state: State | None) -> None:
+    def __init__(self, tie: Tie, state: State | None, timeout_s: float) -> None:
         self._tie = tie
         self._state = state
+        self._timeout_s = timeout_s
         self._generation = 0
         self._group: dist.ProcessGroup | None = None
 
@@ -87,18 +119,27 @@ class _Loop:
             self._generation = offer.number
             try:
                 return self._generation_of(offer, call)
-            except RECOVERABLE as error:
-                log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
-                self._leave_group(groups.copy_error(error))  # the copy holds no frames, so the call's memory is freed
             except Leaving:
                 self._leave_group(None)
                 raise
             except Exception as error:
-                self._tie.failed(self._report(error))
-                self._leave_group(error)
-                raise
+                if not self._recoverable(error, offer):
+                    self._tie.failed(self._report(error))
+                    self._leave_group(error)
+                    raise
+                log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
+                self._leave_group(groups.copy_error(error))  # the copy holds no frames, so the call's memory is freed
             if self._state is not None:
                 self._state._roll_back()
+
+    def _recoverable(self, error: Exception, offer: control.World) -> bool:
+        """Whether another world follows. Ranks that a collective waited for in vain are reported to the agent."""
+        if not isinstance(error, CollectiveTimeout):
+            return isinstance(error, RECOVERABLE)
+        others = error.world_ranks - {offer.rank}
+        if others:
+            self._tie.stuck(offer.number, others, _shortened(str(error), _MAX_MESSAGE_CHARS))
+        return bool(error.world_ranks)  # without a name nobody would be replaced, and no world would follow
 
     def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
         start = SYSTEM.monotonic()
@@ -109,7 +150,7 @@ class _Loop:
             group_name="world",
             generation=offer.number,
             secret=env.get("RESILIN_SECRET"),
-            timeout_s=groups.DEFAULT_TIMEOUT_S,
+            timeout_s=self._timeout_s,
             connect_timeout_s=CONNECT_TIMEOUT_S,
         )
         self._group = group
@@ -151,15 +192,24 @@ class _Loop:
         return self._state.step + 1 if self._state is not None else None
 
     def _report(self, error: Exception) -> dict[str, Any]:
-        text = "".join(traceback.format_exception(_without_own_frames(error)))
+        lines = traceback.format_exception(_without_own_frames(error))
+        text = "".join(_shortened(line, _MAX_MESSAGE_CHARS) for line in lines)
         return {
             "type": type(error).__name__,
-            "message": str(error),
-            "traceback": text[-_MAX_TRACEBACK_CHARS:],
+            "message": _shortened(str(error), _MAX_MESSAGE_CHARS),
+            "traceback": _shortened(text, _MAX_TRACEBACK_CHARS),
             "generation": self._generation,
             "step": self._step_at_work(),
             "ours": isinstance(error, ResilinError),
         }
+
+
+def _shortened(text: str, limit: int) -> str:
+    """`text`, or `limit` characters of it, beginning and end, with a note of how many are left out between."""
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[head - limit :]}"
 
 
 def _without_own_frames(error: Exception) -> Exception:

@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -87,6 +87,9 @@ class Tie(Protocol):
 
     def finished(self, step: int) -> None:
         """Say that the program is done and wait until all are; WorldChanged when a new world came first."""
+
+    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+        """Tell the agent that `ranks` of `generation` do not answer, so that it is ended without them."""
 
     def failed(self, report: dict[str, Any]) -> None:
         """Tell the agent why this worker is about to end."""
@@ -177,6 +180,11 @@ class Session:
                 if self._over >= self._generation or max(self._pending, newest) > self._generation:
                     raise self._world_changed(self._generation)
                 self._changed.wait()
+
+    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+        """See `Tie`. An agent that is gone cannot be told: ignored, because waiting for the next world says so."""
+        with contextlib.suppress(ElasticError):
+            self._send(control.Stuck(generation=generation, ranks=tuple(sorted(ranks)), reason=reason))
 
     def failed(self, report: dict[str, Any]) -> None:
         """See `Tie`. An agent that is gone cannot be told: ignored, because the error itself is about to be raised."""
@@ -298,6 +306,9 @@ class Solo:
         """See `Tie`."""
 
     def finished(self, step: int) -> None:
+        """See `Tie`."""
+
+    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
         """See `Tie`."""
 
     def failed(self, report: dict[str, Any]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from resilin import dist, elastic, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.elastic import control, session
-from resilin.errors import UsageError, WorldChanged
+from resilin.errors import CollectiveTimeout, UsageError, WorldChanged
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +94,93 @@ def test_an_interrupted_call_leaves_no_memory_behind_and_state_goes_back(monkeyp
         assert train(elastic.State(model=nn.Linear(2, 1), best=1.0)) == [7.0, 2.0, 1.0]
     finally:
         gc.enable()
+
+
+def test_ranks_that_do_not_answer_are_named_to_the_agent_and_the_step_is_redone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+
+    class Telling(TwoWorlds):
+        def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+            told.append((generation, set(ranks), reason))
+
+    monkeypatch.setattr(session, "Solo", Telling)
+
+    @elastic.run
+    def train(state: elastic.State) -> float:
+        state.best += 1
+        state.commit()
+        if elastic.world().generation == 1:
+            state.best = 99.0
+            raise CollectiveTimeout("rank 1 did not answer", [1], [3, 0])  # rank 1 of a subgroup; and this rank itself
+        return state.best
+
+    assert train(elastic.State(best=0.0)) == 2
+    assert told == [(1, {3}, "rank 1 did not answer")]
+
+
+def test_a_wait_that_names_no_rank_ends_the_worker_because_nobody_could_be_replaced() -> None:
+    @elastic.run
+    def train() -> None:
+        dist.Future().wait(0.01)
+
+    with pytest.raises(CollectiveTimeout):
+        train()
+
+
+def test_the_timeout_is_the_default_of_the_groups_collectives() -> None:
+    @elastic.run(timeout=timedelta(seconds=7))
+    def train() -> float:
+        return dist.default_group().timeout_s
+
+    assert train() == 7
+    for wrong in (0, -1, timedelta(0)):
+        with pytest.raises(UsageError, match="timeout above 0 s"):
+            elastic.run(timeout=wrong)(train)
+
+
+def test_a_report_of_a_huge_error_is_short_and_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = []
+
+    class Telling(session.Solo):
+        def failed(self, report: dict[str, Any]) -> None:
+            reports.append(report)
+
+    monkeypatch.setattr(session, "Solo", Telling)
+
+    @elastic.run
+    def train(depth: int = 300) -> None:
+        if depth:
+            train.__wrapped__(depth - 1 if depth % 2 else depth // 2)
+        raise ValueError("begin" + "x" * 6_000_000 + "end")
+
+    with pytest.raises(ValueError, match="begin"):
+        train()
+    message, trace = reports[0]["message"], reports[0]["traceback"]
+    assert message.startswith("begin")
+    assert message.endswith("end")
+    assert "[... 5996008 characters left out ...]" in message
+    assert "in train" in trace
+    assert "characters left out" in trace
+    assert len(message) + len(trace) < 30_000
+
+
+def test_groups_made_in_the_function_leave_no_descriptors_from_one_generation_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "Solo", TwoWorlds)
+    opened = []
+
+    @elastic.run
+    def train() -> None:
+        dist.new_group([0])
+        opened.append(len(os.listdir("/proc/self/fd")))
+        if len(opened) < 6:
+            raise WorldChanged("a test", len(opened))
+
+    train()
+    assert opened[1:] == opened[1:2] * 5
 
 
 def test_elastic_functions_cannot_be_nested() -> None:
