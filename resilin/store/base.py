@@ -35,7 +35,12 @@ def to_text(key: bytes) -> str:
 
 
 def prefix_range(prefix: str) -> tuple[str, str]:
-    """The half-open key range [start, end) that holds exactly the keys with `prefix`, in etcd's notation."""
+    """The half-open key range [start, end) that holds exactly the keys with `prefix`, in etcd's notation.
+
+    Raises UsageError for a prefix that is no str.
+    """
+    if not isinstance(prefix, str):
+        raise UsageError(f"store: expected a prefix of type str, got {prefix!r} of type {type(prefix).__name__}")
     if not prefix:
         return "\0", "\0"
     raw = to_bytes(prefix).rstrip(b"\xff")
@@ -65,6 +70,13 @@ class Event:
     """The entry before the change; None when there was none (or a foreign server compacted it away)."""
 
 
+def _check_key(what: str, key: object) -> None:
+    if not isinstance(key, str):
+        raise UsageError(f"{what}: expected a key of type str, got {key!r} of type {type(key).__name__}")
+    if not key:
+        raise UsageError(f"{what}: expected a key of at least one character, got ''")
+
+
 @dataclass(frozen=True, slots=True)
 class Compare:
     """A condition of a transaction: `target` of `key` stands in `relation` to `operand`.
@@ -78,6 +90,7 @@ class Compare:
     operand: int | bytes
 
     def __post_init__(self) -> None:
+        _check_key("Compare", self.key)
         if self.target not in _TARGETS or self.relation not in _RELATIONS:
             raise UsageError(
                 f"Compare({self.key!r}): expected a target of {_TARGETS} and a relation of {_RELATIONS}, "
@@ -105,6 +118,14 @@ class Op:
     """Read as of this revision; 0: now."""
     limit: int = 0
     """At most this many entries; 0: all."""
+
+    def __post_init__(self) -> None:
+        _check_key(self.kind, self.key)
+        if type(self.value) is not bytes:
+            raise UsageError(
+                f"{self.kind} {self.key!r}: expected a value of type bytes, got {type(self.value).__name__}; "
+                "encode text, or copy a buffer with bytes()"
+            )
 
     @classmethod
     def get(cls, key: str) -> Op:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,36 @@ class StoreConformance:
         kv = store.get(prefix + "v")
         assert kv is not None
         assert kv.value == value
+
+    @pytest.mark.parametrize("value", ["text", bytearray(b"x"), memoryview(b"x"), 1, None])
+    def test_a_value_that_is_not_bytes_is_refused(self, store: Store, prefix: str, value: Any) -> None:
+        with pytest.raises(UsageError, match=f"expected a value of type bytes, got {type(value).__name__}"):
+            store.put(prefix + "v", value)
+        with pytest.raises(UsageError, match="expected a value of type bytes"):
+            store.compare_and_put(prefix + "v", 0, value)
+        assert store.get(prefix + "v") is None
+
+    @pytest.mark.parametrize("key", [b"bytes", 1, None, ""])
+    def test_a_key_that_is_no_text_or_empty_is_refused(self, store: Store, key: Any) -> None:
+        for call in (
+            lambda: store.put(key, b""),
+            lambda: store.get(key),
+            lambda: store.delete(key),
+            lambda: store.compare_and_put(key, 0, b""),
+            lambda: store.txn((Compare(key, "version", "=", 0),), ()),
+        ):
+            with pytest.raises(UsageError, match=r"expected a key of (type str, got|at least one character)"):
+                call()
+
+    @pytest.mark.parametrize("prefix", [b"bytes", 1, None])
+    def test_a_prefix_that_is_no_text_is_refused(self, store: Store, prefix: Any) -> None:
+        for call in (
+            lambda: store.range(prefix),
+            lambda: store.delete_prefix(prefix),
+            lambda: store.watch(prefix, lambda events: None),
+        ):
+            with pytest.raises(UsageError, match="expected a prefix of type str"):
+                call()
 
     def test_a_range_is_ordered_and_complete_and_says_its_revision(self, store: Store, prefix: str) -> None:
         for name in ("b", "a", "c/d", "ä", "Z"):
