@@ -7,6 +7,9 @@ the kernel refuses memfds, arrays are ordinary ones and `locate` gives None.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel, native
 
@@ -14,6 +17,9 @@ _install = kernel("memory_install")
 _locate = kernel("memory_locate")
 _stats = kernel("memory_stats")
 _empty_cache = kernel("memory_empty_cache")
+_begin_readers = kernel("memory_begin_readers")
+_fork_readers = kernel("memory_fork_readers")
+_end_readers = kernel("memory_end_readers")
 
 
 def install() -> None:
@@ -41,6 +47,33 @@ def arena_size(arena_id: int) -> int:
     if native is None:
         raise KeyError(arena_id)
     return int(native.memory_arena_size(arena_id))
+
+
+class Readers:
+    """Forked children that read this process's arrays where they lie, instead of copying them as any other child does.
+
+    Arrays that are alive at a child's fork stay as they are for it, whatever this process frees: such memory is kept
+    (and counts as in use) until `close()`. Only what this process writes into such an array in place may show in the
+    child, torn too, unless the child has written there itself. What the child writes nobody else sees.
+
+    Owner: who forks the children; it ends them, waits for them, and calls `close()`.
+    """
+
+    def __init__(self) -> None:
+        self._group = _begin_readers()
+
+    @contextmanager
+    def forking(self) -> Iterator[None]:
+        """Within this, what the calling thread forks are such children."""
+        _fork_readers(self._group)
+        try:
+            yield
+        finally:
+            _fork_readers(0)
+
+    def close(self) -> None:
+        """All children are gone: memory kept for them may be used again. A second call does nothing."""
+        _end_readers(self._group)
 
 
 def stats() -> dict[str, int]:

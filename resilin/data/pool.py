@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from resilin._base.clock import Deadline
+from resilin.core import memory
 from resilin.data import messages
 from resilin.data.worker import Begin, Fetch, Result, WorkerConfig, WorkerError, main
 from resilin.errors import ResilinError
@@ -35,6 +36,7 @@ class WorkerPool:
         self._epoch = 0
         self._grace_s = _STOP_S  # none once a worker was found stuck
         self._workers: list[_Worker] = []
+        self._readers = memory.Readers()  # forked workers read the data set's tensors where they lie
         try:
             for config in configs:
                 self._start(chosen, config)
@@ -48,7 +50,8 @@ class WorkerPool:
             target=main, args=(config, theirs, os.getpid()), name=f"resilin-data-{config.number}", daemon=True
         )
         try:
-            process.start()
+            with self._readers.forking():
+                process.start()
         except BaseException:
             ours.close()
             raise
@@ -133,6 +136,7 @@ class WorkerPool:
         deadline = Deadline(self._grace_s)
         for worker in workers:
             self._end(worker, deadline)
+        self._readers.close()
 
     @staticmethod
     def _end(worker: _Worker, deadline: Deadline) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from data_descriptors import descriptors
 
-from resilin.core import rng
+from resilin import ones, zeros
+from resilin.core import memory, rng
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from resilin.errors import ResilinError
 
@@ -268,3 +269,45 @@ def test_workers_die_with_a_killed_parent():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, text=True)
     assert done.returncode == -signal.SIGKILL
     assert len(done.stdout.split()) == 2
+
+
+def private_megabytes():
+    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) >> 10 for line in file if line.startswith("Private_Dirty"))
+
+
+class Large(Dataset):
+    """256 MB of ones; says which values of them it sees, and how much memory is this process's alone."""
+
+    def __init__(self):
+        self.rows = [ones(1 << 20) for _ in range(64)]
+
+    def __getitem__(self, index):
+        return float(self.rows[index].numpy().mean()), private_megabytes()
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def test_a_forked_worker_reads_the_data_set_where_it_lies_also_after_the_parent_let_it_go():
+    dataset = Large()
+    batches = iter(DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=1))
+    first = next(batches)
+    dataset.rows.clear()
+    others = [zeros(1 << 20) for _ in range(64)]
+    for means, megabytes in (first, *batches):
+        assert (means.numpy() == 1).all()
+        assert megabytes.numpy().max() < 150
+    assert len(others) == 64
+
+
+def test_memory_kept_for_workers_is_reused_when_they_have_ended():
+    box = [ones(1 << 20)]
+    batches = iter(DataLoader(Rows(8), num_workers=1))
+    next(batches)
+    before = memory.stats()["allocated"]
+    box.clear()
+    assert memory.stats()["allocated"] >= before
+    for _ in batches:
+        pass
+    assert memory.stats()["allocated"] < before - (3 << 20)

@@ -306,3 +306,133 @@ def test_without_native_code_memory_is_ordinary_and_says_so() -> None:
     )
     assert done.stdout.startswith("numpy references (no native kernels: RESILIN_NATIVE=0 is set")
     assert loader.native is not None
+
+
+class _ReaderChild:
+    """A child forked under `readers` that answers questions about the arrays it inherited."""
+
+    def __init__(self, readers: memory.Readers, answer: Callable[[], bool]) -> None:
+        asked, self._ask = os.pipe()
+        with readers.forking():
+            self._pid = os.fork()
+        if self._pid == 0:
+            signal.alarm(30)
+            status = 1
+            try:
+                os.read(asked, 1)
+                status = 0 if answer() else 2
+            finally:
+                os._exit(status)
+        os.close(asked)
+
+    def says_yes(self) -> bool:
+        self.ask()
+        return self.said_yes()
+
+    def ask(self) -> None:
+        os.write(self._ask, b"?")
+        os.close(self._ask)
+
+    def said_yes(self) -> bool:
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]) == 0
+
+
+def test_a_reader_sees_arrays_that_its_parent_has_freed_since() -> None:
+    size = 5 << 20
+    box = [np.full(size, 3, np.uint8)]
+    readers = memory.Readers()
+    child = _ReaderChild(readers, lambda: bool((box[0] == 3).all()))
+    address = box.pop().ctypes.data
+    others = [np.full(size, 9, np.uint8) for _ in range(8)]
+    assert address not in [x.ctypes.data for x in others]
+    memory.empty_cache()
+    del others
+    memory.empty_cache()
+    assert child.says_yes()
+    readers.close()
+
+
+def test_memory_kept_for_readers_is_reused_when_the_last_of_them_is_gone() -> None:
+    size = 5 << 20
+    first, second = memory.Readers(), memory.Readers()
+    x = np.full(size, 3, np.uint8)
+    children = [_ReaderChild(first, lambda: True), _ReaderChild(second, lambda: True)]
+    address, before = x.ctypes.data, memory.stats()["allocated"]
+    del x
+    assert memory.stats()["allocated"] == before
+    assert all(child.says_yes() for child in children)
+    second.close()
+    assert np.empty(size, np.uint8).ctypes.data != address
+    first.close()
+    first.close()
+    assert memory.stats()["allocated"] == before - size
+    assert np.empty(size, np.uint8).ctypes.data == address
+
+
+def test_memory_younger_than_every_reader_is_reused_at_once() -> None:
+    readers = memory.Readers()
+    child = _ReaderChild(readers, lambda: True)
+    x = np.full(5 << 20, 3, np.uint8)
+    address = x.ctypes.data
+    del x
+    assert np.empty(5 << 20, np.uint8).ctypes.data == address
+    assert child.says_yes()
+    readers.close()
+
+
+def _private_bytes() -> int:
+    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("Private_Dirty"))
+
+
+def test_a_reader_copies_nothing_and_what_it_writes_is_its_own() -> None:
+    x = np.ones(64 << 20, np.uint8)
+    readers = memory.Readers()
+
+    def answer() -> bool:
+        before = _private_bytes()
+        whole = bool((x == 1)[::PAGE].all()) and int(x[::PAGE].sum()) == x.size // PAGE
+        x[:PAGE] = 7
+        return whole and before < 32 << 20 and _private_bytes() < before + (80 << 20) and bool((x[:PAGE] == 7).all())
+
+    assert _ReaderChild(readers, answer).says_yes()
+    readers.close()
+    assert (x == 1).all()
+
+
+def test_a_child_of_a_reader_owns_its_arrays() -> None:
+    x = np.full(1 << 20, 3, np.uint8)
+    readers = memory.Readers()
+    ready, tell = os.pipe()
+
+    def answer() -> bool:
+        pid = os.fork()
+        if pid == 0:
+            os.write(forked[1], b"x")
+            os.read(ready, 1)  # the first process has written by now
+            os._exit(0 if (x == 3).all() else 2)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    forked = os.pipe()
+    child = _ReaderChild(readers, answer)
+    child.ask()
+    os.read(forked[0], 1)
+    x[:] = 4
+    os.write(tell, b"x")
+    assert child.said_yes()
+    readers.close()
+    for fd in (ready, tell, *forked):
+        os.close(fd)
+
+
+def test_a_fork_without_descriptors_to_copy_safely_ends_the_child_and_says_why() -> None:
+    program = (
+        "import os, resource\nimport numpy as np\nfrom resilin.core import memory\nmemory.install()\n"
+        "x = np.ones(1 << 20)\nused = [os.dup(1)]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (used[0] + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "pid = os.fork()\nif pid == 0: os._exit(0)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "127\n"
+    assert "no descriptors were left" in done.stderr

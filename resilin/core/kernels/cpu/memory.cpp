@@ -8,6 +8,12 @@
 //
 // Everything counts in pages. `Arena::length[page]` is the size of the block or span that starts (for spans: or ends)
 // there; `Arena::state[page]` says which.
+//
+// Fork. A child must not write what its parent shares, so its arenas become private mappings. There it would see the
+// parent's later writes to pages that it has not written itself, hence one of two things:
+//   any fork:         the child copies all blocks in use while the parent waits;
+//   fork of a reader: nothing is copied. Blocks in use at the fork that the parent frees are parked, not reused, until
+//                     `end_readers`; what the parent writes into them in place the child may see.
 #include "memory.hpp"
 
 #include <fcntl.h>
@@ -16,6 +22,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,11 +52,13 @@ struct Arena {
     char *base;
     size_t pages;
     int fd;      // -1: private memory, cannot be shared
-    bool sealed; // inherited by a fork: blocks are freed, none is handed out
+    bool sealed;           // inherited by a fork: blocks are freed, none is handed out
+    bool borrowed = false; // by a reader: pages that were not written here are still its parent's
     size_t used = 0;    // pages in use or cached
     size_t touched = 0; // all pages from here on were never handed out
     std::vector<uint32_t> length;
     std::vector<uint8_t> state;
+    std::vector<uint32_t> born; // of the block that starts there: how many readers had been forked
 };
 
 class Allocator {
@@ -95,12 +104,38 @@ class Allocator {
     void release(void *p) {
         std::lock_guard<std::mutex> hold(mutex_);
         Arena &arena = *arena_of(p);
-        const size_t page = page_of(arena, p), pages = arena.length[page];
+        const size_t page = page_of(arena, p);
         if (arena.sealed) return; // its pages go with the process
-        stats_.allocated -= pages * PAGE;
-        arena.state[page] = CACHED;
-        cache_[pages].push_back(static_cast<char *>(p));
-        cached_pages_ += pages;
+        if (arena.born[page] < newest_reader())
+            parked_.push_back(static_cast<char *>(p));
+        else
+            recycle(arena, page);
+    }
+
+    int64_t begin_readers() {
+        std::lock_guard<std::mutex> hold(mutex_);
+        readers_[++last_readers_] = 0;
+        return last_readers_;
+    }
+
+    void end_readers(int64_t readers) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (readers_.erase(readers) == 0) return; // ended before, or those of the process that forked this one
+        const uint32_t newest = newest_reader();
+        const auto kept = std::remove_if(parked_.begin(), parked_.end(), [&](char *p) {
+            Arena &arena = *arena_of(p);
+            const size_t page = page_of(arena, p);
+            if (arena.born[page] < newest) return false;
+            recycle(arena, page);
+            return true;
+        });
+        parked_.erase(kept, parked_.end());
+    }
+
+    // with the mutex held, before a fork: blocks in use now will be parked
+    void expect_reader(int64_t readers) {
+        const auto it = readers_.find(readers);
+        if (it != readers_.end()) it->second = ++forked_readers_;
     }
 
     size_t capacity(const void *p) {
@@ -149,28 +184,37 @@ class Allocator {
     void lock() { mutex_.lock(); }
     void unlock() { mutex_.unlock(); }
 
-    // In a forked child, before anything else runs: each arena becomes private memory with a copy of its blocks, while
-    // the parent waits. Allocates nothing. Returns with the mutex free.
-    void become_private() {
+    // In a forked child, before anything else runs: each arena becomes private memory; unless this is a reader with a
+    // copy of its blocks, for which the parent waits. Allocates nothing. Returns with the mutex free.
+    void become_private(bool reader) {
         for (auto &entry : arenas_) {
             Arena &arena = *entry.second;
             arena.sealed = true;
+            if (arena.borrowed) own_pages(arena); // parked for this process's parent, not for this process
             if (arena.fd < 0) continue;
-            void *at = mmap(arena.base, arena.pages * PAGE, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+            const int flags = MAP_FIXED | MAP_PRIVATE | MAP_NORESERVE | (reader ? 0 : MAP_ANONYMOUS);
+            void *at =
+                mmap(arena.base, arena.pages * PAGE, PROT_READ | PROT_WRITE, flags, reader ? arena.fd : -1, 0);
             if (at == MAP_FAILED) _exit(127); // the parent's memory must not be written by two processes
-            madvise(at, arena.pages * PAGE, MADV_HUGEPAGE);
-            for (size_t page = 0; page < arena.pages; page += arena.length[page])
-                if (arena.state[page] == USED) copy_in(arena, page * PAGE, arena.length[page] * PAGE);
+            arena.borrowed = reader;
+            if (!reader) {
+                madvise(at, arena.pages * PAGE, MADV_HUGEPAGE);
+                each_used(arena, [&](size_t page, size_t pages) { copy_in(arena, page * PAGE, pages * PAGE); });
+            }
             close(arena.fd);
             arena.fd = -1;
         }
         spans_.clear();
         for (auto &bin : cache_) bin.second.clear();
         cached_pages_ = 0;
+        parked_.clear();
+        readers_.clear();
         stats_ = Stats{};
         new (&mutex_) std::mutex;
     }
+
+    // with the mutex held: whether a fork's child depends on its parent's stillness
+    bool has_arenas() const { return !arenas_.empty(); }
 
   private:
     // sizes in steps of an eighth of the power of two below: at most 12.5% is lost, and freed blocks fit again
@@ -187,6 +231,21 @@ class Allocator {
         return static_cast<size_t>(static_cast<const char *>(p) - arena.base) / PAGE;
     }
 
+    // of the forks that readers still live from; 0: none
+    uint32_t newest_reader() const {
+        uint32_t newest = 0;
+        for (const auto &entry : readers_) newest = std::max(newest, entry.second);
+        return newest;
+    }
+
+    void recycle(Arena &arena, size_t page) {
+        const size_t pages = arena.length[page];
+        stats_.allocated -= pages * PAGE;
+        arena.state[page] = CACHED;
+        cache_[pages].push_back(arena.base + page * PAGE);
+        cached_pages_ += pages;
+    }
+
     char *from_cache(size_t pages) {
         const auto bin = cache_.find(pages);
         if (bin == cache_.end() || bin->second.empty()) return nullptr;
@@ -194,7 +253,9 @@ class Allocator {
         bin->second.pop_back();
         cached_pages_ -= pages;
         Arena &arena = *arena_of(block);
-        arena.state[page_of(arena, block)] = USED;
+        const size_t page = page_of(arena, block);
+        arena.state[page] = USED;
+        arena.born[page] = forked_readers_;
         return block;
     }
 
@@ -207,6 +268,7 @@ class Allocator {
         spans_.erase(it);
         if (length > pages) add_span(arena, page + pages, length - pages);
         mark(arena, page, pages, USED);
+        arena.born[page] = forked_readers_;
         arena.used += pages;
         fresh = page >= arena.touched;
         arena.touched = std::max(arena.touched, page + pages);
@@ -292,6 +354,7 @@ class Allocator {
         arena->sealed = false;
         arena->length.resize(arena->pages);
         arena->state.resize(arena->pages, INSIDE);
+        arena->born.resize(arena->pages);
         for (size_t i = 0; i < slots; i++) slots_[first + i] = arena.get();
         add_span(*arena, 0, arena->pages);
         stats_.reserved += size;
@@ -317,6 +380,22 @@ class Allocator {
                 madvise(arena.base + page * PAGE, arena.length[page] * PAGE, arena.fd >= 0 ? MADV_REMOVE : MADV_DONTNEED);
     }
 
+    template <class Found> static void each_used(const Arena &arena, Found found) {
+        for (size_t page = 0; page < arena.pages; page += arena.length[page])
+            if (arena.state[page] == USED) found(page, arena.length[page]);
+    }
+
+    // writing to a page of a private mapping gives this process a copy
+    static void own_pages(Arena &arena) {
+        each_used(arena, [&](size_t page, size_t pages) {
+            for (size_t end = page + pages; page < end; page++) {
+                volatile char *at = arena.base + page * PAGE;
+                *at = *at;
+            }
+        });
+        arena.borrowed = false;
+    }
+
     static void copy_in(const Arena &arena, size_t offset, size_t size) {
         while (size > 0) {
             const ssize_t got = pread(arena.fd, arena.base + offset, size, static_cast<off_t>(offset));
@@ -333,13 +412,19 @@ class Allocator {
     std::unordered_map<size_t, std::vector<char *>> cache_;
     std::set<std::pair<size_t, char *>> spans_;
     size_t cached_pages_ = 0;
+    std::map<int64_t, uint32_t> readers_; // group of readers: number of its latest fork, 0 before the first
+    int64_t last_readers_ = 0;
+    uint32_t forked_readers_ = 0;
+    std::vector<char *> parked_; // freed, but older than the newest reader
     int64_t next_id_ = 0;
     Stats stats_;
 };
 
 // --- fork: the parent holds still until the child has its copies ---
 
-int copied[2] = {-1, -1}; // pipe; the child's end closes when it has copied, or died
+// The child sends a byte when it has copied. Its end closes when it dies; the parent's closes when the parent gave up.
+int copied[2] = {-1, -1};
+thread_local int64_t forks_readers = 0; // what this thread's next forks belong to; 0: they are ordinary ones
 
 void prepare_fork();
 void after_fork_in_parent();
@@ -357,7 +442,11 @@ Allocator &allocator() {
 
 void prepare_fork() {
     allocator().lock();
-    if (pipe2(copied, O_CLOEXEC) != 0) copied[0] = copied[1] = -1;
+    copied[0] = copied[1] = -1;
+    if (forks_readers)
+        allocator().expect_reader(forks_readers);
+    else if (allocator().has_arenas() && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, copied) != 0)
+        copied[0] = copied[1] = -1;
 }
 
 void after_fork_in_parent() {
@@ -370,10 +459,22 @@ void after_fork_in_parent() {
     allocator().unlock();
 }
 
+[[noreturn]] void end_child(const char *why) {
+    [[maybe_unused]] const ssize_t told = write(STDERR_FILENO, why, std::strlen(why));
+    _exit(127);
+}
+
+// A child whose parent did not hold still may have copied what the parent wrote meanwhile: it ends.
 void after_fork_in_child() {
-    allocator().become_private();
+    const bool reader = forks_readers != 0;
+    forks_readers = 0;
+    if (!reader && copied[0] < 0 && allocator().has_arenas())
+        end_child("resilin: a forked child ends: no descriptors were left to copy its tensors safely; raise ulimit -n\n");
+    allocator().become_private(reader);
     if (copied[0] >= 0) {
         close(copied[0]);
+        if (send(copied[1], "c", 1, MSG_NOSIGNAL) != 1)
+            end_child("resilin: a forked child ends: its parent did not wait for the copy of its tensors\n");
         close(copied[1]);
     }
 }
@@ -422,6 +523,9 @@ int arena_fd(int64_t id) {
 int64_t arena_size(int64_t id) {
     return allocator().with_arena(id, [](const Arena &a) { return static_cast<int64_t>(a.pages * PAGE); });
 }
+int64_t begin_readers() { return allocator().begin_readers(); }
+void fork_readers(int64_t readers) { forks_readers = readers; }
+void end_readers(int64_t readers) { allocator().end_readers(readers); }
 Stats stats() { return allocator().stats(); }
 void empty_cache() { allocator().empty_cache(); }
 

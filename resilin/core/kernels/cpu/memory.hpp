@@ -24,6 +24,12 @@ void release(void *block);
 Place locate(const void *begin, size_t size);
 int arena_fd(int64_t arena);       // -1: no such arena
 int64_t arena_size(int64_t arena); // -1: no such arena
+
+// Forks of children that read the parent's blocks in place; see memory.cpp. A group's number is never used again.
+int64_t begin_readers();
+void fork_readers(int64_t readers); // the calling thread's forks from now on belong to the group; 0: are ordinary
+void end_readers(int64_t readers);  // all children of the group are gone
+
 Stats stats();
 void empty_cache();
 

@@ -66,6 +66,9 @@ void bind_memory(nb::module_ &m) {
     m.def("memory_locate", &locate);
     m.def("memory_arena_fd", [](int64_t arena) { return known(memory::arena_fd(arena), arena); });
     m.def("memory_arena_size", [](int64_t arena) { return known(memory::arena_size(arena), arena); });
+    m.def("memory_begin_readers", &memory::begin_readers);
+    m.def("memory_fork_readers", &memory::fork_readers);
+    m.def("memory_end_readers", &memory::end_readers);
     m.def("memory_stats", &stats);
     m.def("memory_empty_cache", &memory::empty_cache);
 }
