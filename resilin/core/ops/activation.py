@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels import gelu as gelu_kernel
 from resilin.core.kernels import relu as relu_kernel
+from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
 from resilin.core.ops.registry import op, override
 
@@ -48,7 +49,7 @@ def _(xp, g, y, _x):
     return g * y * (1 - y)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),)])
+@op(floats=True, elementwise=True, samples=lambda r: [(r(3, 4),)])
 def silu(xp, x):
     """x * sigmoid(x)."""
     return x * xp.sigmoid(x)
@@ -58,6 +59,14 @@ def silu(xp, x):
 def _(xp, g, _y, x):
     s = xp.sigmoid(x)
     return g * s * (1 + x * (1 - s))
+
+
+override(
+    "silu",
+    "cpu",
+    lambda xp, x: silu_kernel.forward(x),
+    lambda xp, needs, g, _y, x: (silu_kernel.backward(g, x),),
+)
 
 
 @op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])

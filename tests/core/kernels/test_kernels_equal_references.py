@@ -20,6 +20,7 @@ from resilin.core.kernels import (
     pool,
     reduce_rows,
     relu,
+    silu,
     softmax,
 )
 from resilin.errors import UsageError
@@ -141,12 +142,33 @@ def test_gelu(rand: Any, n: int, approximate: str) -> None:
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_at_the_ends_of_the_line(approximate: str) -> None:
-    x = np.array([np.inf, 1e30, 50, 0, -50, -1e30, np.nan], np.float32)
+    x = np.array([1e30, 50, 0, -50, -1e30, np.nan, np.inf, -np.inf], np.float32)
     one = np.ones_like(x)
-    np.testing.assert_allclose(gelu.forward(x, approximate)[:6], [np.inf, 1e30, 50, 0, 0, 0], rtol=1e-6)
-    np.testing.assert_allclose(gelu.backward(one, x, approximate)[:6], [1, 1, 1, 0.5, 0, 0], atol=1e-6)
-    assert np.isnan(gelu.forward(x, approximate)[6])
-    assert np.isnan(gelu.backward(one, x, approximate)[6])
+    far = np.nan if approximate == "tanh" else 1.0  # the tanh formula squares x
+    np.testing.assert_allclose(gelu.forward(x, approximate)[:7], [1e30, 50, 0, 0, 0, np.nan, np.inf], rtol=1e-6)
+    expected = [far, 1, 0.5, 0, far * 0, np.nan, np.nan, np.nan]  # as in PyTorch
+    np.testing.assert_allclose(gelu.backward(one, x, approximate), expected, atol=1e-6)
+    np.testing.assert_allclose(gelu.reference_backward(one, x, approximate), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+def test_silu(rand: Any, n: int) -> None:
+    x, g = rand(n) * 8, rand(n)
+    exact = x.astype(np.float64)
+    same(silu.forward(x), silu.reference_forward(exact).astype(np.float32), 1e-6)
+    same(silu.backward(g, x), silu.reference_backward(g, exact).astype(np.float32), 2e-6)
+    same(silu.reference_forward(x), silu.forward(strided(x)), 1e-6)
+    same(silu.reference_backward(g, x), silu.backward(strided(g), x), 2e-6)
+
+
+@pytest.mark.parametrize("forward", [silu.forward, silu.reference_forward])
+@pytest.mark.parametrize("backward", [silu.backward, silu.reference_backward])
+def test_silu_at_the_ends_of_the_line(forward: Any, backward: Any) -> None:
+    x = np.array([np.inf, 1e30, 100, 0, -100, -1e30, np.nan], np.float32)
+    np.testing.assert_allclose(forward(x), [np.inf, 1e30, 100, 0, 0, 0, np.nan], rtol=1e-6, atol=1e-30)
+    slope = backward(np.ones_like(x), x)
+    np.testing.assert_allclose(slope[1:], [1, 1, 0.5, 0, 0, np.nan], rtol=1e-6, atol=1e-30)
+    assert np.isnan(forward(np.array([-np.inf], np.float32))[0])  # -inf * 0, as in PyTorch
 
 
 @pytest.mark.parametrize("n", RAGGED)
@@ -303,6 +325,17 @@ def test_max_pool2d(
     same(fast, pool.reference_max2d_forward(x, y.shape[2:], kernel, stride, padding, dilation), 0)
     g = rand(*y.shape).astype(dtype)
     same(pool.max2d_backward(g, index, shape), pool.reference_max2d_backward(g, index, shape), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 2, 8, 8), (1, 3, 9, 11), (2, 2, 6, 15), (1, 2, 2, 56), (2, 1, 7, 6), (70, 32, 8, 8)]
+)
+def test_max_pool2d_of_neighbours_prefers_the_first_maximum_and_the_first_nan(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).choice(np.array([0, -0.0, 1, np.nan, np.inf, -np.inf], np.float32), shape)
+    y, index = pool.max2d_forward(x, (2, 2), (2, 2), (0, 0), (1, 1), False)
+    slow = pool.reference_max2d_forward(x, y.shape[2:], (2, 2), (2, 2), (0, 0), (1, 1))
+    np.testing.assert_array_equal(y.view(np.int32), slow[0].view(np.int32))
+    np.testing.assert_array_equal(index, slow[1])
 
 
 @pytest.mark.parametrize("padding_idx", [None, 2])

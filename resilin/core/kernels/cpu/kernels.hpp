@@ -27,6 +27,7 @@ void bind_philox(nanobind::module_ &m);
 void bind_pool(nanobind::module_ &m);
 void bind_reduce_rows(nanobind::module_ &m);
 void bind_relu(nanobind::module_ &m);
+void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
 
 } // namespace resilin

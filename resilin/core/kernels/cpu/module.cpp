@@ -41,5 +41,6 @@ NB_MODULE(_native, m) {
     resilin::bind_pool(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);
+    resilin::bind_silu(m);
     resilin::bind_softmax(m);
 }

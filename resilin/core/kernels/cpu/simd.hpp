@@ -45,6 +45,15 @@ RESILIN_INLINE float exp_low(float x) {
     return p * bit_cast<float>(static_cast<uint32_t>(bit_cast<int32_t>(t) + 127) << 23);
 }
 
+struct Logistic {
+    float value, rest; // of u: 1 / (1 + e^-u) and 1 - that, both without cancellation
+};
+RESILIN_INLINE Logistic logistic(float u) {
+    const float e = exp_low(-__builtin_fabsf(u)), r = 1.0f / (1.0f + e);
+    const bool positive = u > 0.0f;
+    return {positive ? r : e * r, positive ? e * r : r};
+}
+
 // Natural logarithm of a positive normal number, within 2 ulp (coefficients: Cephes, logf).
 RESILIN_INLINE float log_(float x) {
     const int32_t u = bit_cast<int32_t>(x);
