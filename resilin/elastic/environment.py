@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from resilin.errors import UsageError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -32,10 +34,12 @@ class Job:
     secret: str = ""
     address: str = ""
     """Where workers of other nodes reach this node's workers; empty: loopback."""
+    virtual_local_rank: bool = False
+    """Each worker sees one device, its own, and takes itself for local rank 0."""
 
 
 def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: str) -> dict[str, str]:
-    """The variables to set on top of `inherited` (which is looked at for OMP_NUM_THREADS only)."""
+    """The variables to set on top of `inherited` (which is looked at for numbers of threads and for devices)."""
     result = {
         "LOCAL_RANK": place.local_rank,
         "RANK": place.rank,
@@ -57,6 +61,9 @@ def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: 
         "RESILIN_JOB": job.name,
         "RESILIN_GENERATION": place.generation,
     }
+    if job.virtual_local_rank:
+        result["LOCAL_RANK"] = 0
+        result["CUDA_VISIBLE_DEVICES"] = device(inherited, place.local_rank)
     if job.address:
         result["RESILIN_HOST"] = job.address
     if job.secret:
@@ -67,3 +74,17 @@ def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: 
         result["OMP_NUM_THREADS"] = omp
         result["OPENBLAS_NUM_THREADS"] = inherited.get("OPENBLAS_NUM_THREADS") or omp
     return {name: str(value) for name, value in result.items()}
+
+
+def device(inherited: Mapping[str, str], local_rank: int) -> str:
+    """The device of `local_rank`: its place in CUDA_VISIBLE_DEVICES if that is set. UsageError: there are too few."""
+    listed = inherited.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return str(local_rank)
+    devices = [name.strip() for name in listed.split(",") if name.strip()]
+    if local_rank >= len(devices):
+        raise UsageError(
+            f"--virtual-local-rank: local rank {local_rank} has no device, CUDA_VISIBLE_DEVICES={listed!r} "
+            f"names {len(devices)}: start fewer workers or allow more devices"
+        )
+    return devices[local_rank]

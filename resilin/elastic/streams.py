@@ -5,7 +5,8 @@
     tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed); a terminal that
                        does not take them in time misses lines, the file never does
 
-Folders: `<base>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`; never deleted by a restart.
+Folders: `<base>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`; never deleted by a restart. Teed lines
+that hold one of `Plan.filters` go, prefixed, to `<base>/attempt_<n>/filtered_{stdout,stderr}.log`, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -67,6 +68,8 @@ class Plan:
     """Local ranks whose output may reach the terminal; None: all."""
     console: Console = field(default_factory=Console)
     """The terminal; whoever made it closes it."""
+    filters: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
+    """By stream: texts; teed lines that hold one of them are kept in a file for all ranks."""
     prefix: str = ""
     """Template for prefixes: ${role_name} ${local_rank} ${rank} ${hostname}; empty: torchrun's `[default0]:`."""
 
@@ -94,18 +97,46 @@ class Plan:
         return string.Template(self.prefix).safe_substitute(values)
 
 
-class Pump:
-    """Copies one pipe to a file and the terminal, line by line. Ends at end of file or `close()`."""
+class Copy:
+    """A file that gets the lines with one of `needles` (None: all) until it cannot be written, which is said once."""
 
-    def __init__(
-        self, file: BinaryIO, terminal: Sink, prefix: Callable[[], str], on_trouble: Callable[[str], None]
-    ) -> None:
+    def __init__(self, path: Path, on_trouble: Callable[[str], None], needles: Sequence[str] | None = None) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._on_trouble = on_trouble
+        self._needles = None if needles is None else [needle.encode() for needle in needles]
+        self._ok = True
+
+    def write(self, data: bytes) -> None:
+        """Append `data`."""
+        rest = memoryview(data)
+        try:
+            while rest and self._ok:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:  # a full disk ends the copy, not the job
+            self._ok = False
+            self._on_trouble(f"{self._file.name} is not written any more: {error.strerror}")
+
+    def write_lines(self, head: bytes, lines: Iterable[bytes]) -> None:
+        """Append those of `lines` that are wanted, each with `head` before it."""
+        wanted = self._needles
+        kept = [line for line in lines if wanted is None or any(needle in line for needle in wanted)]
+        if kept:
+            self.write(b"".join(head + line + b"\n" for line in kept))
+
+    def close(self) -> None:
+        """No more will come."""
+        self._file.close()
+
+
+class Pump:
+    """Copies one pipe to a file, the terminal and what holds selected lines. Ends at end of file or `close()`."""
+
+    def __init__(self, file: Copy, terminal: Sink, prefix: Callable[[], str], selected: Copy | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._file = file
         self._terminal = terminal
         self._prefix = prefix
-        self._on_trouble = on_trouble  # called once, when the file cannot be written
-        self._file_ok = True
+        self._selected = selected
         self._rest = b""
         self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_fd, False)
@@ -135,23 +166,16 @@ class Pump:
             if not data:
                 self._end()
                 return
-            self._store(data)
+            self._file.write(data)
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._show(lines)
-
-    def _store(self, data: bytes) -> None:
-        rest = memoryview(data)
-        try:
-            while rest and self._file_ok:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:  # a full disk ends the copy, not the job
-            self._file_ok = False
-            self._on_trouble(f"{self._file.name} is not written any more: {error.strerror}")
 
     def _show(self, lines: list[bytes]) -> None:
         if lines:
             head = self._prefix().encode("utf-8", "backslashreplace")
             self._terminal.write(b"".join(head + line + b"\n" for line in lines))
+            if self._selected is not None:
+                self._selected.write_lines(head, lines)
 
     def _end(self) -> None:
         self._open = False
@@ -160,6 +184,8 @@ class Pump:
         if self._rest:
             self._show([self._rest])
         self._file.close()
+        if self._selected is not None:
+            self._selected.close()
 
 
 class WorkerStreams:
@@ -180,13 +206,21 @@ class WorkerStreams:
         for name in ("stdout", "stderr"):
             if not plan.in_file(local_rank, name):
                 continue
-            file = (folder / f"{name}.log").open("ab", buffering=0)
             if plan.on_terminal(local_rank, name):
                 prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
-                trouble = lambda text: print(f"elastic-run: {text}", file=plan.console.text)  # noqa: E731 - as above
-                self._pumps[name] = Pump(file, plan.console.sink(name), prefix, trouble)
+                self._pumps[name] = Pump(
+                    Copy(folder / f"{name}.log", self._say), plan.console.sink(name), prefix, self._selected(name)
+                )
             else:
-                self._files[name] = file
+                self._files[name] = (folder / f"{name}.log").open("ab", buffering=0)
+
+    def _selected(self, name: Name) -> Copy | None:
+        """What the stream shares with that of the other ranks of its attempt, if lines are to be selected."""
+        needles = self._plan.filters.get(name)
+        return Copy(self.folder.parent / f"filtered_{name}.log", self._say, needles) if needles else None
+
+    def _say(self, text: str) -> None:
+        print(f"elastic-run: {text}", file=self._plan.console.text)
 
     def fd(self, name: Name) -> int | None:
         """The descriptor to give to the worker; None: it inherits."""

@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 
 from resilin._base import env
 from resilin.errors import UsageError
-from resilin.launcher import exit_codes
+from resilin.launcher import completion, exit_codes
 
 _DESCRIPTION = """\
 Start the workers of a training job on this node and keep the job going when workers or nodes come and go.
 It takes torchrun's options and gives workers torchrun's environment variables."""
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_COMPLETION_HELP = "print what makes the shell complete the flags, e.g. `source <(elastic-run --print-completion bash)`"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,6 +41,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(exit_codes.USAGE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
+class _Completion(argparse.Action):
+    """Prints a completion script and ends the program."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "dest": argparse.SUPPRESS})
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        print(completion.script(parser, values))
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser. Values that need more than argparse are checked in `launcher.plan`."""
     result = _Parser(
@@ -53,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     _add_rendezvous(result)
     _add_program(result)
     _add_output(result)
+    result.add_argument("--print-completion", action=_Completion, choices=completion.SHELLS, help=_COMPLETION_HELP)
     result.add_argument(
         "training_script", metavar="PROGRAM", help="a script, a module (-m) or any command (--no-python)"
     )
@@ -142,6 +155,11 @@ def _add_rendezvous(p: _Parser) -> None:
 
 
 def _add_program(p: _Parser) -> None:
+    p.flag(
+        "--virtual-local-rank",
+        action="store_true",
+        help="each worker has LOCAL_RANK 0 and CUDA_VISIBLE_DEVICES with its one device",
+    )
     p.flag("--module", "-m", action="store_true", help="the program is a Python module")
     p.flag("--no-python", action="store_true", help="the program is not Python: run it as it stands")
     p.flag("--run-path", action="store_true", help="accepted; scripts run as __main__ anyway")
@@ -174,7 +192,16 @@ def _add_output(p: _Parser) -> None:
         metavar="R,...",
         help="local ranks whose output reaches the terminal (default all)",
     )
+    for name in ("stdout", "stderr"):
+        p.flag(
+            f"--duplicate-{name}-filters",
+            default="",
+            metavar="TEXT,...",
+            help=f"teed lines of {name} with one of the texts also go to DIR/.../attempt_<n>/filtered_{name}.log",
+        )
     p.flag("--event-log", default=None, metavar="FILE", help="append JSON events: death, generation, recovered")
+    for name, default in (("event-log-handler", "null"), ("logs-specs", "default"), ("numa-binding", "none")):
+        p.flag(f"--{name}", default=default, metavar="NAME", help=f"accepted; only {default} is available")
     p.flag("--quiet", "-q", action="store_true", help="no lines about deaths, generations and recoveries")
     p.flag("--verbose", "-v", action="store_true", help="log what the agent decides and why")
 

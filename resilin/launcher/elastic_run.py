@@ -81,6 +81,7 @@ async def _run(
             tee=what.tee,
             shown_ranks=what.shown_ranks,
             console=terminal,
+            filters=what.filters,
             prefix=what.prefix,
         ),
         node_id=f"{host}-{os.getpid()}-{secrets.token_hex(3)}",
@@ -95,6 +96,7 @@ async def _run(
         lease_ttl_s=what.meeting.lease_ttl_s,
         signals=what.signals,
         store_in_process=opened.in_process,
+        meeting=what.meeting.endpoint,
     )
     return await Agent(config, opened.store, process, reporter).run()
 

@@ -18,6 +18,7 @@ from resilin._base import env
 from resilin._base.auth import new_secret
 from resilin._base.host import cpu_count, is_loopback
 from resilin.elastic import environment, membership
+from resilin.elastic.console import Name
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
 from resilin.errors import SecretRequired, UsageError
@@ -68,12 +69,14 @@ class LaunchPlan:
     redirects: Choice
     tee: Choice
     shown_ranks: frozenset[int] | None
+    filters: dict[Name, tuple[str, ...]]
     prefix: str
     event_log: Path | None
 
 
 def make(args: argparse.Namespace) -> LaunchPlan:
     """The plan for parsed arguments. UsageError or SecretRequired says what is wrong and what to do."""
+    _refuse_foreign(args)
     low, high = _nodes(args.nnodes)
     conf = _conf(args.rdzv_conf)
     workers = _workers(str(args.nproc_per_node))
@@ -90,7 +93,12 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     return LaunchPlan(
         meeting=meeting,
         job=environment.Job(
-            name=name, role=args.role, max_restarts=config.max_restarts, secret=secret, address=address
+            name=name,
+            role=args.role,
+            max_restarts=config.max_restarts,
+            secret=secret,
+            address=address,
+            virtual_local_rank=_virtual_local_rank(args, workers),
         ),
         membership=config,
         program=_program(args),
@@ -104,6 +112,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         redirects=Choice.parse(str(args.redirects), "--redirects"),
         tee=Choice.parse(str(args.tee), "--tee"),
         shown_ranks=_ranks(args.local_ranks_filter),
+        filters=_filters(args),
         prefix=args.log_line_prefix_template,
         event_log=Path(args.event_log) if args.event_log else None,
     )
@@ -159,6 +168,43 @@ def _ranks(text: str) -> frozenset[int] | None:
         return frozenset(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}") from None
+
+
+def _filters(args: argparse.Namespace) -> dict[Name, tuple[str, ...]]:
+    result: dict[Name, tuple[str, ...]] = {}
+    names: tuple[Name, ...] = ("stdout", "stderr")
+    for name in names:
+        # as torchrun: a comma separates, two are one
+        texts = getattr(args, f"duplicate_{name}_filters").replace(",,", "\0").split(",")
+        if wanted := tuple(text.replace("\0", ",") for text in texts if text):
+            result[name] = wanted
+    if result and (not args.log_dir or args.tee == "0"):
+        raise UsageError(
+            f"--duplicate-{next(iter(result))}-filters: selects teed lines and keeps them under the log folder: "
+            "expected --tee 3 (or 1, 2, a map) and --log-dir DIR, too"
+        )
+    return result
+
+
+def _virtual_local_rank(args: argparse.Namespace, workers: int) -> bool:
+    if args.virtual_local_rank:
+        environment.device(env.snapshot(), workers - 1)  # that the last one has a device
+    return bool(args.virtual_local_rank)
+
+
+def _refuse_foreign(args: argparse.Namespace) -> None:
+    """Flags of torchrun that name parts of PyTorch: only what they are by default."""
+    for flag, value, why in (
+        (
+            "--event-log-handler",
+            args.event_log_handler,
+            "handlers are Python plug-ins of PyTorch; use --event-log FILE",
+        ),
+        ("--logs-specs", args.logs_specs, "they are Python plug-ins of PyTorch; use --log-dir, --redirects and --tee"),
+        ("--numa-binding", args.numa_binding, "workers are not bound to CPUs; use --no-python with numactl"),
+    ):
+        if value.lower() not in ("", "null", "none", "default"):
+            raise UsageError(f"{flag} {value}: not available here, {why}")
 
 
 def _signals(text: str) -> tuple[int, ...]:

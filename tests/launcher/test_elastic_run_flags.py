@@ -1,5 +1,7 @@
 """The command line of elastic-run: torchrun's flags, their defaults, and their environment variables."""
 
+import subprocess
+
 import pytest
 
 from resilin.errors import SecretRequired, UsageError
@@ -28,6 +30,12 @@ TORCHRUN = {
     "master_addr": "127.0.0.1",
     "master_port": None,
     "local_addr": None,
+    "duplicate_stdout_filters": "",  # torchrun: the list of what is between the commas
+    "duplicate_stderr_filters": "",
+    "virtual_local_rank": False,
+    "event_log_handler": "null",
+    "logs_specs": "default",  # torchrun: None
+    "numa_binding": "none",  # torchrun: None
     "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     "shutdown_timeout": None,
 }
@@ -106,6 +114,11 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--local-addr", "300.1.1.1"], "--local-addr"),
         (["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "localhost:29400"),
         (["--secret-file", "/no/such/file"], "/no/such/file"),
+        (["--numa-binding", "node"], "--numa-binding node: not available here"),
+        (["--logs-specs", "mine"], "--log-dir"),
+        (["--event-log-handler", "console"], "--event-log FILE"),
+        (["--duplicate-stdout-filters", "loss", "--tee", "3"], "--log-dir"),
+        (["--duplicate-stderr-filters", "loss", "--log-dir", "/tmp"], "--tee"),
     ],
 )
 def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
@@ -145,6 +158,42 @@ def test_c10d_is_a_name_of_the_embedded_store(script):
 def test_port_0_means_that_one_node_needs_nobody(script):
     made_plan = made("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", script)
     assert (made_plan.meeting.backend, made_plan.address) == ("standalone", "127.0.0.1")
+
+
+def test_flags_of_torchrun_that_are_not_available_may_have_their_default(script):
+    made("--event-log-handler", "null", "--numa-binding", "none", "--logs-specs", "default", script)
+
+
+def test_filters_are_separated_by_commas_and_two_commas_are_one(script, tmp_path):
+    argv = ["--log-dir", tmp_path, "--tee", "1", "--duplicate-stdout-filters", "loss,a b,x,,y,", script]
+    assert made(*argv).filters == {"stdout": ("loss", "a b", "x,y")}
+
+
+def test_a_worker_without_a_device_is_refused_before_anything_starts(script, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert made("--virtual-local-rank", "--nproc-per-node", "2", script).job.virtual_local_rank
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES='4,5'"):
+        made("--virtual-local-rank", "--nproc-per-node", "3", script)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_knows_every_flag(shell, capsys):
+    with pytest.raises(SystemExit) as ended:
+        arguments.parse(["--print-completion", shell])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    names = (name.replace("_", "-") for name in TORCHRUN | OURS)
+    assert [name for name in names if f"{name}" not in text] == []
+
+
+def test_bash_completes_flags_and_their_choices(capsys):
+    with pytest.raises(SystemExit):
+        arguments.parse(["--print-completion", "bash"])
+    ask = 'COMP_CWORD=${#COMP_WORDS[@]}; ((COMP_CWORD--)); _elastic_run; echo "${COMPREPLY[@]}"'
+    text = f"{capsys.readouterr().out}\nCOMP_WORDS=(elastic-run --rdzv-b); {ask}"
+    text += f"\nCOMP_WORDS=(elastic-run --start-method f); {ask}"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "--rdzv-backend\nfork forkserver\n"
 
 
 def test_a_shutdown_timeout_of_0_is_0_and_the_environment_is_second(script, monkeypatch):

@@ -131,6 +131,32 @@ def test_teed_output_is_prefixed_by_line_and_kept(script, tmp_path):
     assert template.stdout.splitlines()[0] == "<default/0/0> one"
 
 
+def test_lines_with_chosen_texts_are_kept_for_all_ranks_in_one_file(script, tmp_path):
+    program = script(
+        "import os, sys; print('loss 1\\nother\\nacc, 2', flush=True); print('loss', file=sys.stderr, flush=True)"
+    )
+    flags = ["--log-dir", tmp_path / "logs", "-t", "3", "--duplicate-stdout-filters", "loss,acc,,"]
+    done = run("--nproc-per-node", 2, *flags, program)
+    assert done.returncode == 0, done.stderr
+    (kept,) = (tmp_path / "logs").rglob("filtered_*.log")
+    assert kept.name == "filtered_stdout.log"
+    assert kept.parent.name == "attempt_0"
+    assert sorted(kept.read_text().splitlines()) == [
+        "[default0]:acc, 2", "[default0]:loss 1", "[default1]:acc, 2", "[default1]:loss 1",
+    ]  # fmt: skip
+    assert done.stdout.count("other") == 2, "the terminal has all of them"
+
+
+def test_a_worker_with_a_virtual_local_rank_sees_one_device(script):
+    program = script(
+        "import os\n"
+        "words = (os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'CUDA_VISIBLE_DEVICES'))\n"
+        "os.write(1, (' '.join(words) + '\\n').encode())"
+    )
+    flags = ["--nproc-per-node", 2, "--virtual-local-rank", program]
+    assert sorted(run(*flags, CUDA_VISIBLE_DEVICES="6, 3").stdout.splitlines()) == ["0 0 6", "1 0 3"]
+
+
 def test_only_chosen_ranks_reach_the_terminal(script):
     program = script("import os; print('rank', os.environ['RANK'])")
     assert run("--nproc-per-node", 3, "--local-ranks-filter", "1", program).stdout == "rank 1\n"
