@@ -38,7 +38,8 @@ def forward(
 
     Shape:  q (..., T, D), k (..., S, D), v (..., S, E) with equal leading dimensions; y (..., T, E).
     mask:   broadcasts to (..., T, S). Boolean: True takes part; float: added to the scores.
-    causal: query t sees keys 0..t. A query that sees no key gives zeros.
+    causal: query t sees keys 0..t. A query that sees no key gives zeros. Hidden keys take no part in the softmax and
+            its gradient, even where they are NaN or infinite.
     dropout_mask: (..., T, S), factors 0 or 1/(1-p) on the probabilities.
     """
     acc = compute_dtype(q.dtype)
@@ -67,7 +68,7 @@ def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
         ds *= saved.dropout_mask
     _transposed_products(kept, g, blocks, dv)
     if not _native_masked_softmax_backward_(ds, p, saved.causal, saved.scale):
-        ds = reference_softmax_backward(ds, p, saved.scale)
+        ds = reference_softmax_backward(ds, p, saved.causal, saved.scale)
     dq, dk = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
     for a, b, seen in blocks:
         np.matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
@@ -126,9 +127,11 @@ def reference_masked_softmax(s: Array, added: Array | None, causal: bool, scale:
     return e / np.where(total == 0, s.dtype.type(1), total)  # type: ignore[no-any-return]
 
 
-def reference_softmax_backward(dp: Array, p: Array, scale: float) -> Array:
-    """scale * p * (dp - sum(dp * p)) over the last axis."""
+def reference_softmax_backward(dp: Array, p: Array, causal: bool, scale: float) -> Array:
+    """scale * p * (dp - sum(dp * p)) over the last axis; 0 for hidden keys, whatever `dp` holds there."""
     acc = compute_dtype(p.dtype)
+    if causal:
+        dp = np.where(np.tri(*dp.shape[-2:], dtype=np.bool_), dp, dp.dtype.type(0))
     dp_, p_ = dp.astype(acc, copy=False), p.astype(acc, copy=False)
     ds = p_ * (dp_ - (dp_ * p_).sum(axis=-1, keepdims=True)) * acc.type(scale)
     return ds.astype(p.dtype, copy=False)  # type: ignore[no-any-return]

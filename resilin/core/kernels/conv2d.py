@@ -30,6 +30,16 @@ class Geometry:
     padding: Pair
     dilation: Pair
 
+    def __post_init__(self) -> None:
+        for name, lengths, least in (
+            ("kernel size", self.kernel, 1),
+            ("stride", self.stride, 1),
+            ("padding", self.padding, 0),
+            ("dilation", self.dilation, 1),
+        ):
+            if min(lengths) < least:
+                raise UsageError(f"conv2d: {name} must be at least {least}, got {lengths}")
+
     def out_size(self, H: int, W: int) -> Pair:
         """Number of window positions along both axes; UsageError when the window does not fit."""
         sizes = []

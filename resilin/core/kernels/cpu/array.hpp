@@ -35,9 +35,10 @@ struct ExactArray {
     // elements before the last axis, and along it
     int64_t last() const { return ndim() ? dim(ndim() - 1) : 1; }
     int64_t rows() const { return last() ? size() / last() : 0; }
-    // C-contiguous, aligned, native byte order and of type T
+    // there at all, C-contiguous, aligned, native byte order and of type T
     template <class T> bool is() const {
-        return PyArray_TYPE(array) == type_number<T> && PyArray_ISCARRAY_RO(array) && PyArray_ISNOTSWAPPED(array);
+        return array && PyArray_TYPE(array) == type_number<T> && PyArray_ISCARRAY_RO(array) &&
+               PyArray_ISNOTSWAPPED(array);
     }
     template <class T> bool is_or_none() const { return !array || is<T>(); }
     template <class T> bool is_writable() const { return is<T>() && PyArray_ISWRITEABLE(array); }

@@ -11,11 +11,17 @@
 namespace resilin {
 namespace {
 
+constexpr int64_t MAX_LENGTH = int64_t(1) << 28;
+
 // N samples, C channels, H W input size, P Q output size, KH KW kernel size; s stride, p padding, d dilation
 struct Window {
     int64_t N, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw, P, Q;
+    // Every product below stays inside int64, and a padded image is small enough to be held by each thread.
     bool fits() const {
-        return KH > 0 && KW > 0 && sh > 0 && sw > 0 && dh > 0 && dw > 0 && ph >= 0 && pw >= 0 &&
+        for (int64_t length : {N, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw})
+            if (length < 0 || length > MAX_LENGTH) return false;
+        const double columns = 1.0 * N * C * KH * KW * (H + 2 * ph) * (W + 2 * pw);
+        return columns < 1e18 && padded_height() * padded_width() <= MAX_LENGTH && KH > 0 && KW > 0 && sh > 0 && sw > 0 && dh > 0 && dw > 0 && ph >= 0 && pw >= 0 &&
                H + 2 * ph >= dh * (KH - 1) + 1 && W + 2 * pw >= dw * (KW - 1) + 1;
     }
     void set_output() {

@@ -62,7 +62,9 @@ RESILIN_SIMD void backward_rows(const float *g, const float *x, const float *w, 
 }
 
 nb::object forward(Array x, Array w, Array b, float eps, int64_t D) {
-    if (!x.is<float>() || !w.is_or_none<float>() || !b.is_or_none<float>() || D <= 0) return nb::none();
+    if (!x.is<float>() || !w.is_or_none<float>() || !b.is_or_none<float>() || D <= 0 || x.size() % D ||
+        (w && w.size() != D) || (b && b.size() != D))
+        return nb::none();
     const npy_intp N = x.size() / D;
     NewArray<float> y(x), mean({N}), rstd({N});
     {
@@ -77,9 +79,10 @@ nb::object forward(Array x, Array w, Array b, float eps, int64_t D) {
 
 nb::object backward(Array g, Array x, Array w, Array mean, Array rstd) {
     if (!g.is<float>() || !x.is<float>() || !w.is_or_none<float>() || !mean.is<float>() || !rstd.is<float>() ||
-        mean.size() == 0 || x.size() != g.size())
+        mean.size() == 0 || x.size() != g.size() || rstd.size() != mean.size() || x.size() % mean.size())
         return nb::none();
     const int64_t N = mean.size(), D = x.size() / N;
+    if (w && w.size() != D) return nb::none();
     NewArray<float> dx(x);
     const npy_intp width[] = {D};
     const int ndim = w ? w.ndim() : 1;
