@@ -277,6 +277,8 @@ class Tensor:
                 raise TypeError(f"grad must be a Tensor or None, got {type(value).__name__}")
             if value._array.shape != self._array.shape:
                 raise RuntimeError(f"grad has shape {tuple(value.shape)}, the tensor has {tuple(self.shape)}")
+            if value._array.dtype != self._array.dtype:
+                raise RuntimeError(f"grad has dtype {value.dtype}, the tensor has {self.dtype}: they must be equal")
             if value._dev is not self._dev:
                 raise RuntimeError(f"grad is on {value._dev}, the tensor is on {self._dev}")
         self._grad = value

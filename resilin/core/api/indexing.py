@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
 from resilin.core.device import different_devices
 from resilin.core.ops import index as ops
@@ -70,6 +71,11 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     array = index_array("gather", index, input._array.shape[axis])
     if array.ndim != input._array.ndim:
         raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
+    if any(n > m for d, (n, m) in enumerate(zip(array.shape, input._array.shape, strict=True)) if d != axis):
+        raise RuntimeError(
+            f"Size does not match: expected index {list(array.shape)} to be no larger than self "
+            f"{list(input._array.shape)} apart from dimension {axis}"
+        )
     return ops.take_along_axis.call(input, array, axis)
 
 
@@ -122,7 +128,9 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where `mask` is true, in one dimension."""
-    a, m = np.broadcast_shapes(input._array.shape, mask._array.shape), mask._array
+    if mask._array.dtype.kind != "b":
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
+    a, m = shaping.broadcast_shapes(input._array.shape, mask._array.shape), mask._array
     return ops.getitem.call(input.expand(a), np.broadcast_to(m, a))
 
 

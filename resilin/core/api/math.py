@@ -64,10 +64,17 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     """floor(input / other), in the operands' common dtype."""
     if (isinstance(input, Tensor) and input._rg) or (isinstance(other, Tensor) and other._rg):
         return floor(_divide(input, other))
+    _check_divisor("floor_divide", input, other)
     return _without_grad(np.floor_divide, input, other)
 
 
+def _check_divisor(name: str, input: Any, other: Any) -> None:
+    check: Any = ops.check_divisor
+    check(name, *(v._array if isinstance(v, Tensor) else v for v in (input, other)))
+
+
 def _trunc_divide(input: Any, other: Any) -> Tensor:
+    _check_divisor("div", input, other)
     exact = _divide(input, other)
     result = trunc(exact)
     tensor = input if isinstance(input, Tensor) else other
@@ -233,13 +240,18 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     a, b = input._array, other._array
     if a.dtype is not b.dtype and a.dtype != b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {input.dtype} != {other.dtype}")
-    try:
-        return products.matmul.call(input, other)
-    except ValueError:
+    if a.dtype.kind == "b":
+        raise RuntimeError('matmul: not implemented for "Bool" tensors; convert them, e.g. to int64')
+    if not a.ndim or not b.ndim:
+        raise RuntimeError(
+            f"matmul: both arguments need at least one dimension, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    if a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise RuntimeError(
             f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied: the last dimension of the "
             "first must equal the last but one of the second"
-        ) from None
+        )
+    return products.matmul.call(input, other)
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False) 
         return sum((size != 0).to(size.dtype), dim, keepdim)
     if p == 1:
         return sum(size, dim, keepdim)
-    return sum(size**p, dim, keepdim) ** (1.0 / p)
+    return ops.norm_of.call(size, axis, keepdim, float(p))
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:

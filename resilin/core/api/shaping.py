@@ -227,10 +227,15 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     length = tensor._array.shape[axis]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
+        if size < 0 or (size == 0 and length):
+            raise RuntimeError(
+                f"split: the size of parts must be positive (0 only for an empty dimension), got {size} for a "
+                f"dimension of length {length}"
+            )
         sizes = [min(size, length - start) for start in range(0, length, size)] if length else [0]
     else:
         sizes = list(split_size_or_sections)
-        if sum(sizes) != length:
+        if sum(sizes) != length or min(sizes, default=0) < 0:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
     if not (mode.grad and tensor.requires_grad):
         ends = list(itertools.accumulate(sizes))
@@ -246,13 +251,24 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views of equal size along `dim` (the last may be smaller)."""
+    if chunks < 1:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     length = input._array.shape[check_dim(dim, input._array.ndim)]
     return split(input, max(1, -(-length // chunks)), dim)
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A view of `length` elements from `start` along `dim`."""
+    """A view of `length` elements from `start` along `dim`; a negative start counts from the end."""
     axis = check_dim(dim, input._array.ndim)
+    start, length = int(start), int(length)
+    size = input._array.shape[axis] if input._array.ndim else 0
+    if length < 0:
+        raise RuntimeError(f"narrow(): length must be non-negative, got {length}")
+    if not -size <= start <= size:
+        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {start})")
+    start += size if start < 0 else 0
+    if start + length > size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     return index_ops.getitem.call(input, (slice(None),) * axis + (slice(start, start + length),))
 
 

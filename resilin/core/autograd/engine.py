@@ -17,8 +17,9 @@ import numpy as np
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU
-from resilin.core.ops.registry import TENSOR_XP
+from resilin.core.ops.registry import TENSOR_XP, Op
 from resilin.core.tensor import Tensor, wrap
+from resilin.errors import ResilinError
 
 _by_seq = attrgetter("seq")
 
@@ -117,6 +118,14 @@ class _Run:
             except Exception as error:
                 if node.trace is not None:
                     error.add_note("forward call of this operation:\n" + "".join(node.trace))
+                if (
+                    isinstance(error, ValueError | IndexError)
+                    and isinstance(node.op, Op)
+                    and not isinstance(error, ResilinError)
+                ):  # numpy's: the rule met arrays that no longer fit
+                    raise RuntimeError(
+                        f"{node.name()}: what it saved does not fit its gradient of shape {_shape(g)}: {error}"
+                    ) from error
                 raise
             del g
             if mode.anomaly:
@@ -143,7 +152,13 @@ class _Run:
             part = parts[position]
             parts[position] = None  # so that a leaf may take the array when nobody else holds it
             if part is not None and (part.shape != meta[0] or _np_dtype(part) != meta[1]):  # type: ignore[index]
-                part = _undo(part, meta)
+                try:
+                    part = _undo(part, meta)
+                except ValueError:
+                    raise RuntimeError(
+                        f"function {node.name()} returned an invalid gradient at index {position} - got "
+                        f"{list(part.shape)} but expected shape compatible with {list(meta[0])}"  # type: ignore[index]
+                    ) from None
             if isinstance(edge, Node):
                 if part is not None:
                     self.add(edge, part, grads)
@@ -182,8 +197,28 @@ class _Run:
         for hook in tuple(hooks.values()):
             result = hook(value)
             if result is not None:
-                value = result
+                value = _checked(hook, result, value)
         return value if self.create else value._array
+
+
+def _checked(hook: Any, result: Any, before: Tensor) -> Tensor:
+    """What a hook returned in place of the gradient `before`; an error unless it is a gradient of the same kind."""
+    name = getattr(hook, "__qualname__", repr(hook))
+    if not isinstance(result, Tensor):
+        raise TypeError(f"hook {name} must return None or a Tensor, got {type(result).__name__}")
+    if result._array.shape != before._array.shape:
+        raise RuntimeError(
+            f"hook {name} has changed the size of value: expected {tuple(before.shape)}, got {tuple(result.shape)}"
+        )
+    if result._array.dtype != before._array.dtype:
+        raise RuntimeError(f"hook {name} has changed the type of value (was {before.dtype} got {result.dtype})")
+    if result._dev is not before._dev:
+        raise RuntimeError(f"hook {name} has moved the value from {before._dev} to {result._dev}")
+    return result
+
+
+def _shape(g: Any) -> Any:
+    return [None if part is None else tuple(part.shape) for part in g] if isinstance(g, list) else tuple(g.shape)
 
 
 def _np_dtype(part: Any) -> Any:
@@ -196,13 +231,16 @@ def _undo(part: Any, meta: Any) -> Any:
     recorded = isinstance(part, Tensor)
     if part.shape != shape:
         extra = part.ndim - len(shape)
+        if extra < 0:
+            raise ValueError("fewer dimensions than the input")
         axes = tuple(range(extra)) + tuple(
             i + extra for i, n in enumerate(shape) if n == 1 and part.shape[i + extra] != 1
         )
         if axes:
             part = TENSOR_XP.sum(part, axes, True) if recorded else part.sum(axis=axes, keepdims=True)
+            part = part.reshape(part.shape[extra:])
         if part.shape != shape:
-            part = part.reshape(shape)
+            raise ValueError("not a shape that broadcasting makes of the input's")
     if _np_dtype(part) != dtype:
         if dtype.kind != "c" and _np_dtype(part).kind == "c":
             part = part.real
@@ -266,6 +304,10 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
         if gradient is None:
             if tensor._array.size != 1:
                 raise RuntimeError("grad can be implicitly created only for scalar outputs")
+            if tensor._array.dtype.kind == "c":
+                raise RuntimeError(
+                    f"grad can be implicitly created only for real scalar outputs but got {tensor.dtype}"
+                )
             gradient = wrap(tensor._dev.xp.ones_like(tensor._array), tensor._dev)
         elif gradient._array.shape != tensor._array.shape:
             raise RuntimeError(

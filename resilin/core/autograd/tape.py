@@ -107,7 +107,13 @@ class Node:
                 vc = value._vc
                 if vc is not None and vc[0] != version:
                     raise _modified(self, value, version)
-                out.append(value._array)
+                array = value._array
+                if meta is not None and array.shape != meta[0]:
+                    raise RuntimeError(
+                        f"{self.name()} saved a tensor of shape {tuple(meta[0])}, whose data was replaced by one of "
+                        f"shape {tuple(array.shape)} before backward"
+                    )
+                out.append(array)
             elif value is None and meta is not None:
                 out.append(Meta(*meta))
             else:

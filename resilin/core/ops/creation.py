@@ -135,11 +135,16 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def arange(*bounds: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
     values = [bound.item() if isinstance(bound, Tensor) else bound for bound in bounds]
+    start, end, step = (0, *values, 1) if len(values) == 1 else (*values, 1) if len(values) == 2 else values
+    if step == 0:
+        raise RuntimeError("arange: step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
     if dtype is None:
         target = np.dtype(np.int64) if all(isinstance(v, int) for v in values) else dtypes.default_np()
     else:
         target = dtypes.to_numpy(dtype)
-    return _finish(np.arange(*values).astype(target, copy=False), device, requires_grad)
+    return _finish(np.arange(start, end, step).astype(target, copy=False), device, requires_grad)
 
 
 def linspace(

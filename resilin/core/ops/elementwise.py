@@ -97,15 +97,18 @@ def power(xp, a, b):
 @power.vjp(0)
 def _(xp, g, _y, a, b):
     if isinstance(b, int | float):
+        if b == 0:  # constant, also at 0, where the formula gives 0 * inf
+            return xp.zeros_like(g)
         return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
     return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
 
 
 @power.vjp(1)
 def _(xp, g, y, a, _b):
-    if isinstance(a, int | float | complex):
-        return g * xp.conj(y * xp.log(xp.full_like(y, a)))
-    return g * xp.conj(y * xp.log(xp.where(y == 0, xp.ones_like(a), a)))
+    base = xp.full_like(y, a) if isinstance(a, int | float | complex) else a
+    # 0 ** b is flat where it is finite; the formula would give 0 * inf there
+    flat = xp.logical_or(y == 0, xp.logical_and(base == 0, xp.isfinite(y)))
+    return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
 @op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
@@ -145,9 +148,17 @@ def _(xp, g, y, a, b):
     return _share(xp, g, y, b, a)
 
 
+def check_divisor(name, a, b):
+    """RuntimeError, as in PyTorch, when an element of the divisor `b` of an integer division is 0."""
+    whole = all(isinstance(x, int) or (getattr(x, "dtype", None) is not None and x.dtype.kind in "biu") for x in (a, b))
+    if whole and not (b.all() if hasattr(b, "all") else b):
+        raise RuntimeError(f"ZeroDivisionError: {name}: division of integers by 0")
+
+
 @op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def remainder(xp, a, b):
-    """Python's a % b: the sign of the result is that of b."""
+    """Python's a % b: the sign of the result is that of b. RuntimeError for integers when a divisor is 0."""
+    check_divisor("remainder", a, b)
     return xp.remainder(a, b)
 
 
@@ -163,7 +174,8 @@ def _(xp, g, _y, a, b):
 
 @op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def fmod(xp, a, b):
-    """C's fmod: the sign of the result is that of a."""
+    """C's fmod: the sign of the result is that of a. RuntimeError for integers when a divisor is 0."""
+    check_divisor("fmod", a, b)
     return xp.fmod(a, b)
 
 

@@ -134,11 +134,15 @@ def multinomial(
 
 def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write uniform numbers of [from, to) into this tensor."""
+    if not from_ <= to:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
     return _fill(self, _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
 
 
 def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write normal numbers into this tensor."""
+    if not std >= 0:
+        raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
     return _fill(self, _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
 
 

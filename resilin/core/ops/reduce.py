@@ -81,15 +81,28 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return g * xp.conj(xp.where(zero, others, y / filled))
 
 
+def _not_empty(name, x, axis):
+    """IndexError, as in PyTorch, when there is no element to choose from."""
+    if x.size:
+        return
+    if axis is None:
+        raise IndexError(f"{name}(): Expected reduction dim to be specified for input.numel() == 0.")
+    for i in (axis,) if isinstance(axis, int) else axis:
+        if x.shape[i] == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {i} to have non-zero size.")
+
+
 @op(samples=_axes)
 def amax(xp, x, axis=None, keepdims=False):
     """The largest element over `axis`; ties share the gradient."""
+    _not_empty("amax", x, axis)
     return xp.max(x, axis=axis, keepdims=keepdims)
 
 
 @op(samples=_axes)
 def amin(xp, x, axis=None, keepdims=False):
     """The smallest element over `axis`; ties share the gradient."""
+    _not_empty("amin", x, axis)
     return xp.min(x, axis=axis, keepdims=keepdims)
 
 
@@ -144,6 +157,23 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return x * (_spread(xp, g, axis, keepdims) / safe)
 
 
+@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), None, False, 3.0), (r(3, 4, low=0.5, high=2.0), 0, True, -1.0)])
+def norm_of(xp, x, axis=None, keepdims=False, p=3.0):
+    """The p-norm over `axis` of numbers that are not negative, for p other than 0 and infinity.
+
+    An element that is 0 has the gradient 0, as in PyTorch.
+    """
+    return xp.sum(x**p, axis=axis, keepdims=keepdims) ** (1 / p)
+
+
+@norm_of.vjp
+def _(xp, g, y, x, axis=None, keepdims=False, p=3.0):
+    y = _spread(xp, y, axis, keepdims)
+    flat = xp.logical_or(x == 0, y == 0)
+    ratio = xp.where(flat, xp.ones_like(x), x) / xp.where(y == 0, xp.ones_like(y), y)
+    return xp.where(flat, xp.zeros_like(x), ratio ** (p - 1) * _spread(xp, g, axis, keepdims))
+
+
 @op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), 1)])
 def cumsum(xp, x, axis=0):
     """Running sums along `axis`."""
@@ -157,13 +187,27 @@ def _(xp, g, _y, _x, axis=0):
 
 @op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)])
 def cumprod(xp, x, axis=0):
-    """Running products along `axis`. The gradient needs factors that are not 0."""
+    """Running products along `axis`."""
     return xp.multiply.accumulate(x, axis) if x.ndim else x.copy()
 
 
 @cumprod.vjp
 def _(xp, g, y, x, axis=0):
-    return xp.flip(xp.cumsum(xp.flip(g * y, axis), axis), axis) / x if g.ndim else g
+    # Before the first 0 the other factors' product is y / x; at it, the product with that factor left out; every
+    # later factor is multiplied by 0. (Second derivatives between two factors are lost behind the first 0.)
+    if not g.ndim:
+        return g
+    zero = x == 0
+    seen = xp.cumsum(xp.astype(zero, x.dtype), axis)
+    first = xp.logical_and(zero, seen == 1)
+    without = xp.cumprod(xp.where(first, xp.ones_like(x), x), axis)
+    quotient = _from_here_on(xp, g * y, axis) / xp.where(zero, xp.ones_like(x), x)
+    alone = _from_here_on(xp, g * without, axis)
+    return xp.where(seen == 0, quotient, xp.where(first, alone, xp.zeros_like(alone)))
+
+
+def _from_here_on(xp, x, axis):
+    return xp.flip(xp.cumsum(xp.flip(x, axis), axis), axis)
 
 
 def _test(name: str) -> Any:
@@ -181,10 +225,12 @@ any, all, count_nonzero = (_test(name) for name in ("any", "all", "count_nonzero
 @op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmax(xp, x, axis=None, keepdims=False):
     """Index of the largest element (the first of equals)."""
+    _not_empty("argmax", x, axis)
     return xp.argmax(x, axis=axis, keepdims=keepdims)
 
 
 @op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmin(xp, x, axis=None, keepdims=False):
     """Index of the smallest element (the first of equals)."""
+    _not_empty("argmin", x, axis)
     return xp.argmin(x, axis=axis, keepdims=keepdims)

@@ -32,6 +32,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
 from resilin.core.device import CPU, add_to_namespaces, device, different_devices
 from resilin.core.tensor import Tensor, wrap
+from resilin.errors import ResilinError
 
 Rule = Callable[..., Any]
 
@@ -124,7 +125,7 @@ class Op:
 
     def override(self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
-        self.impls[device_type] = Impl(forward, vjp, residual)
+        self.impls[device_type] = Impl(_quietly(forward), vjp, residual)
         keeps = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         self._joint_keeps.append(keeps)
         self._note_saves(keeps)
@@ -258,7 +259,10 @@ def _unary(op: Op) -> Callable[..., Any]:
         if floats and array.dtype.kind in "iub":
             array = array.astype(dtypes.default_np())
         impl = impls.get(dev.type, generic)
-        value = impl.forward(dev.xp, array, *params)
+        try:
+            value = impl.forward(dev.xp, array, *params)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, (array,), params, error) from None
         residual = None
         if impl.residual:
             value, residual = value
@@ -294,8 +298,8 @@ def _binary(op: Op) -> Callable[..., Any]:
             x, y = to_float(x), to_float(y)
         try:
             value = forward(dev.xp, x, y)
-        except ValueError as error:
-            raise shape_error(op.name, x, y, error) from None
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, (x, y), (), error) from None
         out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
         if differentiable and mode.grad and wants(a, b):
             record(op, generic, out, (a, b), (), None)
@@ -346,14 +350,45 @@ def to_float(x: Any) -> Any:
     return x.astype(dtypes.default_np()) if x.dtype.kind in "iub" else x
 
 
-def shape_error(where: str, x: Any, y: Any, error: ValueError) -> Exception:
-    """PyTorch's error for shapes that do not broadcast."""
-    if not (hasattr(x, "shape") and hasattr(y, "shape")) or "broadcast" not in str(error):
-        return RuntimeError(f"{where}: {error}")
-    return RuntimeError(
-        f"{where}: the shapes {tuple(x.shape)} and {tuple(y.shape)} cannot be broadcast: counted from the right, "
-        "lengths must be equal or 1"
+_ARRAY_ERRORS = (ValueError, TypeError, IndexError)
+
+
+def op_error(op: Op, arrays: Any, params: Any, error: Exception) -> Exception:
+    """PyTorch's type of error for what the array library says of an op's arguments, naming op, shapes and dtypes.
+
+    IndexError stays one, a wrong type of a parameter stays a TypeError, everything else is a RuntimeError. Errors that
+    are resilin's own already pass as they are.
+    """
+    if isinstance(error, ResilinError):
+        return error
+    given = [f"{_dtype_name(x)} {list(x.shape)}" if hasattr(x, "shape") else repr(x) for x in arrays if x is not None]
+    if op.n == 2 and len(given) == 2 and "broadcast" in str(error):
+        return RuntimeError(
+            f"{op.name}: the shapes {tuple(arrays[0].shape)} and {tuple(arrays[1].shape)} cannot be broadcast: "
+            "counted from the right, lengths must be equal or 1"
+        )
+    if op.n < 0:
+        return RuntimeError(f"{op.name}(): shapes {', '.join(given)} do not fit together: {error}")
+    others = [
+        f"{name}={value!r}"
+        for name, value in zip(op.arguments[max(op.n, 1) :], params, strict=False)
+        if value is None or isinstance(value, bool | int | float | str | tuple)
+    ]
+    text = f"{op.name}({', '.join(given + others)}): {error}"
+    if isinstance(error, IndexError) and not isinstance(error, ValueError):
+        return IndexError(text)
+    return (
+        TypeError(text)
+        if isinstance(error, TypeError) and "numpy" not in text and "ufunc" not in text
+        else (RuntimeError(text))
     )
+
+
+def _dtype_name(array: Any) -> str:
+    try:
+        return str(dtypes.from_numpy(array.dtype)).rpartition(".")[2]
+    except TypeError:
+        return str(array.dtype)
 
 
 def _general(op: Op) -> Callable[..., Any]:
@@ -382,7 +417,10 @@ def _general(op: Op) -> Callable[..., Any]:
                 arrays.append(value)
         dev = dev or CPU
         impl = impls.get(dev.type, generic)
-        value = impl.forward(dev.xp, *arrays, *params)
+        try:
+            value = impl.forward(dev.xp, *arrays, *params)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, arrays, params, error) from None
         residual = None
         if impl.residual:
             value, residual = value
@@ -413,9 +451,8 @@ def _sequence(op: Op) -> Callable[..., Any]:
         arrays = [array if array.dtype == target else array.astype(target) for array in arrays]
         try:
             value = op.generic.forward(dev.xp, arrays, *params)
-        except ValueError as error:
-            shapes = ", ".join(str(tuple(array.shape)) for array in arrays)
-            raise RuntimeError(f"{op.name}(): shapes {shapes} do not fit together: {error}") from None
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, arrays, params, error) from None
         out = wrap(value, dev)
         if mode.grad and any(v._rg or (v._view is not None and v.requires_grad) for v in inputs):
             record(op, op.generic, out, inputs, params, None)

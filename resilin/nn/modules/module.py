@@ -298,6 +298,12 @@ class Module:
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move or convert parameters and buffers in place; arguments as `Tensor.to`. A dtype changes floats only."""
 
+        for wanted in (*args, kwargs.get("dtype")):
+            if isinstance(wanted, dtypes.dtype) and not (wanted.is_floating_point or wanted.is_complex):
+                raise TypeError(
+                    f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted}"
+                )
+
         def convert(tensor: Tensor) -> Tensor:
             if tensor.is_floating_point() or tensor.is_complex():
                 converted: Tensor = tensor.to(*args, **kwargs)
@@ -338,7 +344,7 @@ class Module:
         for parameter in self.parameters():
             parameter.data = fn(parameter.data)
             if parameter.grad is not None:
-                parameter.grad = fn(parameter.grad.detach())
+                parameter._grad = fn(parameter.grad.detach())
         done: dict[int, Tensor] = {}
         for module in self.modules():
             for name, buffer in module._buffers.items():
