@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from resilin._base import log
@@ -25,6 +25,7 @@ from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Spare
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
+from resilin.elastic.waiting import Waiting
 from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreRefused, StoreTimeout
 from resilin.store.base import Store
 
@@ -39,6 +40,7 @@ class _Told:
 
     applied: int = 0  # number of the last generation carried out
     lost: set[tuple[int, str]] = field(default_factory=set)  # (generation, node) reported as gone
+    standbys: bool = False  # that some workers have no place
     closing: bool = False
     waiting_since: float | None = None
     reason: str = ""
@@ -82,6 +84,7 @@ class Agent:
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
         self._spare: Spare | None = None
         self._told = _Told()
+        self._waiting = Waiting(reporter.line, config.join_timeout_s, config.membership.min_nodes, config.meeting)
         self._first_failure: Failure | None = None  # of the current generation, on this node
         self._late_failure: Failure | None = None  # of a worker that failed after all were done
         self._unjoined = 0  # replacements that died before they were members
@@ -169,8 +172,9 @@ class Agent:
         if view.leader() == self._config.node_id:
             self._lead(view, situation)
         self._send_worlds(view)
+        self._tell_standbys(view)
         self._fill(view)
-        self._arm(situation, self._kill_unresponsive(view))
+        self._arm(situation, self._kill_unresponsive(view), self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -183,13 +187,20 @@ class Agent:
         elif situation.action == "succeed":
             self._rendezvous.close_job(Closed(outcome="succeeded", reason=situation.reason))
 
-    def _arm(self, situation: Situation, look_again: float | None) -> None:
+    def _look_for_absent(self, view: View, situation: Situation) -> float | None:
+        """Say whom everybody waits for, and end the job when that takes too long; else, when to look again."""
+        until, closed = self._waiting.look(view, situation, self._clock.monotonic())
+        if closed is not None and view.leader() == self._config.node_id:
+            self._rendezvous.close_job(closed)
+        return until
+
+    def _arm(self, situation: Situation, *look_again: float | None) -> None:
         """Come back when time alone changes the situation; give up when too few nodes come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now = self._clock.monotonic()
-        until = min((at for at in (situation.until, look_again) if at is not None), default=None)
+        until = min((at for at in (situation.until, *look_again) if at is not None), default=None)
         patience = self._patience(situation, now)
         if patience is not None:
             end, outcome = patience
@@ -288,10 +299,25 @@ class Agent:
                 else:
                     self._abort(slot, current.number - 1, current.reason, ())
             slot.send(worlds.world(view, current, member, endpoints))
-            slot.sent = current.number
+            slot.sent, slot.standing_by = current.number, False
             if slot.state == "done":
                 slot.state = "ready"
                 self._again = True
+
+    def _tell_standbys(self, view: View) -> None:
+        """Let workers that there is no place for wait as long as it takes."""
+        standbys = membership.standing_by(view)
+        shards = membership.largest_world(view)
+        reason = f"the batch has {shards} shard{'s' if shards != 1 else ''}"
+        for member in standbys:
+            slot = self._slots[member.slot]
+            if member.node == self._config.node_id and slot.state == "ready" and not slot.standing_by:
+                slot.standing_by = True
+                slot.send(control.Standby(reason=reason))
+        if standbys and not self._told.standbys:
+            self._told.standbys = True
+            many = "1 worker stands" if len(standbys) == 1 else f"{len(standbys)} workers stand"
+            self._reporter.line(f"{many} by: {reason}")
 
     def _abort_survivors(self, view: View) -> None:
         """Tell local survivors at once that members of their generation are gone."""
@@ -308,7 +334,10 @@ class Agent:
         for node in {m.node for m in gone if membership.fate(view, m) == "lost"}:
             if (current.number, node) not in self._told.lost:
                 self._told.lost.add((current.number, node))
-                self._reporter.lost([m.rank for m in gone if m.node == node], node)
+                if node == self._config.node_id:
+                    self._reporter.line("this node was taken for lost (its lease ran out) and joins again")
+                else:
+                    self._reporter.lost([m.rank for m in gone if m.node == node], node)
 
     def _kill_unresponsive(self, view: View) -> float | None:
         """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there."""
@@ -382,8 +411,12 @@ class Agent:
             return
         if slot.state == "failed" and slot.failure is not None and self._leaving is None and not self._told.closing:
             self._on_failure(slot, slot.failure)
-        elif slot.state == "failed" and self._told.closing and self._late_failure is None:
-            self._late_failure = slot.failure
+        elif slot.state == "failed" and slot.failure is not None and self._late_failure is None:
+            closed = self._rendezvous.view.closed
+            if closed is not None and closed.outcome == "succeeded":
+                self._late_failure = replace(slot.failure, step=None, at="", late=True)
+        elif slot.state == "left" and self._leaving is None and not self._told.closing:
+            self._reporter.left(slot.rank, slot.leaves or "exited with code 0")
         self._step()
 
     def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
@@ -431,12 +464,20 @@ class Agent:
                     self._spawn_task(_quietly(slot.worker.stop(self._config.shutdown_timeout_s)))
         await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
         await asyncio.sleep(0)  # the slots' own callbacks run first
-        late = self._late_failure
-        if closed.outcome == "succeeded" and late is None:
-            self._end(Outcome(code=0, reason=closed.reason))
-        else:
-            first = Failure.from_json(closed.failure) if closed.failure else self._first_failure or late
-            self._end(Outcome(code=1, reason=closed.reason if late is None else late.sentence, failure=first))
+        self._end(self._settled(closed))
+
+    def _settled(self, closed: Closed) -> Outcome:
+        """What the job's end means for this node."""
+        if closed.outcome == "failed":
+            first = Failure.from_json(closed.failure) if closed.failure else self._first_failure
+            return Outcome(code=closed.code, reason=closed.reason, failure=first if closed.code == 1 else None)
+        if self._late_failure is not None:
+            return Outcome(code=1, reason=self._late_failure.sentence, failure=self._late_failure)
+        own = [slot.failure for slot in self._slots if slot.state == "failed" and slot.failure is not None]
+        if len(own) == len(self._slots):
+            reason = "the job has succeeded without this node"
+            return Outcome(code=1, reason=reason, failure=own[0], title="all workers of this node failed")
+        return Outcome(code=0, reason=closed.reason)
 
     def _on_signal(self, number: int) -> None:
         if self._leaving is not None:

@@ -40,6 +40,8 @@ class AgentConfig:
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     store_in_process: bool = False
+    meeting: str = ""
+    """Where nodes meet; for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +52,5 @@ class Outcome:
     reason: str
     failure: Failure | None = None
     error: ResilinError | None = None
+    title: str = "job failed"
+    """What stands before the failure."""

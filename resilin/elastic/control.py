@@ -3,8 +3,8 @@
 One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL_FD`, carries frames of
 `_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
 
-    worker -> agent   ready (a warm spare)  hello  progress  committed  stuck  failed  done
-    agent -> worker   start (a warm spare)  world  abort  pending  leave  finish
+    worker -> agent   ready (a warm spare)  hello  progress  committed  stuck  left  failed  done
+    agent -> worker   start (a warm spare)  world  standby  abort  pending  leave  finish
 
 How they go together, seen by a worker that recovers in place:
 
@@ -52,11 +52,15 @@ class Ready(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Hello(Message):
-    """This program recovers in place; `endpoint` is what `dist.endpoint.Listener.describe()` returned."""
+    """This program recovers in place; `endpoint` is what `dist.endpoint.Listener.describe()` returned.
+
+    `limit` is the size of the largest world this program has work for (the number of shards of its sampler); 0: any.
+    """
 
     kind: ClassVar[str] = "hello"
     pid: int
     endpoint: str
+    limit: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,14 @@ class Stuck(Message):
     kind: ClassVar[str] = "stuck"
     generation: int
     ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(Message):
+    """The worker was asked to leave, has committed its last step, and ends with code 0."""
+
+    kind: ClassVar[str] = "left"
     reason: str
 
 
@@ -161,6 +173,14 @@ class World(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Standby(Message):
+    """There is no place for this worker now, for `reason`: it waits, however long, for a `World` or a `Leave`."""
+
+    kind: ClassVar[str] = "standby"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Abort(Message):
     """Every generation up to `generation` is over: `ranks` (of that generation) are gone, for `reason`."""
 
@@ -201,10 +221,12 @@ MESSAGES: dict[str, type[Message]] = {
         Progress,
         Committed,
         Stuck,
+        Left,
         Failed,
         Done,
         Start,
         World,
+        Standby,
         Abort,
         Pending,
         Leave,

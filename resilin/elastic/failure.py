@@ -45,6 +45,8 @@ class Failure:
     """Whether its standard error went to the terminal."""
     unanswered: str = ""
     """Others waited for it in vain until it was killed: what their error said."""
+    late: bool = False
+    """Whether training had finished everywhere: it is not restarted, because its state has ended with it."""
     log_dir: str = ""
     wall: float = 0.0
     """Seconds since the epoch; for people."""
@@ -66,6 +68,7 @@ class Failure:
         """The first line of every report."""
         where = f" at step {self.step}" if self.step is not None else ""
         where += f" in {self.at}" if self.at else ""
+        where += " after training had finished: not restarted" if self.late else ""
         return f"rank {self.rank} (host {self.host}, pid {self.pid}) {self.how}{where}"
 
     def details(self) -> list[str]:
@@ -75,8 +78,6 @@ class Failure:
             lines += self.traceback.rstrip().splitlines()
         elif self.log_tail:
             lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
-        elif self.shown and self.code > 0 and not self.type:
-            lines.append("its own words are above")
         if self.log_dir:
             lines.append(f"logs: {self.log_dir}")
         return lines

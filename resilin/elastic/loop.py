@@ -89,7 +89,7 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Cal
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
         state = next((value for value in (*args, *kwargs.values()) if isinstance(value, State)), None)
-        with session.opened() as tie:
+        with session.opened(state._largest_world() if state is not None else 0) as tie:
             path = env.get("RESILIN_LEDGER")
             book = Ledger(path) if path else None
             if state is not None:
@@ -182,9 +182,9 @@ class _Loop:
         group, self._group = self._group, None
         if group is None:
             return
-        dist.set_default_group(None)
         if error is not None:
             group.abort(error)
+        dist.set_default_group(None)  # closes the groups that the function made of it
         group.close()
 
     def _step_at_work(self) -> int | None:

@@ -19,7 +19,7 @@ from typing import Literal
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
 
 Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "succeed", "closed"]
-Fate = Literal["unstarted", "running", "ready", "done", "failed", "left", "stopped", "lost"]
+Fate = Literal["unstarted", "running", "ready", "done", "absent", "failed", "left", "stopped", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,38 @@ def recovers_in_place(view: View) -> bool:
     return any(_slot(view, m).endpoint for m in view.generation.members if fate(view, m) in alive)
 
 
+def largest_world(view: View) -> int:
+    """The most workers that the program has work for, as those that said hello told; 0: any number."""
+    slots = (slot for seen in view.nodes for slot in seen.node.slots)
+    return min((slot.limit for slot in slots if slot.endpoint and slot.limit > 0), default=0)
+
+
+def standing_by(view: View) -> tuple[GenerationMember, ...]:
+    """Workers that have no place, because the world is as large as it may be. Their rank is -1."""
+    current = view.generation
+    if current is None or not 0 < largest_world(view) <= len(current.members):
+        return ()
+    members = {(m.node, m.slot, m.incarnation) for m in current.members}
+    return tuple(
+        _member(seen.node, slot)
+        for seen in view.nodes
+        for slot in seen.node.slots
+        if slot.alive and (seen.node.id, slot.index, slot.incarnation) not in members
+    )
+
+
+def awaited(view: View) -> tuple[GenerationMember, ...]:
+    """Members that the others wait for: those of a program that recovers in place that have not said hello yet."""
+    current = view.generation
+    if current is None or view.closed is not None or not recovers_in_place(view):
+        return ()
+    most = largest_world(view)
+    here = sum(fate(view, m) in ("ready", "done") and bool(_slot(view, m).endpoint) for m in current.members)
+    if 0 < most <= here:  # a world of those that are here is as large as it may be
+        return ()
+    return tuple(m for m in current.members if fate(view, m) in ("unstarted", "running"))
+
+
 def invited(view: View, config: Config) -> tuple[str, ...]:
     """Nodes outside the generation that should start workers now: the program recovers in place and has room."""
     current = view.generation
@@ -177,20 +209,25 @@ def complaint(view: View, member: GenerationMember) -> str:
 
 
 def _assess_in_place(view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate]) -> Situation:
+    fates = {m: "absent" if f == "done" and not _slot(view, m).endpoint else f for m, f in fates.items()}
     failed = [member for member, value in fates.items() if value == "failed"]
-    gone = [member for member, value in fates.items() if value in ("failed", "lost", "left", "stopped")]
+    gone = [member for member, value in fates.items() if value in ("failed", "lost", "left", "absent", "stopped")]
     used = current.restarts_used + len(failed)
     own = [member for member in failed if _slot(view, member).fault == "own"]
     if own and used > config.max_restarts:
         return Situation(action="fail", reason=_too_many(own, current, config))
+    most = largest_world(view)
     keep = tuple(m for m in current.members if m not in gone and not _leaving(view, m))
     if len(keep) < len(current.members):  # those that have not said hello yet join when they do
         keep = tuple(m for m in keep if _slot(view, m).endpoint)
     finishing = len(keep) == len(current.members) and "done" in fates.values()  # then nobody needs newcomers
-    joined = () if finishing else _joiners(view, current, config)
+    joined = () if finishing else _joiners(view, current, config, at_once=most > 0 and bool(gone))
+    nodes = {member.node for member in (*keep, *joined)}  # those that will stand by count, too
+    if 0 < most < len(keep) and sum(bool(_slot(view, m).endpoint) for m in keep) >= most:
+        keep = tuple(m for m in keep if _slot(view, m).endpoint)[:most]
+    joined = joined[: max(0, most - len(keep))] if most else joined
     if len(keep) == len(current.members) and not joined:
         return Situation(action="steady", reason="all members are well")
-    nodes = {member.node for member in (*keep, *joined)}
     reason = _why(view, current, fates, {member.node for member in joined})
     if len(nodes) < config.min_nodes:
         return Situation(action="wait", reason=f"{reason}; {len(nodes)} of at least {config.min_nodes} nodes are left")
@@ -204,8 +241,8 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     )
 
 
-def _joiners(view: View, current: Generation, config: Config) -> tuple[GenerationMember, ...]:
-    """Workers that said hello and are no members yet, of nodes where none is still on its way."""
+def _joiners(view: View, current: Generation, config: Config, at_once: bool = False) -> tuple[GenerationMember, ...]:
+    """Workers that said hello and are no members yet, of nodes where none is still on its way (or of all: at once)."""
     members = {(m.node, m.slot, m.incarnation) for m in current.members}
     allowed = {*current.nodes, *invited(view, config)}
     found = []
@@ -214,7 +251,7 @@ def _joiners(view: View, current: Generation, config: Config) -> tuple[Generatio
         if node.id not in allowed or node.leaving:
             continue
         new = [s for s in node.slots if (node.id, s.index, s.incarnation) not in members]
-        if all(slot.state != "running" for slot in new):
+        if at_once or all(slot.state != "running" for slot in new):
             found += [_member(node, slot) for slot in new if slot.state == "ready"]
     return tuple(found)
 
@@ -348,11 +385,18 @@ def _ranks(members: Iterable[GenerationMember]) -> str:
 
 def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], newcomers: Iterable[str]) -> str:
     parts = []
-    for value, verb in (("failed", "failed"), ("lost", "lost with a node"), ("left", "left")):
+    for value, verb in (
+        ("failed", "failed"),
+        ("lost", "lost with a node"),
+        ("left", "left"),
+        ("absent", "ended before joining"),
+    ):
         members = [member for member, is_ in fates.items() if is_ == value]
         if members:
             parts.append(f"{_ranks(members)} {verb}")
     parts += [f"node {node} leaves" for node in current.nodes if (n := view.node(node)) is not None and n.leaving]
     for node in sorted(newcomers):
         parts.append(f"a replacement on node {node} is ready" if node in current.nodes else f"node {node} joined")
+    if not parts and 0 < (most := largest_world(view)) < len(current.members):
+        return f"the batch has {most} shard{'s' if most != 1 else ''}"
     return ", ".join(parts) or "workers were stopped"

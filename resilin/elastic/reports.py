@@ -46,6 +46,7 @@ class Reporter:
         self._resumed: float | None = None  # when its first worker said that it works on a step
         self._sought = 0  # the number of that generation
         self._previous: Generation | None = None
+        self._cause_told = False  # whether people know why the next generation is smaller
 
     def close(self) -> None:
         """Close the event file."""
@@ -68,8 +69,9 @@ class Reporter:
         if outcome.failure is None:
             self.always(outcome.reason)
             return
-        self.always(f"job failed: {outcome.failure.sentence}")
-        for line in (*outcome.failure.details(), outcome.reason, *others):
+        self.always(f"{outcome.title}: {outcome.failure.sentence}")
+        reason = (outcome.reason,) if outcome.reason != outcome.failure.sentence else ()
+        for line in (*outcome.failure.details(), *reason, *others):
             print(f"  {line}", file=self._stream, flush=True)
 
     def event(self, name: str, /, **fields: Any) -> None:
@@ -97,6 +99,7 @@ class Reporter:
             return
         if self._death is None:
             self._death, self._agreed, self._resumed = now, None, None
+        self._cause_told = True
         step = f" at step {failure.step}" if failure.step is not None else ""
         if not final:
             self.line(f"worker died: rank {failure.rank} (pid {failure.pid}) {failure.how}{step}")
@@ -106,12 +109,20 @@ class Reporter:
         """Another node went away without a word."""
         if self._death is None:
             self._death, self._agreed, self._resumed = self._clock.monotonic(), None, None
+        self._cause_told = True
         self.line(f"node {node} is gone, and with it rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}")
         self.event("lost", node=node, ranks=ranks)
+
+    def left(self, rank: int, why: str) -> None:
+        """A worker of this node ended well before the others."""
+        self._cause_told = True
+        self.line(f"rank {rank} left ({why})")
+        self.event("left", rank=rank, reason=why)
 
     def generation(self, new: Generation, *, stateful: bool = False) -> None:
         """A generation was applied on this node. `stateful`: workers of the one before it held state to hand over."""
         previous, self._previous = self._previous, new
+        told, self._cause_told = self._cause_told, False
         if self._death is not None and self._agreed is None:
             self._agreed, self._sought = self._clock.monotonic(), new.number
         self.event(
@@ -126,7 +137,9 @@ class Reporter:
         )
         if previous is not None:
             lost = stateful and not _stay(previous, new)
-            self.line(f"generation {new.number}: {_describe(previous, new)}{_NOTHING_LEFT if lost else ''}")
+            smaller = new.kind == "inplace" and len(new.members) < len(previous.members)
+            why = f" ({new.reason})" if smaller and not told else ""
+            self.line(f"generation {new.number}: {_describe(previous, new)}{why}{_NOTHING_LEFT if lost else ''}")
 
     def progress(self, generation: int) -> None:
         """A worker of this node works on a step of `generation`."""

@@ -98,7 +98,7 @@ class Tie(Protocol):
 class Session:
     """The tie to a real agent. `close()` ends the thread; the descriptor is closed with it."""
 
-    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+    def __init__(self, sock: socket.socket, listener: Listener, limit: int = 0) -> None:
         self.listener = listener
         self._sock = sock
         # a timeout for sending alone: settimeout would also end the reader's patience
@@ -116,29 +116,33 @@ class Session:
         self._closing = False  # guarded by _changed
         self._generation = 0  # guarded by _changed: the one being joined or worked in
         self._forming = False  # guarded by _changed: between next_world and joined
+        self._standby = False  # guarded by _changed: no place for this worker in the newest world
         self._group: Abortable | None = None  # guarded by _changed
         self._thread = OwnedThread("control", self._listen)
-        self._send(control.Hello(pid=os.getpid(), endpoint=listener.describe()))
+        self._send(control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit))
 
     # ------------------------------------------------------------------ main thread
 
     def next_world(self, after: int) -> control.World:
-        """See `Tie`. RendezvousTimeout after WORLD_TIMEOUT_S, ElasticError when the agent is gone, Leaving if asked."""
+        """See `Tie`. RendezvousTimeout after WORLD_TIMEOUT_S, ElasticError when the agent is gone, Leaving if asked.
+
+        A worker that stands by waits as long as its agent lives.
+        """
         deadline = Deadline(WORLD_TIMEOUT_S)
         with self._changed:
             while True:
                 self._raise_if_ending()
                 world = self._world
                 if world is not None and world.number > max(after, self._over):
-                    self._generation, self._forming = world.number, True
+                    self._generation, self._forming, self._standby = world.number, True, False
                     log.stamp(rank=world.rank, generation=world.number)
                     return world
-                if deadline.passed():
+                if deadline.passed() and not self._standby:
                     raise RendezvousTimeout(
                         f"no world after generation {after} within {WORLD_TIMEOUT_S:.0f} s "
                         f"({self._why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
                     )
-                self._changed.wait(deadline.left())
+                self._changed.wait(None if self._standby else deadline.left())
 
     def joined(self, generation: int, group: Abortable) -> None:
         """See `Tie`."""
@@ -185,6 +189,11 @@ class Session:
         """See `Tie`. An agent that is gone cannot be told: ignored, because waiting for the next world says so."""
         with contextlib.suppress(ElasticError):
             self._send(control.Stuck(generation=generation, ranks=tuple(sorted(ranks)), reason=reason))
+
+    def leaves(self, reason: str) -> None:
+        """Tell the agent that this worker ends before the others, as it was asked to; or nobody, when it is gone."""
+        with contextlib.suppress(ElasticError):
+            self._send(control.Left(reason=reason))
 
     def failed(self, report: dict[str, Any]) -> None:
         """See `Tie`. An agent that is gone cannot be told: ignored, because the error itself is about to be raised."""
@@ -249,6 +258,8 @@ class Session:
                     self.listener.interrupt(self._world_changed(self._generation), self._generation)
             elif isinstance(message, control.Pending):
                 self._pending = max(self._pending, message.number)
+            elif isinstance(message, control.Standby):
+                self._standby = True
             elif isinstance(message, control.Leave):
                 self._leave = message.reason
             elif isinstance(message, control.Finish):
@@ -354,8 +365,11 @@ def announce(offer: control.World) -> None:
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[Session | Solo]:
-    """The session of this process: a real one under `elastic-run`, else a world of one. Ends with the block."""
+def opened(limit: int = 0) -> Iterator[Session | Solo]:
+    """The session of this process: a real one under `elastic-run`, else a world of one. Ends with the block.
+
+    limit: see `control.Hello`.
+    """
     global _active, _spent
     if _active is not None:
         raise UsageError("elastic.run is already running in this process; it cannot be nested")
@@ -367,10 +381,14 @@ def opened() -> Iterator[Session | Solo]:
             _active = Solo(listener)
         else:
             os.set_inheritable(descriptor, False)
-            _active, _spent = Session(socket.socket(fileno=descriptor), listener), True
+            _active, _spent = Session(socket.socket(fileno=descriptor), listener, limit), True
         try:
             with _leave_on_sigterm(_active):
                 yield _active
+        except Leaving as leaving:
+            if isinstance(_active, Session):
+                _active.leaves(leaving.reason)
+            raise
         finally:
             ending, _active = _active, None
             ending.close()

@@ -111,6 +111,10 @@ class State:
         step: int = self.__dict__["_step"]
         return step
 
+    def _largest_world(self) -> int:
+        """As many workers as the registered samplers have shards for; 0: any number."""
+        return min((sampler.shards for sampler in self.__dict__["_samplers"]), default=0)
+
     def commit(self, plan: StepPlan | None = None) -> None:
         """Declare the step applied: move the sampler over `plan`, copy what is small, write the ledger.
 

@@ -48,7 +48,9 @@ def provisional_place(current: Generation, node_id: str, slot: int, workers: int
 
 
 def endpoints(view: View, generation: Generation) -> tuple[str, ...] | None:
-    """The endpoints of all members in rank order; None while one is not known."""
+    """The endpoints of all members in rank order; None while one is not known, or when a smaller world is to come."""
+    if 0 < membership.largest_world(view) < len(generation.members):
+        return None
     found = []
     for member in generation.members:
         node = view.node(member.node)

@@ -14,10 +14,11 @@ NUMBER = st.integers(0, 1 << 40)
 MEMBER = st.builds(control.Member, rank=NUMBER, node=TEXT, slot=NUMBER, incarnation=NUMBER, host=TEXT)
 MESSAGES = st.one_of(
     st.builds(control.Ready, pid=NUMBER),
-    st.builds(control.Hello, pid=NUMBER, endpoint=TEXT),
+    st.builds(control.Hello, pid=NUMBER, endpoint=TEXT, limit=NUMBER),
     st.builds(control.Progress, generation=NUMBER, step=NUMBER, at=TEXT),
     st.builds(control.Committed, generation=NUMBER, step=NUMBER, wall=st.floats(0, 1e10)),
     st.builds(control.Stuck, generation=NUMBER, ranks=st.lists(NUMBER, max_size=3).map(tuple), reason=TEXT),
+    st.builds(control.Left, reason=TEXT),
     st.builds(control.Failed, report=st.dictionaries(TEXT, TEXT, max_size=4)),
     st.builds(control.Done, generation=NUMBER),
     st.builds(
@@ -41,6 +42,7 @@ MESSAGES = st.one_of(
         members=st.lists(MEMBER, max_size=3).map(tuple),
         reason=TEXT,
     ),
+    st.builds(control.Standby, reason=TEXT),
     st.builds(control.Abort, generation=NUMBER, reason=TEXT, ranks=st.lists(NUMBER, max_size=3).map(tuple)),
     st.builds(control.Pending, number=NUMBER),
     st.builds(control.Leave, reason=TEXT),
