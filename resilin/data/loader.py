@@ -48,9 +48,9 @@ class DataLoader(Generic[T_co]):
                         ahead by a thread of this process.
     persistent_workers: keep the processes for the next pass.
 
-    What a forked worker costs: no copy of the data set. It reads the tensors that were alive when it started where
-    they lie; pages that it writes, and Python objects that it touches, become its own. This process's memory for those
-    tensors is not used for new ones before the workers end, also when they are freed. Don't write into the data set's
+    What a forked worker costs: no copy of the data set. It reads the tensors and arrays that were alive when it started
+    where they lie; pages that it writes, and Python objects that it touches, become its own. This process's memory for
+    those is not used for new ones before the workers end, also when they are freed. Don't write into the data set's
     tensors in place while workers run: unlike PyTorch's, the workers may see it, half-written too. A spawned worker
     gets the data set pickled: a copy each.
     """

@@ -425,6 +425,24 @@ def test_a_child_of_a_reader_owns_its_arrays() -> None:
         os.close(fd)
 
 
+def test_signals_do_not_end_the_wait_for_a_child_that_copies() -> None:
+    keep = np.ones(128 << 20, np.uint8)
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came
+    assert status == 0
+    assert keep[-1] == 1
+
+
 def test_a_fork_without_descriptors_to_copy_safely_ends_the_child_and_says_why() -> None:
     program = (
         "import os, resource\nimport numpy as np\nfrom resilin.core import memory\nmemory.install()\n"

@@ -27,6 +27,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -449,11 +451,21 @@ void prepare_fork() {
         copied[0] = copied[1] = -1;
 }
 
+// until there is something to read, the other end is closed, or the time is over; signals do not end it
+void await_input(int fd, int deadline_ms) {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::milliseconds(deadline_ms);
+    pollfd input{fd, POLLIN, 0};
+    for (auto left = end - Clock::now(); left.count() > 0; left = end - Clock::now()) {
+        const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+        if (poll(&input, 1, static_cast<int>(ms)) >= 0 || errno != EINTR) return;
+    }
+}
+
 void after_fork_in_parent() {
     if (copied[0] >= 0) {
         close(copied[1]);
-        pollfd end{copied[0], POLLIN, 0};
-        poll(&end, 1, COPY_DEADLINE_MS);
+        await_input(copied[0], COPY_DEADLINE_MS);
         close(copied[0]);
     }
     allocator().unlock();
