@@ -45,7 +45,7 @@ def _text(entry: Entry | None) -> str:
 
 
 def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Overwrite `tensors` with those of rank 0, small ones packed together. Versions are raised on the receivers."""
+    """Overwrite `tensors` with those of rank 0, small ones packed together. Only what differed counts as written."""
     packs: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor._array.size == 0:
@@ -59,15 +59,24 @@ def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def _broadcast_packed(pack: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Receive aside and compare: a module that is equal already (as after each recovery) stays untouched."""
     if len(pack) == 1 and pack[0].is_contiguous():
-        dist.broadcast(Tensor._wrap(pack[0]._array), group_src=0, group=group)
+        own = pack[0]._array.reshape(-1)
+        flat = own if group.rank() == 0 else np.empty_like(own)
     else:
         flat = np.concatenate([tensor._array.reshape(-1) for tensor in pack])
-        dist.broadcast(Tensor._wrap(flat), group_src=0, group=group)
-        at = 0
-        for tensor in pack:
-            tensor._array[...] = flat[at : at + tensor._array.size].reshape(tensor._array.shape)
-            at += tensor._array.size
-    if group.rank() != 0:
-        for tensor in pack:
+    dist.broadcast(Tensor._wrap(flat), group_src=0, group=group)
+    if group.rank() == 0:
+        return
+    at = 0
+    for tensor in pack:
+        array = tensor._array
+        received = flat[at : at + array.size].reshape(array.shape)
+        at += array.size
+        if not np.array_equal(_bits(received), _bits(array)):
+            array[...] = received
             tensor._bump()
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

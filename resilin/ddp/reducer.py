@@ -16,13 +16,12 @@ from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Flat, place_gradient
 from resilin.ddp.grad_bucket import GradBucket, Hook, take_result
 from resilin.dist.future import Future
 from resilin.errors import UsageError
-
-_NAMES_SHOWN = 8
 
 
 class Reducer:
@@ -165,7 +164,7 @@ class Reducer:
         elif self._find_unused:
             self._skip(missing)
         elif missing:
-            self._refuse_unused(missing)
+            misuse.refuse_unused(self._group, "", self._names, missing)
         self._used = None
         start = SYSTEM.monotonic()
         futures, self._futures = self._futures, []
@@ -200,26 +199,14 @@ class Reducer:
             assert grad is not None, self._names[number]
             np.copyto(grad._array, self._where[number][1])
 
-    def _refuse_unused(self, missing: set[int]) -> None:
-        """Some parameters got no gradient: the other ranks would wait for their buckets for ever."""
-        names = [self._names[number] for number in sorted(missing)]
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-        self._fail(
-            f"{len(names)} of {len(self._names)} parameters got no gradient in this backward: {shown}. Use them in the "
-            "loss, set requires_grad=False before wrapping, or construct with find_unused_parameters=True"
-        )
-
     def _refuse_late(self, number: int) -> None:
-        self._fail(
+        misuse.refuse(
+            self._group,
+            "",
             f"parameter {self._names[number]} got a gradient although the graph of the outputs did not hold it (or, "
             "with static_graph=True, the first backward did not use it): its bucket may be on its way. Use parameters "
-            "inside forward() only, and static_graph only for graphs that never change"
+            "inside forward() only, and static_graph only for graphs that never change",
         )
-
-    def _fail(self, what: str) -> None:
-        error = UsageError(f"DistributedDataParallel, rank {self._group.rank()}: {what}")
-        self._group.abort(error)
-        raise error
 
     def stats(self) -> dict[str, Any]:
         """Counters since construction; seconds are those that backward waited for collectives at its end."""

@@ -22,6 +22,7 @@ from resilin._base.clock import SYSTEM
 from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Array, Flat
 from resilin.ddp.partials import Partials, put
@@ -29,8 +30,6 @@ from resilin.ddp.shard_buffers import ShardBuffers
 from resilin.dist import tree
 from resilin.dist.tree import Plan
 from resilin.errors import UsageError
-
-_NAMES_SHOWN = 8
 
 
 class Shard(Protocol):
@@ -215,15 +214,7 @@ class ShardReducer:
         self._running, self._done = False, True
         missing = [number for number in range(len(self._params)) if number not in self._ready]
         if missing and not self._find_unused:
-            names = [self._names[number] for number in missing]
-            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-            error = UsageError(
-                f"DistributedDataParallel, rank {self._group.rank()}, shard {shard.number}: {len(names)} of "
-                f"{len(self._names)} parameters got no gradient: {shown}. Use them in the loss, set "
-                "requires_grad=False before wrapping, or construct with find_unused_parameters=True"
-            )
-            self._group.abort(error)
-            raise error
+            misuse.refuse_unused(self._group, f", shard {shard.number}", self._names, missing)
         for number in missing:
             self._contribute(number, None, shard)
         if shard.number == self._run.stop - 1:

@@ -13,7 +13,7 @@ from resilin import dist, nn, optim
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.ddp import GradBucket
+from resilin.ddp import GradBucket, initial
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.dist.future import Future
 from resilin.errors import CollectiveMismatch, DistBackendError, UsageError
@@ -125,6 +125,25 @@ def test_parameters_and_buffers_start_as_those_of_rank_0() -> None:
     assert all(name.startswith("module.") for name in zero)
     assert all(np.array_equal(zero[name], one[name]) for name in zero)
     assert (one["module.1.running_mean"] == 5).all()
+
+
+@pytest.mark.parametrize("flat_bytes", [1, 1 << 20])
+def test_wrapping_a_module_that_is_equal_already_does_not_count_as_a_write(
+    monkeypatch: pytest.MonkeyPatch, flat_bytes: int
+) -> None:
+    monkeypatch.setattr(initial, "FLAT_BYTES", flat_bytes)
+
+    def work(rank: int) -> list[bool]:
+        module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        with no_grad():
+            for tensor in module.parameters():
+                tensor.fill_(float("nan"))
+            module.get_submodule("0").bias.fill_(rank)
+        before = [tensor._writes for tensor in module.parameters()]
+        DDP(module)
+        return [tensor._writes > count for tensor, count in zip(module.parameters(), before, strict=True)]
+
+    assert run_ranks(2, work).results() == [[False] * 4, [False, True, False, False]]
 
 
 def test_different_shapes_are_refused_on_every_rank_naming_the_parameter_and_both_shapes() -> None:

@@ -1,0 +1,30 @@
+"""How both reducers end a backward that cannot be completed: the same words, and no rank left waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+from resilin import dist
+from resilin.errors import UsageError
+
+_NAMES_SHOWN = 8
+
+
+def refuse(group: dist.ProcessGroup, where: str, what: str) -> NoReturn:
+    """Raise UsageError, and abort `group` with it: the other ranks would wait for this one's gradients for ever."""
+    error = UsageError(f"DistributedDataParallel, rank {group.rank()}{where}: {what}")
+    group.abort(error)
+    raise error
+
+
+def refuse_unused(group: dist.ProcessGroup, where: str, names: Sequence[str], missing: Collection[int]) -> NoReturn:
+    """`refuse` because the parameters with the numbers `missing`, of all those with `names`, got no gradient."""
+    chosen = [names[number] for number in sorted(missing)]
+    shown = ", ".join(chosen[:_NAMES_SHOWN]) + (", ..." if len(chosen) > _NAMES_SHOWN else "")
+    refuse(
+        group,
+        where,
+        f"{len(chosen)} of {len(names)} parameters got no gradient in this backward: {shown}. Use them in the loss, "
+        "set requires_grad=False before wrapping, or construct with find_unused_parameters=True",
+    )
