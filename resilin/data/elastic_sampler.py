@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resilin._base.runs import run_of
 from resilin.data.shuffle import permutation
 from resilin.errors import UsageError
 
@@ -61,14 +62,6 @@ class StepPlan:
     def indices(self) -> NDArray[np.int64]:
         """The samples of all of this rank's shards, in order."""
         return np.concatenate([np.empty(0, np.int64), *(shard.indices for shard in self.shards)])
-
-
-def run_of(rank: int, world_size: int, shards: int) -> range:
-    """The contiguous run of shards that `rank` owns: `range(rank*V//W, (rank+1)*V//W)` for V shards and W ranks.
-
-    The same rule as `resilin.dist.tree.plan`: who computes a shard is who puts it into the canonical sum.
-    """
-    return range(rank * shards // world_size, (rank + 1) * shards // world_size)
 
 
 class ElasticSampler:

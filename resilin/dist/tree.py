@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from resilin._base.runs import run_of
 from resilin.errors import UsageError
 
 
@@ -45,7 +46,7 @@ class Plan:
 
     def run(self, rank: int) -> range:
         """The shards of `rank`, ascending; empty when there are more ranks than shards."""
-        return range(rank * self.shards // self.world_size, (rank + 1) * self.shards // self.world_size)
+        return run_of(rank, self.world_size, self.shards)
 
     def subtrees(self, rank: int) -> tuple[Subtree, ...]:
         """The maximal nodes of the tree inside the run of `rank`, ascending: what it sums alone."""
