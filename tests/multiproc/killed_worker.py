@@ -5,7 +5,8 @@
 A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. At the
 site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
-FOLDER/digest-<rank>. The word "plain" turns fixed shards off.
+FOLDER/digest-<rank>. The word "plain" turns fixed shards off; with "freeze" the kills are SIGSTOP, and a collective
+waits for 2 s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from resilin.nn import functional as F
 SHARDS, SAMPLES, BATCH = 4, 124, 16
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if ":" in kill}
-PLAIN = "plain" in sys.argv[3:]
+PLAIN, FREEZE = ("plain" in sys.argv[3:]), ("freeze" in sys.argv[3:])
 
 
 def maybe_die(site: str, step: int) -> None:
@@ -39,10 +40,10 @@ def maybe_die(site: str, step: int) -> None:
         (FOLDER / "-".join(("killed", *kill))).touch(exist_ok=False)
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGTERM if site == "term" else signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGTERM if site == "term" else signal.SIGSTOP if FREEZE else signal.SIGKILL)
 
 
-@elastic.run
+@elastic.run(timeout=2 if FREEZE else 60)
 def train(state: elastic.State) -> None:
     world = elastic.world()
     maybe_die("start", state.step)

@@ -95,6 +95,16 @@ def test_a_killed_worker_is_replaced_and_the_survivor_keeps_its_process(tmp_path
     assert steps == list(range(1, STEPS + 1)), "the survivor committed every step once, in one process"
 
 
+@pytest.mark.parametrize("stop", ["backward:1:6", "applied:0:8"])
+def test_a_frozen_worker_is_killed_and_replaced_and_the_survivor_keeps_its_process(tmp_path: Path, stop: str) -> None:
+    outcome = launch(tmp_path, 2, "freeze", stop)
+    check(tmp_path, outcome)
+    assert (tmp_path / f"killed-{stop.replace(':', '-')}").exists(), "the fault was never reached"
+    assert "did not answer" in outcome.stderr
+    survivor = max(histories(tmp_path).values(), key=len)
+    assert [step for _, _, step in survivor] == list(range(1, STEPS + 1))
+
+
 def test_several_kills_of_different_ranks_in_one_job(tmp_path: Path) -> None:
     kills = ["backward:2:3", "applied:0:6", "committed:1:11", "forward:1:11", "reduced:0:17"]
     outcome = launch(tmp_path, 3, *kills)
