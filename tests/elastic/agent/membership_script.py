@@ -1,6 +1,6 @@
 """Plays membership scenarios: one command a line, each followed by what is decided.
 
-    job MIN:MAX [restarts N] [last-call S]
+    job MIN:MAX [restarts N] [last-call S] [shards V]
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
     hello PLACE...                   die PLACE own|external               replace PLACE
     done PLACE...                    exit PLACE         stop NODE...
@@ -28,6 +28,7 @@ class Script:
         self.now = 0.0
         self.revision = 0
         self.generations: list[Generation] = []
+        self.shards = 0  # what a worker says with its hello: the most workers there is work for
 
     def do(self, line: str) -> list[str]:
         command, *words = line.split()
@@ -58,8 +59,9 @@ class Script:
     # ------------------------------------------------------------------------------------------ commands
 
     def _job(self, nodes: str, *words: str) -> None:
-        low, _, high = nodes.partition(":")
         options = dict(zip(words[::2], words[1::2], strict=True))
+        self.shards = int(options.get("shards", 0))
+        low, _, high = nodes.partition(":")
         self.config = Config(
             min_nodes=int(low),
             max_nodes=int(high or low),
@@ -87,7 +89,8 @@ class Script:
 
     def _hello(self, *places: str) -> None:
         for node, slot in self._places(places):
-            self._set(node, replace(slot, state="ready", endpoint=f"{node}/{slot.index}#{slot.incarnation}"))
+            endpoint = f"{node}/{slot.index}#{slot.incarnation}"
+            self._set(node, replace(slot, state="ready", endpoint=endpoint, limit=self.shards))
 
     def _die(self, place: str, fault: str) -> None:
         for node, slot in self._places((place,)):

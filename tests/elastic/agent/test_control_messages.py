@@ -63,8 +63,8 @@ def test_messages_survive_the_wire_however_it_is_cut(messages, size):
 def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
-        "ready", "hello", "progress", "committed", "stuck", "failed", "done",
-        "start", "world", "abort", "pending", "leave", "finish",
+        "ready", "hello", "progress", "committed", "stuck", "left", "failed", "done",
+        "start", "world", "standby", "abort", "pending", "leave", "finish",
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("done"), st.integers(0, 11)),
     st.tuples(st.just("duties")),
 )
-JOBS = st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 6))
+JOBS = st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 6), st.sampled_from([0, 0, 1, 3]))
 
 
 def command(script: Script, event: tuple) -> str | None:
@@ -59,7 +59,11 @@ def check(old: Generation | None, new: Generation, script: Script) -> None:
     assert [m.rank for m in new.members] == list(range(len(new.members)))
     assert len({(m.node, m.slot) for m in new.members}) == len(new.members) > 0
     assert set(new.nodes) == {m.node for m in new.members}
-    assert config.min_nodes <= len(new.nodes) <= config.max_nodes
+    assert len(new.nodes) <= config.max_nodes
+    if not script.shards or new.kind == "restart":
+        assert config.min_nodes <= len(new.nodes)
+    else:  # nodes whose workers all stand by count, but are not part of it
+        assert len(new.members) <= script.shards
     assert 0 <= new.restarts_used <= config.max_restarts
     if old is None or new.kind == "restart":
         return
@@ -73,9 +77,9 @@ def check(old: Generation | None, new: Generation, script: Script) -> None:
 @settings(max_examples=150, deadline=None)
 @given(JOBS, st.lists(EVENTS, max_size=40))
 def test_generations_are_numbered_dense_and_bounded_whatever_happens(job, events):
-    low, more, restarts = job
+    low, more, restarts, shards = job
     script = Script()
-    script.do(f"job {low}:{low + more} restarts {restarts}")
+    script.do(f"job {low}:{low + more} restarts {restarts} shards {shards}")
     for event in events:
         lines = duties(script) if event[0] == "duties" else [command(script, event)]
         for line in filter(None, lines):
@@ -89,9 +93,9 @@ def test_generations_are_numbered_dense_and_bounded_whatever_happens(job, events
 @settings(max_examples=100, deadline=None)
 @given(JOBS, st.lists(EVENTS, max_size=30))
 def test_the_job_comes_to_rest_once_faults_stop(job, events):
-    low, more, restarts = job
+    low, more, restarts, shards = job
     script = Script()
-    script.do(f"job {low}:{low + more} restarts {restarts}")
+    script.do(f"job {low}:{low + more} restarts {restarts} shards {shards}")
     for event in events:
         line = command(script, event) if event[0] != "duties" else None
         if line:
@@ -113,10 +117,10 @@ def test_the_job_comes_to_rest_once_faults_stop(job, events):
 @settings(max_examples=50, deadline=None)
 @given(JOBS, st.lists(EVENTS, max_size=25))
 def test_all_nodes_with_the_same_view_decide_the_same(job, events):
-    low, more, restarts = job
+    low, more, restarts, shards = job
     scripts = [Script(), Script()]
     for script in scripts:
-        script.do(f"job {low}:{low + more} restarts {restarts}")
+        script.do(f"job {low}:{low + more} restarts {restarts} shards {shards}")
         for event in events:
             line = command(script, event) if event[0] != "duties" else None
             if line:
