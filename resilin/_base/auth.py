@@ -1,28 +1,36 @@
 """Proof of the job's secret, both ways, before anything else is read from a connection.
 
 Challenge and response with HMAC-SHA256 (RFC 2104) over both nonces, the role and the purpose of the connection, so a
-proof cannot be replayed, reflected or used for another purpose:
+proof cannot be replayed, reflected or used for another purpose. Every message has 32 bytes; none is parsed:
 
-    client -> server   nonce_c (32)
-    server -> client   nonce_s (32) + HMAC(secret, "server" | purpose | nonce_c | nonce_s)
-    client -> server                 HMAC(secret, "client" | purpose | nonce_c | nonce_s)
+    client -> server   nonce_c
+    server -> client   nonce_s
+    client -> server   HMAC(secret, "client" | purpose | nonce_c | nonce_s)
+    server -> client   HMAC(secret, "server" | purpose | nonce_c | nonce_s), or 32 zero bytes: refused
 
-`purpose` is a short byte string such as b"group dp generation 7": ends with different purposes refuse each other.
-Without a secret (loopback only) both ends use the empty key: the exchange still separates jobs and generations.
+`purpose` is a short byte string such as b"resilin dist group": ends with different purposes refuse each other.
+Without a secret both ends use the empty key, which proves nothing; each then demands that the kernel names the same
+user at the other end, or root (`require_same_user`).
 """
 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
+import struct
+from collections.abc import Iterable
 
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
-from resilin.errors import HandshakeError
+from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 
-_NONCE_BYTES = 32
-_PROOF_BYTES = 32
+WORD_BYTES = 32  # of a nonce and of a proof
+_REFUSAL = bytes(WORD_BYTES)
+_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
+_LOOKS = 3  # at a table of the kernel's that changes while it is read
 
 
 def new_secret() -> str:
@@ -30,47 +38,140 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def _proof(secret: str, role: bytes, purpose: bytes, nonce_c: bytes, nonce_s: bytes) -> bytes:
+def new_nonce() -> bytes:
+    """32 random bytes."""
+    return secrets.token_bytes(WORD_BYTES)
+
+
+def proof(secret: str, role: bytes, purpose: bytes, nonce_c: bytes, nonce_s: bytes) -> bytes:
+    """What `role` (b"client" or b"server") sends to prove that it knows `secret`."""
     message = b"|".join((role, len(purpose).to_bytes(4, "big"), purpose, nonce_c, nonce_s))
     return hmac.digest(secret.encode(), message, "sha256")
 
 
+def check_server(sock: socket.socket, secret: str, purpose: bytes, nonces: tuple[bytes, bytes], given: bytes) -> None:
+    """The client's last step. HandshakeError unless `given` proves `secret`; without one see `require_same_user`."""
+    if not hmac.compare_digest(given, proof(secret, b"server", purpose, *nonces)):
+        what = "refused our proof" if given == _REFUSAL else "did not prove its own knowledge"
+        why = "another job or a wrong secret" if secret else "it has one, or it is another user's: set RESILIN_SECRET"
+        raise HandshakeError(f"{_peer(sock)} {what} of the job's secret for {purpose!r}: {why}")
+    if not secret:
+        require_same_user(sock)
+
+
 def prove_as_client(sock: socket.socket, secret: str, purpose: bytes, deadline: Deadline) -> None:
-    """Run the client's side on a connected socket. Raises HandshakeError if the server does not know the secret."""
-    nonce_c = secrets.token_bytes(_NONCE_BYTES)
+    """Run the client's side on a connected socket.
+
+    Raises: HandshakeError if the server does not know the secret; SecretRequired (see `require_same_user`);
+    DistNetworkError if the server goes away or is late.
+    """
+    nonce_c = new_nonce()
     try:
         sock.settimeout(deadline.left())
         sock.sendall(nonce_c)
-        nonce_s = recv_exactly(sock, _NONCE_BYTES, deadline)
-        proof = recv_exactly(sock, _PROOF_BYTES, deadline)
-        if not hmac.compare_digest(proof, _proof(secret, b"server", purpose, nonce_c, nonce_s)):
-            raise HandshakeError(
-                f"{_peer(sock)} did not prove the job's secret for {purpose!r}: another job, "
-                "another generation, or a wrong secret"
-            )
-        sock.sendall(_proof(secret, b"client", purpose, nonce_c, nonce_s))
-    except (OSError, HandshakeError) as error:
-        raise _as_handshake_error(error, sock, purpose) from error
+        nonces = nonce_c, recv_exactly(sock, WORD_BYTES, deadline)
+        sock.sendall(proof(secret, b"client", purpose, *nonces))
+        given = recv_exactly(sock, WORD_BYTES, deadline)
+    except OSError as error:
+        raise DistNetworkError(f"handshake for {purpose!r} with {_peer(sock)} failed: {error}") from error
+    check_server(sock, secret, purpose, nonces, given)
 
 
-def prove_as_server(sock: socket.socket, secret: str, purpose: bytes, deadline: Deadline) -> None:
-    """Run the server's side on an accepted socket. Raises HandshakeError if the client does not know the secret."""
+def prove_as_server(sock: socket.socket, known: str | Iterable[str], purpose: bytes, deadline: Deadline) -> str:
+    """Run the server's side on an accepted socket; returns which of the `known` secrets the client proved.
+
+    Raises: HandshakeError if it proved none; SecretRequired (see `require_same_user`); DistNetworkError if it goes away
+    or is late.
+    """
     try:
-        nonce_c = recv_exactly(sock, _NONCE_BYTES, deadline)
-        nonce_s = secrets.token_bytes(_NONCE_BYTES)
+        nonce_c = recv_exactly(sock, WORD_BYTES, deadline)
+        nonces = nonce_c, new_nonce()
         sock.settimeout(deadline.left())
-        sock.sendall(nonce_s + _proof(secret, b"server", purpose, nonce_c, nonce_s))
-        proof = recv_exactly(sock, _PROOF_BYTES, deadline)
-        if not hmac.compare_digest(proof, _proof(secret, b"client", purpose, nonce_c, nonce_s)):
-            raise HandshakeError(f"{_peer(sock)} did not prove the job's secret for {purpose!r}: refused")
-    except (OSError, HandshakeError) as error:
-        raise _as_handshake_error(error, sock, purpose) from error
+        sock.sendall(nonces[1])
+        given = recv_exactly(sock, WORD_BYTES, deadline)
+        for secret in [known] if isinstance(known, str) else known:
+            if hmac.compare_digest(given, proof(secret, b"client", purpose, *nonces)):
+                if not secret:
+                    _require_or_refuse(sock)
+                sock.sendall(proof(secret, b"server", purpose, *nonces))
+                return secret
+        sock.sendall(_REFUSAL)
+    except OSError as error:
+        raise DistNetworkError(f"handshake for {purpose!r} with {_peer(sock)} failed: {error}") from error
+    raise HandshakeError(f"{_peer(sock)} did not prove the job's secret for {purpose!r}: refused")
 
 
-def _as_handshake_error(error: Exception, sock: socket.socket, purpose: bytes) -> HandshakeError:
-    if isinstance(error, HandshakeError):
-        return error
-    return HandshakeError(f"handshake for {purpose!r} with {_peer(sock)} failed: {error}")
+def _require_or_refuse(sock: socket.socket) -> None:
+    try:
+        require_same_user(sock)
+    except (HandshakeError, SecretRequired):
+        sock.sendall(_REFUSAL)
+        raise
+
+
+def require_same_user(sock: socket.socket) -> None:
+    """Pass when the peer's socket belongs to this process's user or to root.
+
+    Raises: HandshakeError when it is another user's; SecretRequired when the kernel does not say whose it is.
+    """
+    user = peer_user(sock)
+    if user is None:
+        raise SecretRequired(
+            f"the job has no secret, and whose process {_peer(sock)} is cannot be known here: set RESILIN_SECRET to "
+            "the same value for every rank (`elastic-run` does)"
+        )
+    refuse_other_user(user)
+
+
+def refuse_other_user(user: int) -> None:
+    """HandshakeError unless `user` is this process's user or root."""
+    if user not in (0, os.geteuid()):
+        raise HandshakeError(f"the peer is a process of user {user}; this one belongs to user {os.geteuid()}")
+
+
+def peer_user(sock: socket.socket) -> int | None:
+    """User id of the process at the other end, as this host's kernel knows it; None when it does not.
+
+    Unix sockets have it as SO_PEERCRED. For TCP the peer's own socket is looked up in /proc/net (Linux, same network
+    namespace); a socket that nobody holds (closed, or not accepted yet) has no user.
+    """
+    if sock.family == getattr(socket, "AF_UNIX", None):
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        return int(_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1])
+    try:
+        theirs, ours = sock.getpeername(), sock.getsockname()
+        for _ in range(_LOOKS):
+            for table, mapped in (("tcp", False), ("tcp6", True)):
+                ends = (_table_address(theirs, mapped), _table_address(ours, mapped))
+                user = None if None in ends else _owner(table, ends)
+                if user is not None:
+                    return user
+    except OSError:
+        return None
+    return None
+
+
+def _owner(table: str, ends: tuple[str | None, str | None]) -> int | None:
+    with open(f"/proc/net/{table}", encoding="ascii") as rows:
+        for row in rows:
+            words = row.split()
+            if (words[1], words[2]) == ends:
+                return None if words[9] == "0" else int(words[7])  # inode 0: the user shown is not one
+    return None
+
+
+def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
+    """`name` as /proc/net shows it: native words in hexadecimal; None when it cannot be in that table."""
+    host = name[0].partition("%")[0]
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    if ipv6 and len(packed) == 4:
+        packed = _MAPPED + packed
+    elif not ipv6 and packed.startswith(_MAPPED):
+        packed = packed[len(_MAPPED) :]
+    if len(packed) != (16 if ipv6 else 4):
+        return None
+    return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
 
 
 def _peer(sock: socket.socket) -> str:

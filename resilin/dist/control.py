@@ -39,6 +39,9 @@ class Events(Protocol):
     def on_gone(self, rank: int, goodbye: bool) -> None:
         """`rank` closed its end: after a goodbye (it left on purpose) or without one (it died)."""
 
+    def on_broken(self, rank: int, error: Exception) -> None:
+        """What `rank` sent breaks the protocol or cannot be used here; nothing more is read from it."""
+
     def on_abort(self, rank: int, text: str) -> None:
         """`rank` aborted the group and said why."""
 
@@ -194,13 +197,21 @@ class Control:
                 pass
         except BlockingIOError:
             return True
-        except (OSError, DistNetworkError, ValueError):
-            pass  # reset or garbage: gone, like an end of file
+        except OSError:
+            pass  # reset: gone, like an end of file
+        except (DistNetworkError, ValueError) as error:
+            self._broken(peer, error)
         if peer.open:
             peer.open = False
             self._mailbox.gone(peer.rank)
             self._events.on_gone(peer.rank, peer.goodbye)
         return False
+
+    def _broken(self, peer: _Peer, error: Exception) -> None:
+        if peer.open:
+            peer.open = False
+            self._mailbox.gone(peer.rank)
+            self._events.on_broken(peer.rank, error)
 
     def _read_some(self, peer: _Peer) -> bool:
         """One read; False at the end of the file."""

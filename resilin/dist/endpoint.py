@@ -1,41 +1,32 @@
 """Where a process can be reached by its peers, and the listener behind it: one per process, shared by all its groups.
 
-A connection opens in three steps: the client says which group, generation, ranks and channel it means (capped, not
-trusted), the server answers `ready` once this process has joined that group, then both prove the job's secret for
-exactly that purpose (`_base.auth`). Strangers and old generations end here; a group never hears of them.
+A connection opens in three steps: both ends prove the job's secret (`_base.auth`), the client says which group,
+generation, ranks and channel it means (`hello`), the server answers `ready` once this process has joined that group.
+Strangers and old generations end here; a group never hears of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import os
 import secrets
 import socket
-import struct
 import threading
 from dataclasses import asdict, dataclass
-from functools import partial
 
-from resilin._base import auth, env, host, log
+from resilin._base import auth, env, host
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
-from resilin._base.threads import OwnedThread
+from resilin.dist import hello as wire
 from resilin.dist import loader
 from resilin.dist.forked import track
+from resilin.dist.hello import Hello
+from resilin.dist.reception import Reception, Visit
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired, UsageError
 
-_LOG = log.logger("dist.endpoint")
-_MAGIC = b"RSD1"
-_HELLO = struct.Struct(">4sH")
-_REFUSAL = struct.Struct(">BH")
-_READY, _REFUSED = 1, 0
-_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
-_MAX_HELLO_BYTES = 1024
-_HELLO_TIMEOUT_S = 10.0  # a stranger that says nothing is dropped after this
+_HANDSHAKE_TIMEOUT_S = 10.0  # a stranger that proves nothing is dropped after this
 _PARK_TIMEOUT_S = 600.0  # a peer that is ahead of us waits this long for our `connect`
-_MAX_VISITORS = 1024  # connections between accept and delivery; more are refused
+_LOOK_S = 1.0  # how often a parked peer is asked whether it is still there
 
 CONTROL, DATA = 0, 1  # channels of one pair of ranks
 Connections = dict[tuple[int, int], socket.socket]  # (rank, channel) -> connected, authenticated socket
@@ -81,22 +72,6 @@ class Endpoint:
     def near(self, other: Endpoint) -> bool:
         """Whether both ends can meet on a Unix socket."""
         return bool(self.host == other.host and self.unix and other.unix)
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What a client asks for. Not trusted until the handshake has proved it."""
-
-    group: str
-    generation: int
-    source: int
-    target: int
-    channel: int
-
-    def purpose(self) -> bytes:
-        """What the handshake binds the proof to."""
-        ranks = f"{self.source}>{self.target} #{self.channel}"
-        return f"resilin dist group {self.group} generation {self.generation} {ranks}".encode()
 
 
 class Expectation:
@@ -161,7 +136,9 @@ class Listener:
         self._expected: dict[str, list[Expectation]] = {}  # guarded by _lock: by group name
         self._over: tuple[int, BaseException | None] = (-1, None)  # guarded by _lock: generations ended by `interrupt`
         self._newest: dict[str, int] = {}  # guarded by _lock: highest generation joined, by group name
-        self._visitors: dict[socket.socket, OwnedThread] = {}  # guarded by _lock: handshakes under way
+        own = secret or env.get("RESILIN_SECRET")
+        self._open = not own  # secrets come with the groups only: until then users are told apart by the kernel
+        self._secrets = {own} if own else set()  # guarded by _lock: every one that a group here uses
         self._sockets: list[socket.socket] = []
         unix_name, port = "", 0
         try:
@@ -182,7 +159,7 @@ class Listener:
             port,
             bool(shm and unix_name and loader.shared_memory),
         )
-        self._threads = [OwnedThread("dist-accept", partial(self._accept, sock)) for sock in self._sockets]
+        self._reception = Reception("dist", self._sockets, self._visit)
 
     def _listen_unix(self) -> str:
         sock = track(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -215,6 +192,7 @@ class Listener:
             if self._closed:
                 raise DistNetworkError("this Listener is closed")
             self._expected.setdefault(expectation.group, []).append(expectation)
+            self._secrets.add(expectation.secret)
             newest = self._newest.get(expectation.group, -1)
             self._newest[expectation.group] = max(newest, expectation.generation)
             over, error = self._over
@@ -255,15 +233,8 @@ class Listener:
                 return
             self._closed = True
             self._lock.notify_all()
-            visitors = list(self._visitors.items())
         self.interrupt(DistNetworkError("the Listener was closed"))
-        for sock in [*self._sockets, *(sock for sock, _ in visitors)]:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        for thread in [*self._threads, *(thread for _, thread in visitors)]:
-            thread.join()
-        for sock in self._sockets:
-            sock.close()
+        self._reception.close()
 
     def __enter__(self) -> Listener:
         return self
@@ -274,45 +245,38 @@ class Listener:
     def __repr__(self) -> str:
         return f"<Listener {self.endpoint}{' closed' if self._closed else ''}>"
 
-    def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = listening.accept()
-            except OSError:
-                if self._closed:
-                    return
-                raise
-            with self._lock:
-                if self._closed or len(self._visitors) >= _MAX_VISITORS:
-                    sock.close()
-                    continue
-                self._visitors[track(sock)] = OwnedThread("dist-visitor", partial(self._visit, sock))
-
-    def _visit(self, sock: socket.socket) -> None:
-        kept = False
-        try:
-            kept = self._admit(sock)
-        except (OSError, DistNetworkError) as error:
-            log.event(_LOG, logging.DEBUG, "connection refused", error=str(error))
-        finally:
-            with self._lock:
-                self._visitors.pop(sock, None)
-            if not kept:
-                sock.close()
-
-    def _admit(self, sock: socket.socket) -> bool:
-        _same_user(sock)
-        hello = _read_hello(sock, Deadline(_HELLO_TIMEOUT_S))
-        expectation = self._find(hello)
+    def _visit(self, visit: Visit) -> None:
+        sock = visit.sock
+        user = auth.peer_user(sock) if self._open or sock.family == getattr(socket, "AF_UNIX", None) else None
+        if user is not None:
+            auth.refuse_other_user(user)  # whatever they know
+        secret = auth.prove_as_server(sock, self._known(visit), wire.PURPOSE, Deadline(_HANDSHAKE_TIMEOUT_S))
+        self._reception.admit(visit)
+        hello = _read_hello(sock, Deadline(_HANDSHAKE_TIMEOUT_S))
+        expectation = self._find(hello, secret, visit)
+        sock.settimeout(_HANDSHAKE_TIMEOUT_S)
         if isinstance(expectation, str):
-            reason = expectation.encode()[:_MAX_HELLO_BYTES]
-            sock.sendall(_REFUSAL.pack(_REFUSED, len(reason)) + reason)
-            return False
-        sock.sendall(_REFUSAL.pack(_READY, 0))
-        auth.prove_as_server(sock, expectation.secret, hello.purpose(), Deadline(_HELLO_TIMEOUT_S))
-        return expectation.deliver(hello, sock)
+            reason = expectation.encode()[: wire.MAX_BYTES]
+            sock.sendall(wire.ANSWER.pack(wire.REFUSED, len(reason)) + reason)
+            return
+        sock.sendall(wire.ANSWER.pack(wire.READY, 0))
+        visit.kept = expectation.deliver(hello, sock)
 
-    def _find(self, hello: Hello) -> Expectation | str:
+    def _known(self, visit: Visit) -> list[str]:
+        """The secrets that a peer may prove; waits for the first, when a peer is ahead of this process."""
+        park = Deadline(_PARK_TIMEOUT_S)
+        with self._lock:
+            while not self._secrets:
+                self._park(visit, park)
+            return list(self._secrets)
+
+    def _park(self, visit: Visit, park: Deadline) -> None:
+        """Wait (with the lock held) for news, or for the moment to look again. HandshakeError when it is pointless."""
+        if self._closed or park.passed() or visit.hung_up():
+            raise HandshakeError("the peer left, or this process joined no group that it could mean")
+        self._lock.wait(min(_LOOK_S, park.left() or 0.0))
+
+    def _find(self, hello: Hello, secret: str, visit: Visit) -> Expectation | str:
         """The expectation that `hello` means, waiting for it if this process is behind; a reason if there is none."""
         park = Deadline(_PARK_TIMEOUT_S)
         with self._lock:
@@ -320,6 +284,8 @@ class Listener:
                 for expectation in self._expected.get(hello.group, ()):
                     same = expectation.generation == hello.generation and expectation.rank == hello.target
                     if same and (hello.source, hello.channel) in expectation.wanted:
+                        if expectation.secret != secret:
+                            return f"group {hello.group!r} has another secret than the one that was proved"
                         return expectation
                 newest = self._newest.get(hello.group, -1)
                 if hello.generation < newest:
@@ -328,61 +294,12 @@ class Listener:
                     )
                 if park.passed():
                     return f"this process did not join group {hello.group!r} generation {hello.generation}"
-                self._lock.wait(park.left())
+                self._park(visit, park)
         return "the listener was closed"
 
 
-def dial(endpoint: Endpoint, me: Endpoint, hello: Hello, deadline: Deadline) -> socket.socket:
-    """Connect to `endpoint` and say `hello`. The answer is read by `finish_dial` once the socket is readable."""
-    if me.near(endpoint):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        target: str | bytes | tuple[str, int] = b"\0" + endpoint.unix.encode()
-    elif endpoint.address:
-        sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
-        target = (endpoint.address, endpoint.port)
-    else:
-        raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
-    try:
-        sock.settimeout(deadline.left())
-        sock.connect(target)
-        body = json.dumps(asdict(hello), separators=(",", ":")).encode()
-        sock.sendall(_HELLO.pack(_MAGIC, len(body)) + body)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def finish_dial(sock: socket.socket, secret: str, hello: Hello, deadline: Deadline) -> None:
-    """Read the server's answer and prove the secret. HandshakeError gives the server's reason."""
-    answer, length = _REFUSAL.unpack(recv_exactly(sock, _REFUSAL.size, deadline))
-    if answer != _READY:
-        reason = recv_exactly(sock, min(length, _MAX_HELLO_BYTES), deadline).decode(errors="replace")
-        raise HandshakeError(f"rank {hello.target} refused this process: {reason}")
-    auth.prove_as_client(sock, secret, hello.purpose(), deadline)
-
-
-def _same_user(sock: socket.socket) -> None:
-    """On a Unix socket the kernel says whose process the peer is: other users are strangers, whatever they know."""
-    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return
-    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    if user not in (0, os.geteuid()):
-        raise HandshakeError(f"a process of user {user} connected; this one belongs to user {os.geteuid()}")
-
-
 def _read_hello(sock: socket.socket, deadline: Deadline) -> Hello:
-    magic, length = _HELLO.unpack(recv_exactly(sock, _HELLO.size, deadline))
-    if magic != _MAGIC or length > _MAX_HELLO_BYTES:
-        raise HandshakeError(f"not a peer of resilin.dist: it opened with {magic!r} and {length} bytes")
-    try:
-        fields = json.loads(recv_exactly(sock, length, deadline))
-        return Hello(
-            group=str(fields["group"]),
-            generation=int(fields["generation"]),
-            source=int(fields["source"]),
-            target=int(fields["target"]),
-            channel=int(fields["channel"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise HandshakeError(f"malformed hello: {error}") from error
+    (length,) = wire.HEADER.unpack(recv_exactly(sock, wire.HEADER.size, deadline))
+    if length > wire.MAX_BYTES:
+        raise HandshakeError(f"a hello of {length} bytes, the limit is {wire.MAX_BYTES}")
+    return Hello.parse(recv_exactly(sock, length, deadline))

@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from resilin._base import env
@@ -34,6 +34,7 @@ from resilin.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
     DistError,
+    DistNetworkError,
     GroupAborted,
     PeerLost,
     UsageError,
@@ -65,7 +66,8 @@ class ProcessGroup:
         self.name = name
         self.listener = listener  # not owned: subgroups connect through it
         self.secret = secret
-        self.subgroups = 0  # made of this group so far; part of their names
+        self.new_groups = 0  # made of this group so far by all its ranks; part of their names
+        self.subgroups: list[ProcessGroup] = []  # that this rank is in; closed with this group
         self.generation = generation
         self.timeout_s = timeout_s
         self.topology = topology
@@ -73,8 +75,10 @@ class ProcessGroup:
         self._rank = rank
         self._size = len(topology.endpoints)
         self._busy = threading.Lock()  # held while a collective runs
+        self._runner: int | None = None  # the thread that holds _busy
+        self._close_late = False  # closed by a signal handler inside the collective that it interrupted
         self._sequence = 0  # guarded by _busy
-        self._submitting = threading.Lock()
+        self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
         self._queued = 0  # guarded by _submitting: async collectives not finished
         self._worker: OwnedThread | None = None  # guarded by _submitting
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
@@ -152,8 +156,7 @@ class ProcessGroup:
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         if not async_op and not self._queued:
-            with self._busy:
-                self._execute(kind, task, limit, False)
+            self._turn(kind, task, limit, False)
             return None
         work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
         with self._submitting:
@@ -173,8 +176,7 @@ class ProcessGroup:
             kind, task, work, outputs, limit = item
             error: BaseException | None = None
             try:
-                with self._busy:
-                    self._execute(kind, task, limit, True)
+                self._turn(kind, task, limit, True)
             except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
                 error = raised
             with self._submitting:
@@ -183,6 +185,18 @@ class ProcessGroup:
                 work._future.set_result(outputs)
             else:
                 work._future.set_exception(error)
+
+    def _turn(self, kind: Kind, task: Run, limit: float, background: bool) -> None:
+        if self._runner == threading.get_ident():
+            raise UsageError(f"{kind.name.lower()}, {self.title()}: called from a signal handler inside a collective")
+        with self._busy:
+            self._runner = threading.get_ident()
+            try:
+                self._execute(kind, task, limit, background)
+            finally:
+                self._runner = None
+                if self._close_late:
+                    self.backend.close()
 
     def _execute(self, kind: Kind, task: Run, limit: float, background: bool) -> None:
         if self._failure is not None or self._closed:
@@ -241,8 +255,10 @@ class ProcessGroup:
         where = self.title() if call is None else self._call(call)
         after = "" if call is None else f" after {SYSTEM.monotonic() - call.started:.3g} s of {call.timeout_s:g} s"
         message = f"{where}: {error}{after}. {_HINT}"
-        if isinstance(error, PeerLost | CollectiveTimeout):
-            return type(error)(message, error.ranks)
+        if isinstance(error, CollectiveTimeout):
+            return CollectiveTimeout(message, error.ranks, _in_world(error.ranks, self.ranks))
+        if isinstance(error, PeerLost):
+            return PeerLost(message, error.ranks)
         return GroupAborted(message)
 
     def _call(self, call: Call) -> str:
@@ -259,6 +275,13 @@ class ProcessGroup:
             self._news.set()
         elif not self._closed:
             self._fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
+
+    def on_broken(self, rank: int, error: Exception) -> None:
+        """What a peer sent makes no sense, or cannot be used here (control thread)."""
+        self._left.add(rank)
+        where = self.topology.endpoints[rank]
+        reason = f"rank {rank} ({where}) is alive, but its control channel cannot go on: {error}"
+        self._fail(DistNetworkError(reason), explain=True)
 
     def on_abort(self, rank: int, text: str) -> None:
         """A peer aborted the group (control thread)."""
@@ -294,7 +317,7 @@ class ProcessGroup:
             raise self._error(None)
         wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self.title()}"
-        work = Work(what, source=source)
+        work = Work(what, source=source, awaited=() if source == ANY else (source, self.ranks[source]))
 
         def finish(error: BaseException | None, sender: int) -> None:
             if error is not None:
@@ -314,7 +337,12 @@ class ProcessGroup:
     # --- end ---
 
     def close(self) -> None:
-        """Say goodbye to the peers and free sockets, memory and threads. Collectives that still run are aborted."""
+        """Say goodbye to the peers and free sockets, memory and threads; subgroups first.
+
+        Collectives that still run are aborted. In a signal handler that interrupted one, on the same thread, this does
+        not wait for it: its memory is freed when it returns, with GroupAborted, after the handler.
+        """
+        self.close_subgroups()
         with self._submitting:
             if self._closed:
                 return
@@ -328,9 +356,17 @@ class ProcessGroup:
             worker.join()
         _LIVE.discard(self)
         self._control.close()
-        with self._busy:
-            self.backend.close()
+        if self._runner == threading.get_ident():
+            self._close_late = True
+        else:
+            with self._busy:
+                self.backend.close()
         self._mailbox.fail(self._error(None))
+
+    def close_subgroups(self) -> None:
+        """Close what `new_group` made of this group on this rank."""
+        while self.subgroups:
+            self.subgroups.pop().close()
 
 
 def connect(
@@ -355,9 +391,14 @@ def connect(
     topology = Topology(tuple(Endpoint.parse(text) for text in endpoints))
     key = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
     deadline = Deadline(timeout_s if connect_timeout_s is None else connect_timeout_s)
-    connections = assemble(
-        listener, topology, rank, group=group_name, generation=generation, secret=key, deadline=deadline
-    )
+    try:
+        connections = assemble(
+            listener, topology, rank, group=group_name, generation=generation, secret=key, deadline=deadline
+        )
+    except CollectiveTimeout as error:
+        if ranks is not None:
+            error.world_ranks = _in_world(error.ranks, ranks)
+        raise
     group = ProcessGroup(
         connections,
         topology,
@@ -375,6 +416,11 @@ def connect(
         group.close()
         raise
     return group
+
+
+def _in_world(ranks: Iterable[int], members: Sequence[int]) -> frozenset[int]:
+    """`ranks` of a group as ranks in the world; what a peer made up is left out."""
+    return frozenset(members[rank] for rank in ranks if 0 <= rank < len(members))
 
 
 def copy_error(error: BaseException) -> BaseException:

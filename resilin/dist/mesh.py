@@ -1,7 +1,8 @@
 """From agreed endpoints to authenticated connections between every pair of ranks, in one step.
 
-Every rank dials the ranks below it and accepts those above it, so each pair has exactly one dialer. All dials are
-started before the first is waited for: at the deadline the error names every rank that is missing, not just one.
+Every rank dials the ranks below it and accepts those above it, so each pair has exactly one dialer. All dials run at
+once and none blocks: an interrupt ends them at any point, and at the deadline the error names every rank that is
+missing, not just one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ import socket
 from dataclasses import dataclass
 
 from resilin._base.clock import Deadline
-from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Expectation, Hello, Listener, dial, finish_dial
+from resilin.dist.dial import AGAIN, Dial
+from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Expectation, Listener
+from resilin.dist.hello import Hello
 from resilin.errors import CollectiveTimeout, DistNetworkError, HandshakeError, PeerLost, UsageError
+
+_AGAIN_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -68,57 +73,66 @@ def assemble(
 
 def _dial_all(dialed: Connections, topology: Topology, rank: int, expectation: Expectation, deadline: Deadline) -> None:
     me = topology.endpoints[rank]
-    hellos: dict[tuple[int, int], Hello] = {}
+    dials: set[Dial] = set()
     for peer in range(rank):
         for channel in topology.channels():
             hello = Hello(expectation.group, expectation.generation, rank, peer, channel)
-            try:
-                dialed[peer, channel] = dial(topology.endpoints[peer], me, hello, deadline)
-            except TimeoutError:
-                continue  # not there at all: reported with the others below
-            except OSError as error:
-                raise PeerLost(
-                    f"{_name(expectation, rank, topology)}: rank {peer} ({topology.endpoints[peer]}) cannot be "
-                    f"reached: {error}; its process ended or its network is down",
-                    [peer],
-                ) from error
-            hellos[peer, channel] = hello
-    waker, expectation.wake = socket.socketpair()
-    with waker, expectation.wake, selectors.DefaultSelector() as selector:
+            dial = Dial(topology.endpoints[peer], me, hello, expectation.secret)
+            dialed[peer, channel] = dial.sock
+            dials.add(dial)
+    waker, wake = socket.socketpair()
+    with waker, wake, selectors.DefaultSelector() as selector:
+        expectation.wake = wake
         selector.register(waker, selectors.EVENT_READ)
-        for key, sock in dialed.items():
-            selector.register(sock, selectors.EVENT_READ, key)
-        waiting = {(peer, channel) for peer in range(rank) for channel in topology.channels()}
-        while waiting:
+        due = set(dials)
+        while dials:
             with expectation.changed:
                 if expectation.error is not None:
                     raise expectation.error
-            ready = selector.select(deadline.left())
-            if not ready and deadline.passed():
-                raise _missing(expectation, topology, rank, {peer for peer, _ in waiting}, deadline)
-            for event, _ in ready:
-                if event.data is None:
-                    continue
-                _finish(dialed[event.data], hellos[event.data], expectation, topology, deadline)
-                selector.unregister(event.fileobj)
-                waiting.discard(event.data)
-    with expectation.changed:
-        expectation.wake = None
+            again = _step_all(due, dials, selector, expectation, topology)
+            if not dials:
+                break
+            left = deadline.left()
+            ready = selector.select((_AGAIN_S if left is None else min(left, _AGAIN_S)) if again else left)
+            if deadline.passed():
+                raise _missing(expectation, topology, rank, {dial.hello.target for dial in dials}, deadline)
+            due = again | {event.data for event, _ in ready if event.data is not None}
+        with expectation.changed:
+            expectation.wake = None
 
 
-def _finish(
-    sock: socket.socket, hello: Hello, expectation: Expectation, topology: Topology, deadline: Deadline
-) -> None:
+def _step_all(
+    due: set[Dial], dials: set[Dial], selector: selectors.BaseSelector, expectation: Expectation, topology: Topology
+) -> set[Dial]:
+    """Step the dials that are `due`; take those that are done out of `dials`; return those to step again soon."""
+    again = set()
+    for dial in due:
+        event = _step(dial, expectation, topology)
+        if dial.sock in selector.get_map():
+            selector.unregister(dial.sock)
+        if event is None:
+            dials.discard(dial)
+        elif event == AGAIN:
+            again.add(dial)
+        else:
+            selector.register(dial.sock, event, dial)
+    return again
+
+
+def _step(dial: Dial, expectation: Expectation, topology: Topology) -> int | None:
+    peer = dial.hello.target
+    who = f"rank {peer} ({topology.endpoints[peer]})"
     try:
-        finish_dial(sock, expectation.secret, hello, deadline)
+        return dial.step()
     except HandshakeError as error:
-        raise HandshakeError(f"{_name(expectation, hello.source, topology)}: {error}") from error
+        raise HandshakeError(f"{_name(expectation, dial.hello.source, topology)}: {error}") from error
     except (OSError, DistNetworkError) as error:
-        raise PeerLost(
-            f"{_name(expectation, hello.source, topology)}: rank {hello.target} "
-            f"({topology.endpoints[hello.target]}) closed the connection before the group was made",
-            [hello.target],
-        ) from error
+        what = (
+            f"{who} left before the group was made: {error}"
+            if dial.connected
+            else f"{who} cannot be reached: {error}; its process ended or its network is down"
+        )
+        raise PeerLost(f"{_name(expectation, dial.hello.source, topology)}: {what}", [peer]) from error
 
 
 def _wait_arrivals(expectation: Expectation, deadline: Deadline) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -18,7 +17,7 @@ from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
 from resilin.dist.kv.adapter import CoordinationStore
 from resilin.dist.kv.base import PrefixStore, Store
 from resilin.dist.kv.file import FileStore
-from resilin.dist.kv.tcp import TCPStore
+from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.work import seconds
 from resilin.errors import CollectiveTimeout, DistError, DistStoreError, UsageError
 
@@ -42,7 +41,7 @@ class _World:
         self.default: ProcessGroup | None = None
         self.thread = threading.local()
         self.owned: dict[ProcessGroup, list[Any]] = {}  # by default group: what destroy closes after it
-        self.subgroups: dict[ProcessGroup, list[ProcessGroup]] = {}
+        self.rounds: dict[tuple[str, int], int] = {}  # groups made so far, by name and generation
 
 
 _WORLD = _World()
@@ -57,8 +56,13 @@ def default_group() -> ProcessGroup:
 
 
 def set_default_group(group: ProcessGroup | None) -> None:
-    """Make `group` the default group (WORLD); None takes it away. The caller keeps owning it."""
-    _WORLD.default = group
+    """Make `group` the default group (WORLD); None takes it away. The caller keeps owning it.
+
+    The subgroups of the one it replaces are closed: nobody can name them any more.
+    """
+    before, _WORLD.default = _WORLD.default, group
+    if before is not None and before is not group:
+        before.close_subgroups()
 
 
 def _here() -> tuple[int, int] | None:
@@ -181,38 +185,53 @@ def init_process_group(
         raise UsageError(f"init_process_group: backend {backend!r} is not available; use 'cpu'")
     limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout) or 0.0
     deadline = Deadline(limit)
-    owned: list[Any] = []
-    try:
-        if store is None:
-            store, rank, world_size = _store_of(init_method or "env://", rank, world_size, limit)
-            owned.append(store)
-        elif init_method is not None:
-            raise UsageError("init_process_group: give init_method or store, not both")
+    if store is not None and init_method is not None:
+        raise UsageError("init_process_group: give init_method or store, not both")
+    given: Store | None = None
+    if store is not None:
+        given = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
         _check_rank(rank, world_size)
-        keys = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
-        generation = env.get_int("RESILIN_GENERATION", 0) or 0
-        name = group_name or "default"
-        listener = Listener(_own_address(keys))
-        owned.insert(0, listener)
-        place = PrefixStore(f"{name}/{generation}", keys)
-        endpoints = _exchange(place, listener.describe(), rank, world_size, deadline)
-        secret = _secret(place, rank)
-        group = connect(
-            listener,
-            endpoints,
-            rank,
-            group_name=name,
-            generation=generation,
-            timeout_s=limit,
-            connect_timeout_s=deadline.left(),
-            secret=secret,
-        )
-    except BaseException:
-        for thing in owned:
-            thing.close()
-        raise
+    while True:
+        owned: list[Any] = []
+        try:
+            keys = given
+            if keys is None:
+                keys, rank, world_size = _store_of(init_method or "env://", rank, world_size, deadline.left() or 0.0)
+                owned.append(keys)
+            group = _join(keys, owned, rank, world_size, group_name or "default", limit, deadline)
+            break
+        except BaseException as error:
+            for thing in owned:
+                thing.close()
+            # rank 0 of the round before closed its store just after it had let us in: its next one is on the way
+            if not isinstance(error, ServerGone) or given is not None or rank == 0 or deadline.passed():
+                raise
     _WORLD.owned[group] = owned
     set_default_group(group)
+
+
+def _join(
+    keys: Store, owned: list[Any], rank: int, world_size: int, name: str, limit: float, deadline: Deadline
+) -> ProcessGroup:
+    """Meet the others in the store and connect. What this makes beside the group is put into `owned`."""
+    generation = env.get_int("RESILIN_GENERATION", 0) or 0
+    listener = Listener(_own_address(keys))
+    owned.insert(0, listener)
+    turn = _WORLD.rounds.get((name, generation), 0)  # equal on all ranks: what earlier rounds left is never read
+    place = PrefixStore(f"{name}/{generation}/{turn}", keys)
+    endpoints = _exchange(place, listener.describe(), rank, world_size, deadline)
+    group = connect(
+        listener,
+        endpoints,
+        rank,
+        group_name=name,
+        generation=generation,
+        timeout_s=limit,
+        connect_timeout_s=deadline.left(),
+        secret=_secret(place, rank),
+    )
+    _WORLD.rounds[name, generation] = turn + 1
+    return group
 
 
 def destroy_process_group(group: Any = None) -> None:
@@ -220,8 +239,6 @@ def destroy_process_group(group: Any = None) -> None:
     found = resolve(group)
     if found is None:
         return
-    for subgroup in _WORLD.subgroups.pop(found, []):
-        subgroup.close()
     found.close()
     if found is _WORLD.default:
         _WORLD.default = None
@@ -252,8 +269,8 @@ def new_group(
     if use_local_synchronization:
         name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     else:
-        name = f"{world.name}/{group_desc or 'group'}/{world.subgroups}"
-        world.subgroups += 1
+        name = f"{world.name}/{group_desc or 'group'}/{world.new_groups}"
+        world.new_groups += 1
     if world.rank() not in members:
         return GroupMember.NON_GROUP_MEMBER
     endpoints = [world.topology.endpoints[r].describe() for r in members]
@@ -267,7 +284,7 @@ def new_group(
         timeout_s=world.timeout_s if timeout is None else seconds(timeout) or 0.0,
         ranks=[world.ranks[r] for r in members],
     )
-    _WORLD.subgroups.setdefault(world, []).append(group)
+    world.subgroups.append(group)
     return group
 
 
@@ -320,11 +337,7 @@ def _own_address(store: Store) -> str:
         base = base.underlying_store
     if not isinstance(base, TCPStore):
         return env.get("RESILIN_HOST", "127.0.0.1") or "127.0.0.1"
-    family, kind, _, _, target = socket.getaddrinfo(base.host, base.port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)  # sends nothing: asks the routing table
-        address = str(probe.getsockname()[0])
-    return "127.0.0.1" if host.is_loopback(base.host) else address
+    return "127.0.0.1" if host.is_loopback(base.host) else host.address_towards(base.host, base.port)
 
 
 def _secret(store: Store, rank: int) -> str:

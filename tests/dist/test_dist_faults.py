@@ -207,6 +207,32 @@ def test_a_timeout_names_the_rank_the_call_and_the_time(transport):
     run_ranks(2, work, transport=transport, abort=False).results()
 
 
+@pytest.mark.parametrize("way", ["collective", "receive", "monitored_barrier"])
+def test_a_timeout_in_a_subgroup_names_the_rank_in_the_world_too(way):
+    done = threading.Event()
+
+    def work(rank):
+        part = dist.new_group([1, 2])
+        dist.barrier()
+        if rank != 1:
+            assert done.wait(5)
+            return
+        part.timeout_s = 0.1
+        try:
+            with pytest.raises(CollectiveTimeout) as caught:
+                if way == "collective":
+                    dist.barrier(part)
+                elif way == "receive":
+                    dist.recv(np.ones(1), src=2, group=part)
+                else:
+                    dist.monitored_barrier(part, timeout=0.1)
+        finally:
+            done.set()
+        assert (caught.value.ranks, caught.value.world_ranks) == ({1}, {2})
+
+    run_ranks(3, work, abort=False).results()
+
+
 def test_work_wait_with_a_timeout_aborts_the_group():
     done = threading.Event()
 
@@ -307,7 +333,7 @@ def test_a_wrong_secret_is_refused_and_does_not_disturb_the_group():
 
         first = threading.Thread(target=member, args=(0, zero))
         first.start()
-        with pytest.raises(HandshakeError, match="did not prove the job's secret"):
+        with pytest.raises(HandshakeError, match="refused our proof of the job's secret"):
             connect(stranger, endpoints, 1, group_name="g", secret="wrong", timeout_s=5.0)
         member(1, one)
         first.join()
@@ -316,19 +342,23 @@ def test_a_wrong_secret_is_refused_and_does_not_disturb_the_group():
 
 
 def test_strangers_who_talk_nonsense_or_nothing_are_dropped():
-    with Listener() as zero, Listener() as one:
+    with Listener(secret="s") as zero, Listener(secret="s") as one:
         port = zero.endpoint.port
         with (
             socket.create_connection(("127.0.0.1", port)) as silent,
-            socket.create_connection(("127.0.0.1", port)) as rude,
+            socket.create_connection(("127.0.0.1", port), timeout=5.0) as rude,
         ):
-            rude.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            rude.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(46))
+            answer = b""
             with contextlib.suppress(ConnectionResetError):
-                assert rude.recv(100) == b""
+                while more := rude.recv(100):
+                    answer += more
+            assert answer[32:] == bytes(32)  # a nonce and a refusal, whatever was said
             endpoints = [zero.describe(), one.describe()]
-            other = threading.Thread(target=lambda: connect(zero, endpoints, 0, group_name="g", timeout_s=5.0).close())
+            join = {"group_name": "g", "secret": "s", "timeout_s": 5.0}
+            other = threading.Thread(target=lambda: connect(zero, endpoints, 0, **join).close())
             other.start()
-            group = connect(one, endpoints, 1, group_name="g", timeout_s=5.0)
+            group = connect(one, endpoints, 1, **join)
             other.join()
             group.close()
             assert silent.fileno() > 0

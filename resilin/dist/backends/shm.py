@@ -33,7 +33,7 @@ from resilin.dist.backends.base import Aborted, Call, join, mismatch, split_mism
 from resilin.dist.message import Descriptor, Frame, unpack
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import CollectiveTimeout, PeerLost, UsageError
+from resilin.errors import CollectiveTimeout, DistNetworkError, PeerLost, UsageError
 
 INLINE_BYTES: int = getattr(loader.native, "INLINE_BYTES", 0)
 SPIN_S = 50e-6  # a wake from a futex costs about this much: waiting longer than it awake gains nothing
@@ -147,8 +147,15 @@ class ShmBackend:
         segment = self._segment
         try:
             if segment is not None:
+                if len(payload) != _ARENA.size:
+                    raise DistNetworkError(f"rank {rank} described its memory in {len(payload)} bytes")
                 identity, size = _ARENA.unpack(payload)
-                segment.add_arena(self._members.index(rank), identity, fd, size)
+                mapped = segment.add_arena(self._members.index(rank), identity, fd, size)
+                if not mapped and self._segment is segment:  # else closed meanwhile: nobody needs it
+                    raise DistNetworkError(
+                        f"{size} bytes of shared memory of rank {rank} cannot be mapped: its file is shorter, or this "
+                        "process has no address space (ulimit -v) or mappings (vm.max_map_count) left"
+                    )
         finally:
             os.close(fd)
         with self._changed:

@@ -2,35 +2,38 @@
 
 A request is one frame with an operation's number and its fields, an answer one frame with a status and its fields; a
 field is 4 bytes of length and the bytes. The server is a `HashStore` with one thread per client.
+
+Without a secret only loopback is served, and only to processes of the same user (`_base.auth.require_same_user`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 
-from resilin._base import auth, env, host, log
+from resilin._base import auth, env, host
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.framing import recv_frame, send_frame
-from resilin._base.threads import OwnedThread
 from resilin.dist.forked import track
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
 from resilin.dist.kv.hash import HashStore
-from resilin.errors import DistError, DistNetworkError, DistStoreError, SecretRequired
+from resilin.dist.reception import Reception, Visit
+from resilin.errors import DistError, DistNetworkError, DistStoreError, HandshakeError, SecretRequired
 
-_LOG = log.logger("dist.store")
 _PURPOSE = b"resilin dist key-value store"
 _LENGTH = struct.Struct(">I")
 _OK, _ERROR = 0, 1
 _HANDSHAKE_S = 10.0
 _RETRY_S = 0.02  # a client may start before the server: it knocks again after this
 _WORKERS_KEY = "resilin/store/workers"
+
+
+class ServerGone(DistStoreError):
+    """The server went away during a call: whether it was applied is unknown, and what it held is lost."""
 
 
 def pack(code: int, fields: Sequence[bytes]) -> bytes:
@@ -150,7 +153,7 @@ class TCPStore(Store):
         self.host = host_name
         self._secret = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
         require_secret(host_name, self._secret)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the store while the same thread holds it
         self._sockets: list[socket.socket] = []  # guarded by _lock: idle connections
         self._all: list[socket.socket] = []  # guarded by _lock
         self._closed = False
@@ -242,20 +245,30 @@ class TCPStore(Store):
             SYSTEM.sleep(_RETRY_S)
 
     def _connect(self) -> socket.socket:
+        """A fresh connection. A server that is not there yet, or goes away during the handshake, is asked again."""
         deadline = self._deadline()
+        patience: Deadline | None = None  # with something that answers but closes: a server that ends, or no store
         while True:
             try:
-                sock = socket.create_connection((self.host, self.port), timeout=deadline.left())
-                break
-            except OSError as error:
-                if deadline.passed() or self._closed:
+                return self._knock(deadline)
+            except (HandshakeError, SecretRequired):
+                raise
+            except (OSError, DistNetworkError) as error:
+                if isinstance(error, DistNetworkError):
+                    patience = patience or Deadline(_HANDSHAKE_S)
+                if deadline.passed() or self._closed or (patience is not None and patience.passed()):
                     raise DistStoreError(
                         f"no key-value store answers at {self.host}:{self.port} within {deadline.seconds:g} s "
                         f"({error}); is rank 0 running, with the same MASTER_ADDR and MASTER_PORT?"
                     ) from error
-                SYSTEM.sleep(_RETRY_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            SYSTEM.sleep(_RETRY_S)
+
+    def _knock(self, deadline: Deadline) -> socket.socket:
+        sock = socket.create_connection((self.host, self.port), timeout=deadline.left())
         try:
+            if sock.getsockname() == sock.getpeername():  # a free port of this host that was dialed from itself
+                raise ConnectionRefusedError("nobody listens")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             auth.prove_as_client(sock, self._secret, _PURPOSE, deadline)
         except BaseException:
             sock.close()
@@ -288,7 +301,7 @@ class TCPStore(Store):
             status, values = unpack(recv_frame(sock, grace))
         except (OSError, DistNetworkError) as error:
             sock.close()
-            raise DistStoreError(f"{self!r}: lost the server during {operation.__name__[1:]}: {error}") from error
+            raise ServerGone(f"{self!r}: lost the server during {operation.__name__[1:]}: {error}") from error
         self._release(sock)
         if status != _OK:
             raise DistStoreError(f"{self!r}: {values[0].decode()}")
@@ -306,46 +319,23 @@ class _Server:
     def __init__(self, host_name: str, port: int, secret: str, listen_fd: int | None) -> None:
         self._secret = secret
         self._state = HashStore()
-        self._lock = threading.Lock()
-        self._clients: dict[socket.socket, OwnedThread] = {}  # guarded by _lock
-        self._closed = False
         try:
-            self._socket = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
-            track(self._socket).listen(socket.SOMAXCONN)
+            listening = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
+            track(listening).listen(socket.SOMAXCONN)
         except OSError as error:
             raise DistNetworkError(
                 f"the key-value store cannot listen on {host_name}:{port}: {error.strerror}; choose another MASTER_PORT"
             ) from error
-        self.port = int(self._socket.getsockname()[1])
-        self._thread = OwnedThread("dist-store", self._accept)
+        self.port = int(listening.getsockname()[1])
+        self._reception = Reception("dist-store", [listening], self._serve)
 
-    def _accept(self) -> None:
+    def _serve(self, visit: Visit) -> None:
+        visit.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        auth.prove_as_server(visit.sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S))
+        self._reception.admit(visit)
         while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:
-                if self._closed:
-                    return
-                raise
-            with self._lock:
-                if self._closed:
-                    sock.close()
-                    return
-                self._clients[track(sock)] = OwnedThread("dist-store-client", partial(self._serve, sock))
-
-    def _serve(self, sock: socket.socket) -> None:
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            auth.prove_as_server(sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S))
-            while True:
-                number, fields = unpack(recv_frame(sock, Deadline(None)))
-                send_frame(sock, self._answer(number, fields))
-        except (OSError, DistNetworkError) as error:
-            log.event(_LOG, logging.DEBUG, "store client left", error=str(error))
-        finally:
-            with self._lock:
-                self._clients.pop(sock, None)
-            sock.close()
+            number, fields = unpack(recv_frame(visit.sock, Deadline(None)))
+            send_frame(visit.sock, self._answer(number, fields))
 
     def _answer(self, number: int, fields: Sequence[bytes]) -> bytes:
         try:
@@ -354,19 +344,8 @@ class _Server:
             return pack(_ERROR, [str(error).encode()])
 
     def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            clients = list(self._clients.items())
         self._state.close()
-        for sock in [self._socket, *(sock for sock, _ in clients)]:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        for _, thread in clients:
-            thread.join()
-        self._socket.close()
+        self._reception.close()
 
 
 def _bind(host_name: str, port: int) -> socket.socket:

@@ -1,0 +1,88 @@
+"""The dialing side of a connection between two ranks, as steps that never block: many run in one thread."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Generator
+from errno import EAGAIN, EINPROGRESS
+
+from resilin._base import auth
+from resilin.dist import hello as wire
+from resilin.dist.endpoint import Endpoint
+from resilin.dist.hello import Hello
+from resilin.errors import DistNetworkError, HandshakeError
+
+AGAIN = 0  # nothing to wait for: step again in a moment
+_Steps = Generator[int, None, None]
+
+
+class Dial:
+    """One connection on its way. Call `step` whenever its socket has had the event that the last step asked for.
+
+    `sock` belongs to the caller from the start.
+    """
+
+    def __init__(self, endpoint: Endpoint, me: Endpoint, hello: Hello, secret: str) -> None:
+        if me.near(endpoint):
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            target: bytes | tuple[str, int] = b"\0" + endpoint.unix.encode()
+        elif endpoint.address:
+            family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+            self.sock = socket.socket(family, socket.SOCK_STREAM)
+            target = (endpoint.address, endpoint.port)
+        else:
+            raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
+        self.sock.setblocking(False)
+        self.hello = hello
+        self.connected = False
+        self._steps = self._converse(target, secret)
+
+    def step(self) -> int | None:
+        """Go on: the selectors event (or AGAIN) to wait for, or None once the peer is ready.
+
+        Raises: HandshakeError with the peer's reason; SecretRequired; OSError or DistNetworkError when it is gone.
+        """
+        return next(self._steps, None)
+
+    def _converse(self, target: bytes | tuple[str, int], secret: str) -> _Steps:
+        while (code := self.sock.connect_ex(target)) == EAGAIN:  # the backlog of a Unix socket is full
+            yield AGAIN
+        if code == EINPROGRESS:
+            yield selectors.EVENT_WRITE
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        self.connected = True
+        nonce_c = auth.new_nonce()
+        yield from self._send(nonce_c)
+        nonces = nonce_c, (yield from self._receive(auth.WORD_BYTES))
+        yield from self._send(auth.proof(secret, b"client", wire.PURPOSE, *nonces))
+        given = yield from self._receive(auth.WORD_BYTES)
+        auth.check_server(self.sock, secret, wire.PURPOSE, nonces, given)
+        yield from self._send(self.hello.pack())
+        answer, length = wire.ANSWER.unpack((yield from self._receive(wire.ANSWER.size)))
+        if answer != wire.READY:
+            reason = yield from self._receive(min(length, wire.MAX_BYTES))
+            raise HandshakeError(f"rank {self.hello.target} refused this process: {reason.decode(errors='replace')}")
+
+    def _send(self, data: bytes) -> _Steps:
+        while data:
+            try:
+                data = data[self.sock.send(data) :]
+            except BlockingIOError:
+                yield selectors.EVENT_WRITE
+
+    def _receive(self, count: int) -> Generator[int, None, bytes]:
+        data = b""
+        while len(data) < count:
+            try:
+                chunk = self.sock.recv(count - len(data))
+            except BlockingIOError:
+                yield selectors.EVENT_READ
+                continue
+            if not chunk:
+                raise DistNetworkError("it closed the connection")
+            data += chunk
+        return data
