@@ -68,9 +68,9 @@ LIGHT_BANNED = ("numpy", f"{PACKAGE}.core")
 
 # Imports inside functions: (module, imported module) -> why it cannot stand at the top.
 LAZY: dict[tuple[str, str], str] = {
-    ("resilin.store.connect", "resilin.store.client"): "grpc costs 0.1 s and only network stores need it",
+    ("resilin.store.connect", "resilin.store.client"): "grpc costs 60 to 100 ms and only network stores need it",
     ("resilin.store.connect", "resilin.store.transport"): "grpc, as above",
-    ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 0.1 s and most launches need none",
+    ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
 }
 
@@ -78,6 +78,7 @@ LAZY: dict[tuple[str, str], str] = {
 DYNAMIC: dict[str, str] = {
     "resilin.core.kernels.loader": "the native module may be absent",
     "resilin.dist.loader": "the native module may be absent",
+    "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 
 # Third-party packages: where each may be imported. "*": in every package that is not LIGHT.
