@@ -18,6 +18,14 @@ from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, View, wrap
 
 
+def _check_inference(tensor: Tensor) -> None:
+    if not mode.inference and tensor.is_inference():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed: it was made in inference_mode. "
+            "Make a clone() and change that"
+        )
+
+
 def check_writable(tensor: Tensor) -> None:
     """RuntimeError when an in-place write of `tensor` would escape the graph."""
     if tensor._view is not None and tensor._view.base._rg and tensor._view.base._node is None:
@@ -49,6 +57,10 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
 
 def _write_array(old: Any, new: Any) -> None:
     if not getattr(old.flags, "writeable", True):
+        if all(stride or length < 2 for stride, length in zip(old.strides, old.shape, strict=True)):
+            raise RuntimeError(
+                "this tensor's memory is read-only, as is the numpy array it was made of: clone() it before writing"
+            )
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
@@ -115,6 +127,8 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self._vc is not None:
+            _check_inference(self)
         recorded = mode.grad and (wants(self, args[0] if args else None) or any(wants(a, None) for a in args))
         if recorded:
             check_writable(self)
@@ -170,6 +184,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the elements of `src` (broadcast, converted) into this tensor."""
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
+    _check_inference(self)
     if mode.grad and wants(self, src):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
         return self
@@ -188,6 +203,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
         return copy_(self, value)
+    _check_inference(self)
     if mode.grad and self.requires_grad:
         setitem(self, Ellipsis, value)
         return self
@@ -203,6 +219,7 @@ def zero_(self: Tensor) -> Tensor:
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """self[index] = value, in place."""
+    _check_inference(self)
     if mode.grad and wants(self, value):
         check_writable(self)
         source = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU, device
 
 Array = Any  # the backend's array; numpy.ndarray on cpu
@@ -56,6 +57,12 @@ def add_hook(hooks: dict[int, Any], fn: Callable[..., Any]) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = fn
     return handle
+
+
+class InferenceCount(list[Any]):
+    """The counter of writes (`Tensor._vc`) of memory made in inference mode: its type is the mark."""
+
+    __slots__ = ()
 
 
 class View:
@@ -250,10 +257,18 @@ class Tensor:
             raise RuntimeError(
                 f"only floating point and complex tensors can require gradients; this one is {self.dtype}"
             )
+        if requires_grad and not mode.inference and self.is_inference():
+            raise RuntimeError(
+                "Setting requires_grad=True on inference tensor outside inference_mode is not allowed"
+            )
         if not requires_grad and self._node is not None:
             raise RuntimeError("requires_grad can be switched off on leaves only; use .detach() for a computed tensor")
         self._rg = bool(requires_grad)
         return self
+
+    def is_inference(self) -> bool:
+        """Whether its memory was made in `inference_mode`: backward cannot use it, and only that mode may change it."""
+        return type(self._vc) is InferenceCount
 
     @property
     def grad_fn(self) -> Any:
@@ -311,7 +326,8 @@ class Tensor:
     def data(self) -> Tensor:
         """The same memory outside the graph; unlike `detach()`, writes to it are not noticed by backward."""
         made = wrap(self._array, self._dev)
-        made._vc = [0, share_writes(self)]
+        writes = share_writes(self)
+        made._vc = InferenceCount((0, writes)) if self.is_inference() else [0, writes]
         return made
 
     @data.setter
@@ -477,7 +493,7 @@ def wrap(array: Array, dev: device = CPU) -> Tensor:
     made._dev = dev
     made._rg = False
     made._node = None
-    made._vc = None
+    made._vc = InferenceCount((0,)) if mode.inference else None
     made._view = None
     made._grad = None
     made._hooks = None

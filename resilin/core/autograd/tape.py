@@ -14,7 +14,7 @@ import numpy as np
 
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.dtype import NpDtype
-from resilin.core.tensor import Tensor, View, share_version, wrap
+from resilin.core.tensor import InferenceCount, Tensor, View, share_version, wrap
 
 _next_seq = itertools.count().__next__
 
@@ -244,15 +244,26 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
     node = Node(op, impl, out._dev, edges, metas, key, params)
     keeps, keeps_y = op.keeps(key)
     node.saved = [value if keep else None for value, keep in zip(inputs, keeps, strict=True)]
-    node.versions = [
-        value._vc[0] if keep and isinstance(value, Tensor) and value._vc is not None else 0
-        for value, keep in zip(inputs, keeps, strict=True)
-    ]
+    node.versions = [version_to_save(value) if keep else 0 for value, keep in zip(inputs, keeps, strict=True)]
     if keeps_y:
         node.y = (out._array, share_version(out), out._version)
     node.residual = residual
     out._node = node
     out._rg = True
+
+
+def version_to_save(value: Any) -> int:
+    """The count of writes of a tensor that a node saves, 0 for anything else. RuntimeError for inference tensors."""
+    vc = value._vc if isinstance(value, Tensor) else None
+    if vc is None:
+        return 0
+    if type(vc) is InferenceCount:
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward: this one was made in inference_mode. Use a clone() made "
+            "outside of it, or no_grad() instead of inference_mode()"
+        )
+    version: int = vc[0]
+    return version
 
 
 _ONE = (True,)
@@ -267,7 +278,7 @@ def _record_one(op: Any, impl: Any, out: Tensor, x: Tensor, params: tuple[Any, .
     keeps, keeps_y = op.keeps(_ONE)
     if keeps[0]:
         node.saved = (x,)
-        node.versions = _ZERO if x._vc is None else (x._vc[0],)
+        node.versions = _ZERO if x._vc is None else (version_to_save(x),)
     else:
         node.saved = _NOTHING
         node.versions = _ZERO
