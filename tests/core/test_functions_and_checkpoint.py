@@ -162,3 +162,30 @@ def test_gradcheck_finds_a_wrong_gradient():
     with pytest.raises(RuntimeError, match="analytical"):
         gradcheck(lambda t: Wrong.apply(t, 1.0), double(1.0, 2.0))
     assert not gradcheck(lambda t: Wrong.apply(t, 1.0), double(1.0, 2.0), raise_exception=False)
+
+
+class CubeInTwoParts(Function):
+    @staticmethod
+    def forward(x, scale):
+        return x * x * x * scale, x * 0
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.scale = inputs
+        ctx.save_for_backward(x, output[0])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, g, _none):
+        x, _ = ctx.saved_tensors
+        return g * 3 * x * x * ctx.scale, None
+
+
+def test_a_function_may_compute_without_context_and_set_it_up_after():
+    x = double(1.0, 2.0)
+    cubes, constant = CubeInTwoParts.apply(x, 2.0)
+    assert cubes.tolist() == [2.0, 16.0]
+    assert not constant.requires_grad
+    cubes.sum().backward()
+    assert x.grad.tolist() == [6.0, 24.0]
+    assert gradgradcheck(lambda t: CubeInTwoParts.apply(t, 2.0)[0], x)

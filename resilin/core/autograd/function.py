@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.autograd.grad_mode import _Switch, mode
-from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable
+from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable, version_to_save
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -25,7 +25,7 @@ class FunctionCtx:
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for backward; modifying them in place before it is an error there."""
         self._saved = tensors
-        self._versions = tuple(0 if t is None else t._version for t in tensors)
+        self._versions = tuple(version_to_save(t) for t in tensors)
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -119,12 +119,19 @@ class Function:
     """A differentiable operation with its own backward. Subclass it, write two static methods, call `apply`.
 
     forward(ctx, *args) runs unrecorded; backward(ctx, *grads) gives one gradient (or None) per argument of forward.
+    Or, when `setup_context(ctx, inputs, output)` is written too, forward(*args) computes only, and setup_context
+    leaves in the context what backward needs.
     """
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs from the arguments."""
         raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Fill the context after a `forward` without one."""
+        raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -141,7 +148,11 @@ class Function:
         recorded = mode.grad and any(needs)
         edges = tuple(edge_of(a) for a in args if isinstance(a, Tensor)) if recorded else ()
         with _Switch(False):
-            result = cls.forward(ctx, *args, **kwargs)
+            if cls.setup_context is Function.setup_context:
+                result = cls.forward(ctx, *args, **kwargs)
+            else:
+                result = cls.forward(*args, **kwargs)
+                cls.setup_context(ctx, args, result)
         if not recorded:
             return result
         outputs = result if isinstance(result, tuple) else (result,)
