@@ -9,7 +9,7 @@ import numpy as np
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.optim.optimizer import Group, Optimizer, Params
+from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
 
 class Adam(Optimizer):
@@ -90,24 +90,26 @@ class Adam(Optimizer):
         beta1, beta2 = group["betas"]
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
         moments = [[state[name]._array for state in states] for name in names]
-        lists = [[p._array for p in parameters], [p._grad._array for p in parameters], *moments]
+        gradients = [p._grad._array for p in parameters]
+        lists = [[p._array for p in parameters], gradients, *moments]
         if self._complex:
             lists = [[part for array in arrays for part in _parts(array)] for arrays in lists]
-        kernels.adam(
-            lists[0],
-            lists[1],
-            lists[2],
-            lists[3],
-            lists[4] if group["amsgrad"] else None,
-            step=step,
-            lr=float(group["lr"]),
-            beta1=float(beta1),
-            beta2=float(beta2),
-            eps=float(group["eps"]),
-            weight_decay=float(group["weight_decay"]),
-            decoupled=group.get("decoupled_weight_decay", False),
-            maximize=group["maximize"],
-        )
+        with fitting(type(self).__name__, parameters, grad=gradients, **dict(zip(names, moments, strict=True))):
+            kernels.adam(
+                lists[0],
+                lists[1],
+                lists[2],
+                lists[3],
+                lists[4] if group["amsgrad"] else None,
+                step=step,
+                lr=float(group["lr"]),
+                beta1=float(beta1),
+                beta2=float(beta2),
+                eps=float(group["eps"]),
+                weight_decay=float(group["weight_decay"]),
+                decoupled=group.get("decoupled_weight_decay", False),
+                maximize=group["maximize"],
+            )
         for p in parameters:
             p._bump()
 

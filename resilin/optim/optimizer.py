@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
@@ -190,6 +191,22 @@ def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:
         if not tensor.is_leaf:
             raise UsageError("an optimizer updates leaf tensors only; this one was computed by an operation")
     return tensors, names
+
+
+@contextlib.contextmanager
+def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | None) -> Iterator[None]:
+    """Around a kernel's call: say which gradient or state has another shape than its parameter when it fails so."""
+    try:
+        yield
+    except ValueError as error:
+        for name, values in arrays.items():
+            for number, (parameter, value) in enumerate(zip(parameters, values or (), strict=False)):
+                if value.shape != parameter._array.shape:
+                    raise UsageError(
+                        f"{where}: {name} of shape {list(value.shape)} does not fit parameter {number} of shape "
+                        f"{list(parameter.shape)}; was it loaded from another model?"
+                    ) from error
+        raise
 
 
 def _own_copy(value: Any, name: str, parameter: Tensor | None) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.optim.optimizer import Group, Optimizer, Params
+from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
 
 class SGD(Optimizer):
@@ -69,17 +69,19 @@ class SGD(Optimizer):
     def _apply(self, group: Group, parameters: list[Any], buffers: list[Any] | None, first: bool) -> None:
         if not parameters:
             return
-        kernels.sgd(
-            [p._array for p in parameters],
-            [p._grad._array for p in parameters],
-            buffers,
-            lr=float(group["lr"]),
-            momentum=float(group["momentum"]),
-            dampening=float(group["dampening"]),
-            weight_decay=float(group["weight_decay"]),
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
-            first=first,
-        )
+        gradients = [p._grad._array for p in parameters]
+        with fitting("SGD", parameters, grad=gradients, momentum_buffer=buffers):
+            kernels.sgd(
+                [p._array for p in parameters],
+                gradients,
+                buffers,
+                lr=float(group["lr"]),
+                momentum=float(group["momentum"]),
+                dampening=float(group["dampening"]),
+                weight_decay=float(group["weight_decay"]),
+                nesterov=group["nesterov"],
+                maximize=group["maximize"],
+                first=first,
+            )
         for p in parameters:
             p._bump()

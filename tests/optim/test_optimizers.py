@@ -223,3 +223,22 @@ def test_a_parameter_with_strides_is_updated_in_place():
     param.grad = resilin.ones(4, 3)
     optim.AdamW([param], lr=0.1, weight_decay=0).step()
     assert base.numpy() == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda p: optim.AdamW([p], lr=0.1), "exp_avg"),
+        (lambda p: optim.SGD([p], lr=0.1, momentum=0.9), "momentum_buffer"),
+    ],
+)
+def test_state_of_another_shape_is_named_at_the_step(make, name):
+    param = nn.Parameter(resilin.zeros(1000))
+    optimizer = make(param)
+    param.grad = resilin.ones(1000)
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0][name] = resilin.zeros(3)
+    optimizer.load_state_dict(state)
+    with pytest.raises(UsageError, match=rf"{name} of shape \[3\] does not fit parameter 0 of shape \[1000\]"):
+        optimizer.step()
