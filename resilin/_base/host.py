@@ -26,6 +26,17 @@ def is_loopback(address: str) -> bool:
     return address in ("localhost", "::1", "ip6-localhost") or address.startswith("127.")
 
 
+def address_towards(name: str, port: int) -> str:
+    """This host's address on the way to `name` (a name or a numeric address). OSError when there is no way."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
+    except UnicodeError as error:  # a label that no name can have
+        raise OSError(f"no valid host name: {error}") from None
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing: asks the routing table
+        return str(probe.getsockname()[0])
+
+
 def cpu_count() -> int:
     """Number of CPUs this process may run on (affinity respected)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

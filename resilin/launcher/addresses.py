@@ -11,14 +11,6 @@ from resilin.errors import UsageError
 _ELSEWHERE = ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
-def towards(host: str, port: int) -> str:
-    """The address of the interface that leads to `host`; OSError when the name or the way is unknown."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # a datagram socket only looks up the route
-        return str(probe.getsockname()[0])
-
-
 def outward() -> str:
     """The address of the default route's interface, else the one that this host's name stands for.
 

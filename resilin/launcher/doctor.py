@@ -21,7 +21,7 @@ from resilin._base import env, host
 from resilin._base.clock import SYSTEM
 from resilin.errors import StoreError, UsageError
 from resilin.launcher import exit_codes
-from resilin.store.connect import connect
+from resilin.store.connect import connect, without_password
 
 PROBE_TIMEOUT_S = 60.0
 REACH_TIMEOUT_S = 3.0
@@ -148,4 +148,7 @@ def _store(endpoint: str) -> Finding:
         connect(endpoint, env.get("RESILIN_SECRET"), REACH_TIMEOUT_S).close()
     except (StoreError, UsageError) as error:
         return Finding(name="store", text=str(error), level="bad", code=exit_codes.of(error))
-    return Finding(name="store", text=f"{endpoint} answers, {(SYSTEM.monotonic() - begin) * 1e3:.0f} ms to connect")
+    return Finding(
+        name="store",
+        text=f"{without_password(endpoint)} answers, {(SYSTEM.monotonic() - begin) * 1e3:.0f} ms to connect",
+    )

@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         args = arguments.parse(argv)
         level = arguments.log_level(args.verbose)
+        log.configure(level)
         return launch(plan.make(args), quiet=args.quiet, level=level)
 
     return exit_codes.guarded("elastic-run", body)
@@ -103,7 +104,7 @@ async def _run(
 
 def _folder(what: LaunchPlan) -> Path:
     """The folder of this run: `<log_dir>/<job>_<random>`, or a temporary one."""
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in what.job.name)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in what.job.name[:40])
     if what.log_dir is None:
         return Path(tempfile.mkdtemp(prefix=f"resilin_{name}_"))
     what.log_dir.mkdir(parents=True, exist_ok=True)

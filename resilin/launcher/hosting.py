@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.errors import StoreError, StoreTimeout, UsageError
@@ -71,7 +72,7 @@ def open_store(meeting: Meeting, secret: str) -> OpenStore:
 
 def _serve(host: str, port: int, secret: str, must: bool) -> OpenStore | None:
     """A server on host:port over memory of this process; None when another one is there already."""
-    from resilin.store.server import StoreServer  # loads gRPC (0.1 s), which most launches never need
+    from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which most launches never need
 
     state = MemoryStore(SYSTEM)
     try:
@@ -86,7 +87,9 @@ def _serve(host: str, port: int, secret: str, must: bool) -> OpenStore | None:
 def _reach(meeting: Meeting, expected: str, secret: str | None) -> OpenStore:
     """A client that has had an answer. Other nodes may be started before the one that serves, so it keeps trying."""
     scheme = "etcd" if meeting.backend == "etcd" else "embedded"
-    url = meeting.endpoint if "://" in meeting.endpoint else f"{scheme}://{meeting.endpoint}"
+    user, password = (quote(text, safe="") for text in (meeting.login.user, meeting.login.password))
+    login = f"{user}:{password}@" if user else ""
+    url = f"{scheme}://{login}{meeting.endpoint.removeprefix(f'{scheme}://')}"
     deadline = Deadline(meeting.connect_timeout_s)
     while True:
         try:
@@ -108,7 +111,7 @@ def _is_own(host: str) -> bool:
         with socket.socket(family, kind) as probe:
             probe.bind(address)
         return True
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: no name at all
         return False
 
 

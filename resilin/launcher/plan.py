@@ -1,4 +1,5 @@
-"""Turns the command line into what will be done, and refuses what cannot work. Starts nothing."""
+"""Turns the command line into what will be done, and refuses what cannot work. Starts nothing; makes the log
+folder and the event log, to be sure that they can be written."""
 
 from __future__ import annotations
 
@@ -10,19 +11,21 @@ import os
 import secrets
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from resilin._base import env
 from resilin._base.auth import new_secret
-from resilin._base.host import cpu_count, is_loopback
+from resilin._base.host import address_towards, cpu_count, is_loopback
+from resilin._base.secret import read_file
 from resilin.elastic import environment, membership
 from resilin.elastic.console import Name
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import addresses
+from resilin.launcher import addresses, values
+from resilin.store.connect import without_password
 
 Backend = Literal["standalone", "embedded", "etcd", "file"]
 _N = TypeVar("_N", int, float)
@@ -48,6 +51,8 @@ class Meeting:
     connect_timeout_s: float
     join_timeout_s: float
     lease_ttl_s: float
+    login: values.Login = field(default_factory=values.Login)
+    """For an etcd with users."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +83,15 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     """The plan for parsed arguments. UsageError or SecretRequired says what is wrong and what to do."""
     _refuse_foreign(args)
     low, high = _nodes(args.nnodes)
-    conf = _conf(args.rdzv_conf)
+    conf, words = _conf(args.rdzv_conf)
     workers = _workers(str(args.nproc_per_node))
-    meeting = _meeting(args, high, conf)
+    values.node_rank(int(args.node_rank), high)
+    meeting = _meeting(args, high, conf, words)
     secret = _secret(args, meeting)
     address = _own_address(args, meeting, secret, several=high > 1)
     _refuse_open_listening(meeting, address, secret)
     standalone = meeting.backend == "standalone"
-    name = args.rdzv_id if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
+    name = values.job_name(args.rdzv_id) if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
     config = membership.Config(
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
         last_call_s=conf.get("last_call_timeout", 0.5),
@@ -105,16 +111,16 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         workers=workers,
         address=address,
         master_port=_master_port(args),
-        rank_hint=int(args.node_rank),
+        rank_hint=values.node_rank(int(args.node_rank), high),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         signals=_signals(args.signals_to_handle),
-        log_dir=Path(args.log_dir) if args.log_dir else None,
+        log_dir=values.folder("--log-dir", args.log_dir),
         redirects=Choice.parse(str(args.redirects), "--redirects"),
         tee=Choice.parse(str(args.tee), "--tee"),
         shown_ranks=_ranks(args.local_ranks_filter),
         filters=_filters(args),
         prefix=args.log_line_prefix_template,
-        event_log=Path(args.event_log) if args.event_log else None,
+        event_log=values.output_file("--event-log", args.event_log),
     )
 
 
@@ -221,17 +227,22 @@ def _signals(text: str) -> tuple[int, ...]:
 # --------------------------------------------------------------------------------------------- meeting
 
 
-def _conf(text: str) -> dict[str, float]:
+def _conf(text: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The numbers and the words of --rdzv-conf."""
     result: dict[str, float] = {}
+    words_of: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         key, _, value = pair.partition("=")
         key = key.strip()
         if key in _IGNORED_CONF:
             continue
+        if key in ("user", "password_file"):
+            words_of[key] = value
+            continue
         if key not in ("join_timeout", "last_call_timeout", "read_timeout", "lease_ttl", "is_host"):
             raise UsageError(
                 f"--rdzv-conf: unknown key {key!r}; known: join_timeout, last_call_timeout, "
-                "read_timeout, lease_ttl, is_host"
+                "read_timeout, lease_ttl, is_host; for etcd: user, password_file"
             )
         words = {"true": 1.0, "false": 0.0}
         try:
@@ -242,10 +253,10 @@ def _conf(text: str) -> dict[str, float]:
             least = "more than 0" if key == "lease_ttl" else "at least 0"
             raise UsageError(f"--rdzv-conf: {key} expects a number, {least}, got {value!r}")
         result[key] = number
-    return result
+    return result, words_of
 
 
-def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Meeting:
+def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float], words: dict[str, str]) -> Meeting:
     name, endpoint = args.rdzv_backend, args.rdzv_endpoint
     is_host = bool(conf["is_host"]) if "is_host" in conf else None
     if args.standalone or (most == 1 and not endpoint and name in ("", "c10d", "embedded", "static")):
@@ -256,7 +267,7 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Mee
         if args.node_rank < 0:
             raise UsageError("--rdzv-backend static: expected --node-rank 0, 1, ... on each node")
         # rank 0's port is the workers' own: the agents meet one above it
-        endpoint = endpoint or f"{args.master_addr}:{(args.master_port or DEFAULT_MASTER_PORT) + 1}"
+        endpoint = endpoint or f"{args.master_addr}:{_master_port(args, 65534) + 1}"
         backend, is_host = "embedded", args.node_rank == 0
     elif (name or "embedded") in _BACKENDS:
         backend = _BACKENDS[name or "embedded"]
@@ -270,7 +281,17 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float]) -> Mee
             )
     else:
         raise UsageError(f"--rdzv-backend: expected embedded, c10d, etcd, file or static, got {name!r}")
+    login = values.Login()
+    if backend == "embedded" and ("@" in endpoint or "://" in endpoint):
+        raise UsageError(
+            f"--rdzv-endpoint {without_password(endpoint)}: expected HOST:PORT; users are for --rdzv-backend etcd"
+        )
+    if backend == "etcd":
+        endpoint, login = values.etcd(endpoint, words)
+    elif words:
+        raise UsageError(f"--rdzv-conf: {', '.join(words)} is for --rdzv-backend etcd, this is {backend}")
     return Meeting(
+        login=login,
         backend=backend,  # type: ignore[arg-type]  # one of the names above
         endpoint=_with_port(endpoint) if backend == "embedded" else endpoint,
         is_host=is_host,
@@ -293,7 +314,7 @@ def _with_port(endpoint: str) -> str:
     if not colon or endpoint.endswith("]"):
         return f"{endpoint}:{DEFAULT_PORT}"
     if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-        raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {endpoint!r}")
+        raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {without_password(endpoint)!r}")
     return endpoint
 
 
@@ -312,10 +333,10 @@ def _own_address(args: argparse.Namespace, meeting: Meeting, secret: str, severa
         return "127.0.0.1"
     if meeting.backend == "file":  # a folder leads nowhere; without a secret only nodes of one machine may meet
         return addresses.outward() if several and secret else "127.0.0.1"
-    target = meeting.endpoint.split(",")[0].partition("://")[2] or meeting.endpoint.split(",")[0]
+    target = meeting.endpoint.rpartition("://")[2].partition("?")[0].partition(",")[0]
     host, port = split_endpoint(_with_port(target))
     try:
-        return addresses.towards(host, port)
+        return address_towards(host, port)
     except OSError as error:
         raise UsageError(f"--rdzv-endpoint {meeting.endpoint}: no way to {host}: {error.strerror or error}") from None
 
@@ -330,14 +351,8 @@ def _refuse_open_listening(meeting: Meeting, address: str, secret: str) -> None:
 
 
 def _secret(args: argparse.Namespace, meeting: Meeting) -> str:
-    if args.secret_file:
-        try:
-            text = Path(args.secret_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise UsageError(f"--secret-file {args.secret_file}: {error.strerror}") from None
-        if not text:
-            raise UsageError(f"--secret-file {args.secret_file} is empty")
-        return text
+    if args.secret_file is not None:
+        return read_file(args.secret_file, "--secret-file")
     given = env.get("RESILIN_SECRET", "") or ""
     return given or (new_secret() if meeting.backend == "standalone" else "")
 
@@ -356,7 +371,7 @@ def _program(args: argparse.Namespace) -> Program:
     if args.module:
         # only the top name: finding a submodule would import its parents
         top = name.partition(".")[0]
-        if importlib.util.find_spec(top) is None and not any(os.path.exists(top + end) for end in ("", ".py")):
+        if not top or (not _is_known(top) and not any(os.path.exists(top + end) for end in ("", ".py"))):
             raise UsageError(f"module {name!r} does not exist: {top!r} is not on the path of {interpreter}")
         return Program(command=(interpreter, "-u", "-m", name, *rest), argv=(name, *rest), module=True)
     if not os.path.exists(name):
@@ -366,12 +381,20 @@ def _program(args: argparse.Namespace) -> Program:
     return Program(command=(interpreter, "-u", name, *rest), argv=(name, *rest))
 
 
+def _is_known(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # __main__ and the like
+        return False
+
+
 def _check_command(name: str) -> None:
     folders = [""] if "/" in name else os.get_exec_path()
-    if not any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders):
+    paths = [os.path.join(folder, name) for folder in folders]
+    if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
         raise UsageError(f"command {name!r} does not exist or is not executable")
 
 
-def _master_port(args: argparse.Namespace) -> int:
+def _master_port(args: argparse.Namespace, most: int = 65535) -> int:
     static = args.rdzv_backend == "static" or (args.node_rank >= 0 and not args.rdzv_endpoint)
-    return int(args.master_port or (DEFAULT_MASTER_PORT if static else 0))
+    return values.port("--master-port", int(args.master_port or (DEFAULT_MASTER_PORT if static else 0)), most)

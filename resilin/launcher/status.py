@@ -10,7 +10,7 @@ from resilin._base import env
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, Node
 from resilin.errors import RendezvousError
-from resilin.store.connect import connect
+from resilin.store.connect import connect, without_password
 
 TIMEOUT_S = 5.0
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         entries, _ = store.range(prefix)
     nodes = [(kv.create_revision, records.node(kv.key, kv.value)) for kv in entries if "/nodes/" in kv.key]
     if not nodes:
-        raise RendezvousError(f"no node of a job {args.job!r} is registered at {url}")
+        raise RendezvousError(f"no node of a job {args.job!r} is registered at {without_password(url)}")
     ordered = [node for _, node in sorted(nodes, key=lambda pair: pair[0])]
     by_name = {kv.key.removeprefix(prefix): kv for kv in entries}
     current, closed = by_name.get("generation"), by_name.get("closed")

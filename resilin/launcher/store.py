@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from resilin._base import env
-from resilin.errors import UsageError
+from resilin._base.secret import read_file
 from resilin.store.memory import MemoryStore
 
 DEFAULT_PORT = 29400  # where elastic-run looks when its endpoint names no port
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises UsageError (a port in use, an unreadable secret) and SecretRequired; the caller maps them to exit codes.
     """
-    from resilin.store.server import StoreServer  # loads grpc, which no other subcommand needs
+    from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which no other subcommand needs
 
-    secret = _read_secret(args.secret_file)
+    secret = env.get("RESILIN_SECRET") if args.secret_file is None else read_file(args.secret_file, "--secret-file")
     with _stop_signals() as stop, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
         user = "--user resilin:SECRET " if secret else ""
         endpoint = server.url.removeprefix("embedded://")
@@ -51,19 +51,6 @@ def run(args: argparse.Namespace) -> int:
         )
         stop.wait()
     return 0
-
-
-def _read_secret(file: str | None) -> str | None:
-    if file is None:
-        return env.get("RESILIN_SECRET")
-    try:
-        with open(file, encoding="utf-8") as opened:
-            secret = opened.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--secret-file {file}: cannot be read: {error}") from None
-    if not secret:
-        raise UsageError(f"--secret-file {file}: expected the job's secret, the file is empty")
-    return secret
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -42,7 +43,12 @@ def connect(url: str, secret: str | None = None, timeout_s: float = 5.0) -> Stor
             client.close()
             raise
         return client
-    raise UsageError(f"store URL {url!r}: expected one of {FORMS}")
+    raise UsageError(f"store URL {without_password(url)!r}: expected one of {FORMS}")
+
+
+def without_password(url: str) -> str:
+    """`url` as it may be shown: `user:password@` becomes `user:***@`, whatever characters the password has."""
+    return re.sub(r"(^|//)([^/:@]*):.*@", r"\1\2:***@", url)
 
 
 def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> ClientStore:
@@ -53,14 +59,16 @@ def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> Clie
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise UsageError(f"store URL {url!r}: expected host:port, got {endpoint!r}")
+            raise UsageError(f"store URL {without_password(url)!r}: expected host:port, got {endpoint!r}")
     query = dict(parse_qsl(parts.query))
     unknown = sorted(set(query) - set(_TLS_FIELDS))
     if unknown or parts.path.strip("/"):
         odd = unknown[0] if unknown else parts.path
-        raise UsageError(f"store URL {url!r}: {odd!r} is not known there; expected ?ca=, cert=, key=, server_name=")
-    from resilin.store.client import ClientStore  # loads grpc (0.1 s), which only network stores need
-    from resilin.store.transport import Tls
+        raise UsageError(
+            f"store URL {without_password(url)!r}: {odd!r} is not known there; expected ?ca=, cert=, key=, server_name="
+        )
+    from resilin.store.client import ClientStore  # loads grpc (60 to 100 ms), which only network stores need
+    from resilin.store.transport import Tls  # grpc as well
 
     tls = Tls(**query) if query else None
     login: dict[str, Any] = {"user": unquote(name), "password": unquote(password)} if user else {}

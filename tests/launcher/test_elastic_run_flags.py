@@ -1,5 +1,6 @@
 """The command line of elastic-run: torchrun's flags, their defaults, and their environment variables."""
 
+import logging
 import subprocess
 
 import pytest
@@ -106,7 +107,6 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--redirects", "0:x"], "--redirects"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter"),
         (["--rdzv-conf", "join_timeout=nan"], "join_timeout"),
-        (["--rdzv-conf", "lease_ttl=0"], "lease_ttl"),
         (["--signals-to-handle", "SIGNOPE"], "SIGNOPE"),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "SIGKILL"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout"),
@@ -114,6 +114,28 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--local-addr", "300.1.1.1"], "--local-addr"),
         (["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "localhost:29400"),
         (["--secret-file", "/no/such/file"], "/no/such/file"),
+        (["--secret-file", "/proc"], "--secret-file /proc: cannot be read"),
+        (["--secret-file", ""], "--secret-file"),
+        (["--secret-file", "/dev/zero"], "longer"),
+        (["--log-dir", "/proc/nope"], "--log-dir /proc/nope: cannot make this folder"),
+        (["--log-dir", "/etc/passwd"], "--log-dir /etc/passwd"),
+        (["--event-log", "/proc/nope/x"], "--event-log /proc/nope/x: cannot be written"),
+        (["--event-log", "/proc"], "--event-log /proc"),
+        (["--master-port", "999999"], "--master-port"),
+        (["--master-port", "-1"], "--master-port"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-port", "65535"], "--master-port"),
+        (["--nnodes", "2", "--node-rank", "2"], "--node-rank: expected 0 to 1"),
+        (["--node-rank", "-7"], "--node-rank"),
+        (["--rdzv-id", "a/b"], "--rdzv-id"),
+        (["--rdzv-id", ""], "--rdzv-id"),
+        (["--rdzv-id", "x" * 300], "--rdzv-id"),
+        (["--rdzv-id", "a\nb"], "--rdzv-id"),
+        (["--rdzv-id", "caf\udce9"], "--rdzv-id"),  # how Python shows an argument that is not UTF-8
+        (["--nnodes", "2", "--rdzv-endpoint", "." * 70], "--rdzv-endpoint"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h" * 300 + ":1"], "--rdzv-endpoint"),
+        (["--rdzv-conf", "user=bob"], "user is for --rdzv-backend etcd"),
+        (["--rdzv-conf", "last_call_timeout=nan"], "last_call_timeout"),
+        (["--rdzv-conf", "lease_ttl=0"], "lease_ttl"),
         (["--numa-binding", "node"], "--numa-binding node: not available here"),
         (["--logs-specs", "mine"], "--log-dir"),
         (["--event-log-handler", "console"], "--event-log FILE"),
@@ -131,6 +153,12 @@ def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
     [
         (["/no/such/script.py"], "does not exist"),
         (["-m", "no_such_module_here"], "no_such_module_here"),
+        (["-m", ""], "module ''"),
+        (["-m", ".here"], "module '.here'"),
+        (["-m", "__main__.x"], "__main__"),
+        ([""], "does not exist"),
+        (["--no-python", ""], "does not exist"),
+        (["--no-python", "/usr"], "not executable"),
         (["--no-python", "no-such-command-here"], "no-such-command-here"),
         (["--no-python", "/etc/passwd"], "not executable"),
         (["--no-python", "-m", "json"], "exclude"),
@@ -254,3 +282,49 @@ def test_torchruns_rendezvous_keys_are_accepted(script):
     assert made_plan.meeting.join_timeout_s == 7
     assert made_plan.membership.last_call_s == 2
     assert made_plan.meeting.is_host is True
+
+
+def test_a_secret_that_is_no_text_is_refused_and_an_open_one_warned_about(script, tmp_path, caplog):
+    path = tmp_path / "secret"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="expected text in UTF-8"):
+        made("--secret-file", path, script)
+    path.write_text("word")
+    path.chmod(0o640)
+    logging.getLogger("resilin").propagate = True  # a command of an earlier test may have turned it off
+    assert made("--secret-file", path, script).job.secret == "word"
+    assert [record.getMessage() for record in caplog.records] == ["others may read this secret; chmod 600 it"]
+    path.chmod(0o600)
+    made("--secret-file", path, script)
+    assert len(caplog.records) == 1
+
+
+ETCD = ["--nnodes", "2", "--local-addr", "127.0.0.1", "--rdzv-backend", "etcd", "--rdzv-endpoint"]
+
+
+def test_an_etcds_password_comes_from_a_file_or_the_environment_before_the_endpoint(script, tmp_path, monkeypatch):
+    file = tmp_path / "password"
+    file.write_text("p@ss:w?rd\n")
+    file.chmod(0o600)
+    meeting = made(*ETCD, "h1:1,h2:2?ca=x", "--rdzv-conf", f"user=bob,password_file={file}", script).meeting
+    assert (meeting.endpoint, meeting.login.user, meeting.login.password) == ("h1:1,h2:2?ca=x", "bob", "p@ss:w?rd")
+    meeting = made(*ETCD, "etcd://bob:hunter2@h1:1", script).meeting
+    assert (meeting.endpoint, meeting.login.password) == ("etcd://h1:1", "hunter2")
+    monkeypatch.setenv("RESILIN_ETCD_PASSWORD", "from the environment")
+    assert made(*ETCD, "etcd://bob@h1:1", script).meeting.login.password == "from the environment"
+    assert "from the environment" not in repr(made(*ETCD, "etcd://bob@h1:1", script))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--rdzv-backend", "etcd", "--rdzv-endpoint", "etcd://bob:hunter2@no.such.host.invalid:1"],
+        ["--rdzv-backend", "etcd", "--rdzv-endpoint", "etcd://bob:hunter2?x@127.0.0.1:port"],
+        ["--rdzv-endpoint", "etcd://bob:hunter2@127.0.0.1:1"],
+        ["--rdzv-endpoint", "bob:hunter2@127.0.0.1:1"],
+    ],
+)
+def test_no_error_shows_a_password(argv, script):
+    with pytest.raises(UsageError, match="--rdzv-endpoint") as caught:
+        made("--nnodes", "2", *argv, script)
+    assert "hunter2" not in str(caught.value)
