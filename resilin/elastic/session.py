@@ -355,7 +355,7 @@ def announce(offer: control.World) -> None:
     _world = World(
         rank=offer.rank,
         world_size=offer.world_size,
-        local_rank=offer.local_rank,
+        local_rank=env.get_int("LOCAL_RANK", offer.local_rank) or 0,  # 0 for all with --virtual-local-rank
         local_world_size=offer.local_world_size,
         node_rank=offer.node_rank,
         node_count=offer.node_count,
