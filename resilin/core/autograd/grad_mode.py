@@ -66,7 +66,8 @@ class enable_grad(_Switch):
 
 class inference_mode(_Switch):
     """`no_grad` whose views are not tracked either, and whose tensors stay outside of graphs for good: backward cannot
-    save them, and outside of this mode they cannot be changed in place. `with inference_mode():` or `@inference_mode()`."""
+    save them, and outside of this mode they cannot be changed in place. `with inference_mode():` or
+    `@inference_mode()`."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return _Switch(False, True)(mode) if callable(mode) else object.__new__(cls)
