@@ -164,3 +164,20 @@ def test_the_gradient_at_zero_is_the_limit_and_not_nan(fn: Any, x: list[float], 
     leaf = resilin.tensor(x, dtype=resilin.float64, requires_grad=True)
     fn(leaf).sum().backward()
     np.testing.assert_allclose(leaf.grad.numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64, resilin.float16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        F.relu, F.gelu, F.silu, lambda x: F.gelu(x, "tanh"), lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, -1),
+        lambda x: F.layer_norm(x, [4]), lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), lambda x: F.linear(x, x),
+        lambda x: F.cross_entropy(x, resilin.tensor([0, 1, 2])),
+    ],
+)  # fmt: skip
+def test_nan_and_infinity_give_no_warnings_of_numpy(fn: Any, dtype: Any) -> None:
+    x = resilin.tensor([[1.0, np.nan, np.inf, 2.0], [-np.inf, 0, 1, 3], [6e4, 6e4, 6e4, 6e4]], dtype=dtype)
+    x.requires_grad_()
+    fn(x).sum().backward()
+    assert x.grad is not None

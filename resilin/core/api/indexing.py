@@ -47,7 +47,8 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     try:
         return ops.getitem.call(self, found)
     except IndexError as error:
-        raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {error}") from None
+        reason = str(error).rpartition("): ")[2]
+        raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {reason}") from None
 
 
 def index_array(where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError) -> Any:

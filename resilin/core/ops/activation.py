@@ -34,6 +34,7 @@ override(
     "cpu",
     lambda xp, x: relu_kernel.forward(x),
     lambda xp, needs, g, y, _x: (relu_kernel.backward(g, y),),
+    quiet=False,
 )
 
 
@@ -66,6 +67,7 @@ override(
     "cpu",
     lambda xp, x: silu_kernel.forward(x),
     lambda xp, needs, g, _y, x: (silu_kernel.backward(g, x),),
+    quiet=False,
 )
 
 
@@ -117,6 +119,7 @@ override(
     "cpu",
     lambda xp, x, approximate: gelu_kernel.forward(x, approximate),
     lambda xp, needs, g, _y, x, approximate: (gelu_kernel.backward(g, x, approximate),),
+    quiet=False,
 )
 
 

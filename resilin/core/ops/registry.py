@@ -123,9 +123,11 @@ class Op:
         self._kept.clear()
         self.saves_any = self.saves_any or any(keeps[0]) or keeps[1]
 
-    def override(self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False) -> None:
+    def override(
+        self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True
+    ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
-        self.impls[device_type] = Impl(_quietly(forward), vjp, residual)
+        self.impls[device_type] = Impl(_quietly(forward) if quiet else forward, vjp, residual)
         keeps = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         self._joint_keeps.append(keeps)
         self._note_saves(keeps)
@@ -180,9 +182,12 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     return declare if forward is None else declare(forward)
 
 
-def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool = False) -> None:
-    """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual)."""
-    OPS[name].override(device, forward, vjp, residual=residual)
+def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True) -> None:
+    """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
+
+    `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
+    """
+    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet)
 
 
 _REQUIRED: Any = object()  # stands for the default of an argument that has none
