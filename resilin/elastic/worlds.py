@@ -8,7 +8,7 @@ from typing import Any
 from resilin.elastic import control, membership
 from resilin.elastic.environment import Place
 from resilin.elastic.membership import View
-from resilin.elastic.records import Generation, GenerationMember
+from resilin.elastic.records import Generation, GenerationMember, Slot
 
 # exceptions that a peer's death causes: never the first cause while there is another
 _SECONDARY = ("PeerLost", "GroupAborted", "WorldChanged", "CollectiveTimeout", "ConnectionResetError")
@@ -45,6 +45,13 @@ def provisional_place(current: Generation, node_id: str, slot: int, workers: int
         master_addr=current.master_addr,
         master_port=current.master_port,
     )
+
+
+def slot(view: View, member: GenerationMember) -> Slot:
+    """The slot of a worker whose node is there."""
+    node = view.node(member.node)
+    assert node is not None, "the node of a worker that is seen is seen"
+    return node.slots[member.slot]
 
 
 def endpoints(view: View, generation: Generation) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job:
 site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
 FOLDER/digest-<rank>. The word "plain" turns fixed shards off; with "freeze" the kills are SIGSTOP, and a collective
-waits for 2 s.
+waits for 2 s; "after:N" delays kills until N workers are up.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,8 @@ from resilin.nn import functional as F
 
 SHARDS, SAMPLES, BATCH = 4, 124, 16
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
-KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if ":" in kill}
+KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if kill.count(":") == 2}
+UP = next((int(word[6:]) for word in sys.argv[3:] if word.startswith("after:")), 0)
 PLAIN, FREEZE = ("plain" in sys.argv[3:]), ("freeze" in sys.argv[3:])
 
 
@@ -36,6 +38,8 @@ def maybe_die(site: str, step: int) -> None:
     kill = (site, str(elastic.world().rank), str(step))
     if kill not in KILLS:
         return
+    while len(list(FOLDER.glob("up-*"))) < UP:
+        time.sleep(0.01)  # polls other processes, which cannot tell us
     try:
         (FOLDER / "-".join(("killed", *kill))).touch(exist_ok=False)
     except FileExistsError:
@@ -92,6 +96,7 @@ def main() -> None:
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
     sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2, drop_last=PLAIN)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    (FOLDER / f"up-{os.getpid()}").touch()
     train(state)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
     for tree in (model.state_dict(), *optimizer.state_dict()["state"].values()):

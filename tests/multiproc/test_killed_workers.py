@@ -123,6 +123,17 @@ def test_a_worker_that_gets_sigterm_commits_its_step_and_leaves_without_a_failur
     commits = {max(steps)[2]: steps for steps in histories(tmp_path).values()}
     assert commits.keys() == {10, STEPS}, "one process left with its step committed, the others trained to the end"
     assert "failed" not in outcome.stderr
+    assert "rank 1 left (SIGTERM)" in outcome.stderr
+
+
+def test_workers_beyond_the_shards_stand_by_and_take_over_when_a_member_dies(tmp_path: Path) -> None:
+    outcome = launch(tmp_path, 6, "forward:1:8", "after:6", restarts=0, steps=100)
+    check(tmp_path, outcome, 100)
+    commits = [steps for steps in histories(tmp_path).values() if steps]
+    assert {steps[-1][1] for steps in commits if steps[-1][2] == 100} == {0, 1, 2, 3}
+    assert sorted(map(len, commits))[0] == 8, "the killed worker"
+    assert len(commits) == 5, "of two that stood by, one was needed"
+    assert len(list(tmp_path.glob("digest-*"))) == 4, "a worker that was not needed runs nothing after training"
 
 
 def test_in_plain_mode_all_ranks_end_equal_and_every_sample_counts_once(tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ def main() -> None:
     step_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.005
     size = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     session = Session()
-    session.say(control.Hello(pid=os.getpid(), endpoint=f"endpoint-{os.getpid()}"))
+    limit = int(os.environ.get("LIMIT", "0"))
+    session.say(control.Hello(pid=os.getpid(), endpoint=f"endpoint-{os.getpid()}", limit=limit))
     try:
         train(session, folder, steps, step_s, size)
     except ValueError as error:

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from resilin.elastic import failure
+from resilin.elastic.config import Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation, GenerationMember
 from resilin.elastic.reports import Reporter
@@ -27,6 +28,7 @@ def failed(**changes):
             {"type": "ValueError", "message": "bad\nmore", "step": 4, "at": "all_reduce #17"},
             "rank 3 (host box, pid 42) raised ValueError: bad at step 4 in all_reduce #17",
         ),
+        ({"late": True}, "rank 3 (host box, pid 42) exited with code 1 after training had finished: not restarted"),
         ({"type": "KeyboardInterrupt"}, "rank 3 (host box, pid 42) raised KeyboardInterrupt"),
     ],
 )
@@ -39,6 +41,13 @@ def test_a_traceback_is_told_only_when_the_terminal_has_not_shown_it():
     assert hidden.details() == ["Traceback: x", "E: y"]
     assert failed(type="E", traceback="Traceback: x", shown=True).details() == []
     assert failed(log_tail=("a", "b")).details()[1:] == ["  a", "  b"]
+
+
+def test_a_reason_that_is_the_failure_itself_is_not_told_twice():
+    stream = io.StringIO()
+    one = failed(late=True, shown=True)
+    Reporter(stream).outcome(Outcome(code=1, reason=one.sentence, failure=one))
+    assert stream.getvalue() == f"elastic-run: job failed: {one.sentence}\n"
 
 
 def test_a_long_text_loses_its_middle_and_says_how_much():
@@ -136,6 +145,20 @@ def test_a_recovery_is_told_line_by_line_and_measured_from_death_to_commit(tmp_p
     assert recovered["step"] == 37
     split = [recovered[key] for key in ("agree_ms", "rewire_ms", "first_step_ms", "total_ms")]
     assert split == pytest.approx([1.0, 3.0, 8.3, 12.3])
+
+
+def test_a_smaller_world_says_why_unless_that_was_told_before():
+    stream = io.StringIO()
+    reporter = Reporter(stream, clock=Ticks())
+    reporter.generation(world(1, [(0, 1), (1, 1), (2, 1)], "restart"))
+    reporter.generation(world(2, [(0, 1), (1, 1)]))
+    reporter.left(1, "SIGTERM")
+    reporter.generation(world(3, [(0, 1)]))
+    assert stream.getvalue().splitlines() == [
+        "elastic-run: generation 2: 2 workers (was 3), rank 0 goes on, rank 1 goes on (x)",
+        "elastic-run: rank 1 left (SIGTERM)",
+        "elastic-run: generation 3: 1 worker (was 2), rank 0 goes on",
+    ]
 
 
 def test_quiet_says_only_how_the_job_ended():
