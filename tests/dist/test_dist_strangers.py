@@ -84,11 +84,11 @@ def test_the_kernel_names_the_user_at_the_other_end_of_a_loopback_connection(add
 
 
 def test_an_ipv4_client_of_an_ipv6_server_has_a_user():
-    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
-        with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as client:
-            accepted, _ = server.accept()
-            with accepted:
-                assert auth.peer_user(accepted) == auth.peer_user(client) == os.geteuid()
+    server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    with server, socket.create_connection(("127.0.0.1", server.getsockname()[1])) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            assert auth.peer_user(accepted) == auth.peer_user(client) == os.geteuid()
 
 
 @pytest.mark.multiproc
@@ -105,7 +105,7 @@ def test_without_a_secret_another_user_of_this_host_is_refused(no_secret):
 
 def test_without_a_secret_a_server_of_another_user_is_not_believed(no_secret, monkeypatch):
     monkeypatch.setattr(auth, "peer_user", lambda sock: NOBODY)
-    with pytest.raises(HandshakeError, match="RESILIN_SECRET|user 65534"):
+    with pytest.raises(HandshakeError, match="set RESILIN_SECRET"):
         TCPStore("127.0.0.1", 0, None, True, 5.0)
 
 
@@ -197,7 +197,7 @@ def test_a_port_where_something_else_answers_is_given_up_with_the_reason(monkeyp
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(DistStoreError, match="handshake|closed|reset"):
+        with pytest.raises(DistStoreError, match=r"handshake|closed|reset"):
             TCPStore("127.0.0.1", server.getsockname()[1], timeout=30.0, secret="s")
         closing.set()
         thread.join()
