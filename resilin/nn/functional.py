@@ -5,34 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.api import neural
-from resilin.core.api.neural import (
-    adaptive_avg_pool2d,
-    avg_pool2d,
-    batch_norm,
+from resilin.core.api.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
-    conv2d,
     cross_entropy,
-    dropout,
-    gelu,
     kl_div,
     l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from resilin.core.api.neural import (
+    batch_norm,
+    dropout,
+    gelu,
     layer_norm,
     leaky_relu,
     linear,
     log_softmax,
-    max_pool2d,
-    mse_loss,
-    nll_loss,
     normalize,
     one_hot,
     pad,
     relu,
     scaled_dot_product_attention,
     sigmoid,
-    smooth_l1_loss,
     softmax,
     softplus,
+)
+from resilin.core.api.windows import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    conv2d,
+    max_pool2d,
 )
 from resilin.core.tensor import Tensor
 

@@ -244,6 +244,8 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each non-negative integer occurs, or the sum of its weights."""
     array = index_array("bincount", input)
+    if array.ndim != 1 or (array.size and int(array.min()) < 0):
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     return wrap(np.bincount(array, None if weights is None else weights._array, minlength), input._dev)
 
 

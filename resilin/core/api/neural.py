@@ -1,22 +1,19 @@
-"""The functions of torch.nn.functional: arguments checked and normalised, reductions applied."""
+"""Functions of torch.nn.functional: arguments checked and normalised. Windows and losses have modules of their own."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
-from resilin.core.api import reducing, shaping
+from resilin.core.api import reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
-from resilin.core.kernels import pool as pool_kernel
-from resilin.core.ops import activation, attention, conv, loss, norm, random
+from resilin.core.ops import activation, attention, loss, norm, random
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor, check_dim, wrap
-from resilin.errors import UsageError
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call
 dropout = random.dropout
@@ -34,7 +31,8 @@ def _need_floating(where: str, input: Tensor) -> None:
         raise RuntimeError(f"{where}: expected a floating point tensor, got {input.dtype}; give dtype=")
 
 
-def _need_tensors(where: str, **values: Any) -> None:
+def need_tensors(where: str, **values: Any) -> None:
+    """TypeError unless every value is a Tensor."""
     for name, value in values.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{where}(): argument {name!r} must be a Tensor, got {type(value).__name__}")
@@ -84,7 +82,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias for weight (out, in)."""
-    _need_tensors("linear", input=input, weight=weight)
+    need_tensors("linear", input=input, weight=weight)
     x, w = input._array, weight._array
     if x.shape[-1:] != w.shape[-1:]:
         raise RuntimeError(
@@ -98,151 +96,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return products.linear.call(input, weight, bias)
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value) if len(value) == 2 else (value[0], value[0])
-
-
-def _check_window(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any = (1, 1)) -> None:
-    """RuntimeError for lengths that no window has."""
-    for name, lengths in (("kernel size", kernel), ("stride", stride), ("dilation", dilation)):
-        if min(lengths) < 1:
-            raise RuntimeError(f"{where}: {name} should be greater than zero, but got {lengths}")
-    if min(padding) < 0:
-        raise RuntimeError(f"{where}: negative padding is not supported, got {padding}")
-
-
-def _check_pooling(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any, size: Any, ceil: bool) -> None:
-    """`_check_window`, and that the window fits images of this `size`."""
-    _check_window(where, kernel, stride, padding, dilation)
-    for k, s, p, d, n in zip(kernel, stride, padding, dilation, size, strict=True):
-        span = d * (k - 1) + 1
-        if 2 * p > span:
-            raise RuntimeError(
-                f"{where}: pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and "
-                f"dilation={d}"
-            )
-        if n + 2 * p < span and not (ceil and n + 2 * p + s > span):
-            raise RuntimeError(f"{where}: a window of {span} does not fit an input of {n} with padding {p}")
-
-
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Cross-correlation of input (N, C, H, W) or (C, H, W) with weight (O, C / groups, KH, KW).
-
-    `padding` is a number, a pair, "same" or "valid".
-    """
-    _need_tensors("conv2d", input=input, weight=weight)
-    if input._array.ndim == 3:
-        return conv2d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
-    x, w = input._array, weight._array
-    if x.ndim != 4 or w.ndim != 4:
-        raise RuntimeError(f"conv2d: expected 3D or 4D input and 4D weight, got {tuple(x.shape)} and {tuple(w.shape)}")
-    if groups < 1:
-        raise RuntimeError(f"conv2d: groups must be at least 1, got {groups}")
-    if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
-        raise RuntimeError(
-            f"conv2d: weight {tuple(w.shape)} with groups={groups} expects input with {w.shape[1] * groups} channels, "
-            f"got {x.shape[1]}"
-        )
-    if x.dtype != w.dtype:
-        raise RuntimeError(f"conv2d: input and weight must have the same dtype, got {input.dtype} and {weight.dtype}")
-    if bias is not None and bias._array.shape != w.shape[:1]:
-        raise RuntimeError(
-            f"Given weight of size {list(w.shape)}, expected bias to be 1-dimensional with {w.shape[0]} elements, "
-            f"but got bias of size {list(bias.shape)} instead"
-        )
-    stride, dilation = _pair(stride), _pair(dilation)
-    if padding == "valid":
-        padding = 0
-    elif padding == "same":
-        if stride != (1, 1):
-            raise RuntimeError(f"conv2d: padding='same' is not supported for strided convolutions, got stride {stride}")
-        total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
-        if any(t % 2 for t in total):
-            input = pad(input, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2))
-            padding = 0
-        else:
-            padding = (total[0] // 2, total[1] // 2)
-    padding = _pair(padding)
-    _check_window("conv2d", w.shape[2:], stride, padding, dilation)
-    return conv.conv2d.call(input, weight, bias, stride, padding, dilation, groups)
-
-
-def _images(where: str, input: Tensor) -> Tensor:
-    if input._array.ndim not in (3, 4):
-        raise RuntimeError(f"{where}: expected 3D or 4D input, got {tuple(input.shape)}")
-    return input if input._array.ndim == 4 else input.unsqueeze(0)
-
-
-def max_pool2d(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The maximum of each window; with `return_indices` also its position in the image."""
-    x = _images("max_pool2d", input)
-    kernel = _pair(kernel_size)
-    window = (kernel, kernel if stride in (None, []) else _pair(stride), _pair(padding), _pair(dilation), ceil_mode)
-    _check_pooling("max_pool2d", *window[:4], x._array.shape[2:], ceil_mode)
-    out = conv.max_pool2d.call(x, *window)
-    out = out if x is input else out.squeeze(0)
-    if not return_indices:
-        return out
-    index = wrap(pool_kernel.max2d_forward(x._array, *window)[1], x._dev)
-    return out, index if x is input else index.squeeze(0)
-
-
-def avg_pool2d(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """The mean of each window."""
-    x = _images("avg_pool2d", input)
-    kernel = _pair(kernel_size)
-    strides = kernel if stride in (None, []) else _pair(stride)
-    _check_pooling("avg_pool2d", kernel, strides, _pair(padding), (1, 1), x._array.shape[2:], ceil_mode)
-    rows, columns = conv.average_matrices(
-        x._array.shape, kernel, strides, _pair(padding), ceil_mode, count_include_pad, x._array.dtype
-    )
-    if divisor_override is not None:
-        rows, columns = (rows > 0).astype(rows.dtype) / divisor_override, (columns > 0).astype(rows.dtype)
-    out: Tensor = conv.separable.call(x, rows, columns)
-    return out if x is input else out.squeeze(0)
-
-
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Means over windows that divide the image into `output_size` parts; None keeps a length."""
-    x = _images("adaptive_avg_pool2d", input)
-    sizes = (output_size, output_size) if isinstance(output_size, int) or output_size is None else output_size
-    wanted = [x._array.shape[2 + i] if n is None else n for i, n in enumerate(sizes)]
-    if min(wanted) < 0:
-        raise RuntimeError(f"adaptive_avg_pool2d: output_size must not be negative, got {tuple(wanted)}")
-    out: Tensor = conv.separable.call(x, *conv.adaptive_matrices(x._array.shape, wanted, x._array.dtype))
-    return out if x is input else out.squeeze(0)
-
-
 def layer_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """(input - mean) / sqrt(var + eps) * weight + bias over the trailing `normalized_shape`."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    _need_tensors("layer_norm", input=input)
+    need_tensors("layer_norm", input=input)
     if not shape:
         raise RuntimeError("layer_norm: expected normalized_shape to have at least one dimension")
     for name, given in (("weight", weight), ("bias", bias)):
@@ -271,7 +130,7 @@ def batch_norm(
 ) -> Tensor:
     """Each channel normalized with the batch's statistics (training; running ones are moved by `momentum`, the
     variance unbiased) or with the running ones."""
-    _need_tensors("batch_norm", input=input)
+    need_tensors("batch_norm", input=input)
     if input._array.ndim < 2:
         raise RuntimeError(f"batch_norm: expected input of at least 2 dimensions, got {tuple(input.shape)}")
     _need_size(
@@ -313,7 +172,7 @@ def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, e
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """The rows of `weight` (num, D) at `input`; row `padding_idx` gets no gradient. IndexError out of range."""
-    _need_tensors("embedding", input=input, weight=weight)
+    need_tensors("embedding", input=input, weight=weight)
     index = input._array
     if index.dtype.kind not in "iu":
         raise RuntimeError(f"embedding: expected indices of an integer dtype, got {input.dtype}")
@@ -418,215 +277,3 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input divided by its p-norm along `dim` (at least eps)."""
     return input / reducing.norm(input, p, dim, True).clamp(min=eps)
-
-
-# Losses
-
-
-def check_reduction(reduction: str) -> None:
-    """ValueError unless `reduction` is "none", "mean" or "sum"."""
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction: expected 'none', 'mean' or 'sum'")
-
-
-def _reduce(value: Tensor, reduction: str) -> Tensor:
-    check_reduction(reduction)
-    return value if reduction == "none" else reducing.mean(value) if reduction == "mean" else reducing.sum(value)
-
-
-def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Cross entropy of logits (N, C, ...) or (C,) against class numbers (N, ...) or probabilities (N, C, ...)."""
-    check_reduction(reduction)
-    _need_tensors("cross_entropy", input=input, target=target)
-    if not 0 <= label_smoothing <= 1:
-        raise RuntimeError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
-    if target._array.shape == input._array.shape and target._array.dtype.kind in "fV":
-        return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    rows, classes, shape = _rows("cross_entropy", input, target)
-    weights = _class_weights("cross_entropy", input, weight)
-    try:
-        losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing)
-    except UsageError as error:
-        raise IndexError(str(error)) from None
-    return _weighted(losses, classes, weights, ignore_index, reduction, shape)
-
-
-def _rows(where: str, input: Tensor, target: Tensor) -> tuple[Tensor, Any, tuple[int, ...]]:
-    """Logits as (rows, classes), targets as one row of class numbers, and the shape of per-element losses."""
-    x, t = input._array, target._array
-    if x.ndim == 0:
-        raise RuntimeError(f"{where}: expected input of shape (C,) or (N, C, ...), got a 0-d tensor")
-    if t.dtype.kind not in "iu":
-        raise RuntimeError(f"{where}: expected class numbers of an integer dtype, got {target.dtype}")
-    if x.ndim == 1:
-        return input.unsqueeze(0), t.reshape(1), ()
-    expected = (x.shape[0], *x.shape[2:])
-    if t.shape != expected:
-        raise ValueError(
-            f"{where}: expected target of shape {expected} for input {tuple(x.shape)}, got {tuple(t.shape)}"
-        )
-    if x.ndim == 2:
-        return input, t, t.shape
-    moved = shaping.permute(input, 0, *range(2, x.ndim), 1)
-    return shaping.reshape(moved, -1, x.shape[1]), t.reshape(-1), t.shape
-
-
-def _class_weights(where: str, input: Tensor, weight: Tensor | None) -> Any:
-    """The array of one weight per class, or None."""
-    if weight is None:
-        return None
-    classes = input._array.shape[0 if input._array.ndim == 1 else 1]
-    if weight._array.shape != (classes,):
-        raise RuntimeError(
-            f"{where}: weight tensor should be defined either for all {classes} classes or no classes but got weight "
-            f"tensor of shape: {list(weight.shape)}"
-        )
-    return weight._array
-
-
-def _weighted(
-    losses: Tensor, classes: Any, weights: Any, ignore: int, reduction: str, shape: tuple[int, ...]
-) -> Tensor:
-    if reduction == "none":
-        return (
-            losses if losses._array.shape == shape else shaping.reshape(losses, *shape) if shape else losses.squeeze(0)
-        )
-    total = reducing.sum(losses)
-    if reduction == "sum":
-        return total
-    valid = classes != ignore
-    if weights is None:
-        count = float(np.count_nonzero(valid))
-    else:
-        count = float(weights[np.where(valid, classes, 0)][valid].sum())
-    return total / count
-
-
-def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Tensor:
-    dim = 0 if input._array.ndim == 1 else 1
-    classes = input._array.shape[dim]
-    _class_weights("cross_entropy", input, weight)
-    if smoothing:
-        target = target * (1 - smoothing) + smoothing / classes
-    logs = log_softmax(input, dim)
-    if weight is not None:
-        logs = logs * weight.reshape(-1, *(1,) * (input._array.ndim - dim - 1))
-    losses = -reducing.sum(logs * target, dim)
-    if reduction == "none":
-        return losses
-    total = reducing.sum(losses)
-    return total if reduction == "sum" else total / max(input._array.size // classes, 1)
-
-
-def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
-) -> Tensor:
-    """The negative of the log-probability of each target; input (N, C, ...) or (C,) holds log-probabilities."""
-    check_reduction(reduction)
-    rows, classes, shape = _rows("nll_loss", input, target)
-    valid = classes != ignore_index
-    safe = np.where(valid, classes, 0)
-    if safe.size and not 0 <= int(safe.min()) <= int(safe.max()) < rows._array.shape[1]:
-        raise IndexError(f"nll_loss: target out of bounds: expected classes in [0, {rows._array.shape[1]})")
-    weights = _class_weights("nll_loss", input, weight)
-    factor = valid if weights is None else weights[safe] * valid
-    picked = rows[np.arange(len(safe)), safe]
-    losses = picked * wrap((-1.0 * factor).astype(rows._array.dtype), rows._dev)
-    return _weighted(losses, classes, weights, ignore_index, reduction, shape)
-
-
-def _same_shape(where: str, input: Tensor, target: Tensor) -> None:
-    """RuntimeError for shapes that do not broadcast; a warning, as in PyTorch, for shapes that do and differ."""
-    _need_tensors(where, input=input, target=target)
-    if input._array.shape == target._array.shape:
-        return
-    try:
-        np.broadcast_shapes(input._array.shape, target._array.shape)
-    except ValueError:
-        raise RuntimeError(
-            f"{where}: the shapes {tuple(input.shape)} and {tuple(target.shape)} cannot be broadcast"
-        ) from None
-    warnings.warn(
-        f"{where}: using a target of shape {tuple(target.shape)} that is different to the input's "
-        f"{tuple(input.shape)}. This will likely lead to incorrect results due to broadcasting. "
-        "Please ensure they have the same size.",
-        UserWarning,
-        stacklevel=3,
-    )
-
-
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target) ** 2, reduced."""
-    _same_shape("mse_loss", input, target)
-    return _reduce((input - target).square(), reduction)
-
-
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """|input - target|, reduced."""
-    _same_shape("l1_loss", input, target)
-    return _reduce((input - target).abs(), reduction)
-
-
-def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """0.5 * d ** 2 / beta where |d| < beta, else |d| - 0.5 * beta, for d = input - target; reduced."""
-    _same_shape("smooth_l1_loss", input, target)
-    size = (input - target).abs()
-    small = size.clamp(max=beta)
-    return _reduce(small * small * (0.5 / beta) + (size - small), reduction)
-
-
-def binary_cross_entropy_with_logits(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    pos_weight: Tensor | None = None,
-) -> Tensor:
-    """-(w_pos * t * log s + (1 - t) * log(1 - s)) for s = sigmoid(input), without overflow; reduced."""
-    if input._array.shape != target._array.shape:
-        raise ValueError(f"Target size ({tuple(target.shape)}) must be the same as input size ({tuple(input.shape)})")
-    if pos_weight is None:
-        losses = loss.bce_with_logits.call(input, target)
-    else:
-        log_weight = (pos_weight - 1) * target + 1
-        losses = (1 - target) * input + log_weight * softplus(-input)
-    return _reduce(losses if weight is None else losses * weight, reduction)
-
-
-def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
-    """-(t * log(p) + (1 - t) * log(1 - p)) for probabilities p = input, logarithms at least -100; reduced."""
-    _need_tensors("binary_cross_entropy", input=input, target=target)
-    p = input._array
-    if p.shape != target._array.shape:
-        raise ValueError(
-            f"Using a target size ({tuple(target.shape)}) that is different to the input size ({tuple(p.shape)}) is "
-            "deprecated. Please ensure they have the same size."
-        )
-    if p.size and not (p.min() >= 0 and p.max() <= 1):
-        raise RuntimeError(
-            f"binary_cross_entropy: all elements of input should be between 0 and 1, got {p.min()} to {p.max()}; "
-            "for logits use binary_cross_entropy_with_logits"
-        )
-    losses = -(target * input.log().clamp(min=-100) + (1 - target) * (1 - input).log().clamp(min=-100))
-    return _reduce(losses if weight is None else losses * weight, reduction)
-
-
-def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target * (log target - input), reduced; "batchmean" divides the sum by the first length."""
-    if log_target:
-        losses = target.exp() * (target - input)
-    else:
-        safe = target.clamp(min=1e-38)
-        losses = target * (safe.log() - input)
-    if reduction == "batchmean":
-        return reducing.sum(losses) / input._array.shape[0]
-    return _reduce(losses, reduction)

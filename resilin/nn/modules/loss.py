@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.core.api.neural import check_reduction
+from resilin.core.api.losses import check_reduction
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
