@@ -450,7 +450,7 @@ def _decode_reason(text: str, rank: int) -> BaseException:
         kind, ranks, said = "", [], text
     if kind == "PeerLost":
         return PeerLost(f"{said} (seen by rank {rank})", ranks)
-    if kind == "CollectiveTimeout":
+    if kind == "CollectiveTimeout" and ranks:  # else that rank gave up without knowing whom it waited for
         return CollectiveTimeout(f"{said} (on rank {rank})", ranks)
     return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")
 

@@ -40,6 +40,8 @@ try:
         if mode == "blocked" and rank == size - 1 and call == 3:
             print("stuck", flush=True)
             signal.pause()
+        if mode == "running" and rank == size - 1 and call == 30:
+            print("busy", flush=True)
         if mode == "frozen" and call == 3:
             dist.set_timeout(0.6)
             if rank == size - 1:
@@ -79,7 +81,7 @@ def kill_one_of_three(directory, transport, mode):
         if mode == "blocked":
             assert ranks[2].read_line() == "stuck"
         else:
-            time.sleep(0.05)  # somewhere in the middle of a collective
+            assert ranks[2].read_line() == "busy"
         killed_at = time.monotonic()
         ranks[2].process.kill()
         last = 0.0
@@ -239,6 +241,8 @@ def test_work_wait_with_a_timeout_aborts_the_group():
     def work(rank):
         if rank == 1:
             assert done.wait(5)
+            with pytest.raises(GroupAborted, match=r"rank 0 aborted the group: CollectiveTimeout: .*within 0.05 s"):
+                dist.barrier()  # nobody was named: no timeout of this rank's
             return
         try:
             pending = dist.all_reduce(np.ones(3), async_op=True)
