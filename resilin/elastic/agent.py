@@ -7,16 +7,15 @@ Everything happens in one asyncio loop. Whatever occurs (a death, a message, a c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, environment, failure, membership, worlds
+from resilin.elastic import control, ending, environment, failure, membership, worlds
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.membership import Situation, View
@@ -25,13 +24,13 @@ from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Spare
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
+from resilin.elastic.telling import Teller
 from resilin.elastic.waiting import Waiting
 from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreRefused, StoreTimeout
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
 QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
-MISSED_SETTLE_S = 0.5  # ranks that wait for the same one give up within this of one another
 
 
 @dataclass
@@ -39,14 +38,11 @@ class _Told:
     """What was already said or started, so that `_step` can run again."""
 
     applied: int = 0  # number of the last generation carried out
-    lost: set[tuple[int, str]] = field(default_factory=set)  # (generation, node) reported as gone
-    standbys: bool = False  # that some workers have no place
     closing: bool = False
     waiting_since: float | None = None
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
     stateful: bool = False  # a worker committed a step: the next generation takes the state over from somebody
-    missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
 
 
 class Agent:
@@ -82,6 +78,7 @@ class Agent:
             clock=clock,
         )
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
+        self._teller = Teller(config.node_id, self._slots, reporter)
         self._spare: Spare | None = None
         self._told = _Told()
         self._waiting = Waiting(reporter.line, config.join_timeout_s, config.membership.min_nodes, config.meeting)
@@ -168,13 +165,14 @@ class Agent:
             return
         if situation.action == "stop" and self._leaving is None:  # a node that leaves stops them in its own way
             self._stop_workers()
-        self._abort_survivors(view)
+        self._teller.deaths(view, self._told.reason)
         if view.leader() == self._config.node_id:
             self._lead(view, situation)
-        self._send_worlds(view)
-        self._tell_standbys(view)
+        self._again |= self._teller.worlds(view)
+        self._teller.standbys(view)
         self._fill(view)
-        self._arm(situation, self._kill_unresponsive(view), self._look_for_absent(view, situation))
+        unanswered = self._teller.unresponsive(view, self._clock.monotonic())
+        self._arm(situation, unanswered, self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -278,87 +276,6 @@ class Agent:
     def _variables(self, place: environment.Place) -> Any:
         return lambda error_file: environment.variables(place, self._config.job, self._config.inherited, error_file)
 
-    def _send_worlds(self, view: View) -> None:
-        """Give each local member that said hello its world, once every member's endpoint is known."""
-        current = view.generation
-        if current is None:
-            return
-        endpoints: tuple[str, ...] | None = None
-        for member in current.members:
-            if member.node != self._config.node_id:
-                continue
-            slot = self._slots[member.slot]
-            if slot.incarnation != member.incarnation or not slot.endpoint or slot.sent >= current.number:
-                continue
-            endpoints = endpoints if endpoints is not None else worlds.endpoints(view, current)
-            if endpoints is None or not slot.running:
-                return
-            if slot.sent > slot.aborted:  # it is in the middle of an earlier generation
-                if current.boundary == "commit":
-                    slot.send(control.Pending(number=current.number))
-                else:
-                    self._abort(slot, current.number - 1, current.reason, ())
-            slot.send(worlds.world(view, current, member, endpoints))
-            slot.sent, slot.standing_by = current.number, False
-            if slot.state == "done":
-                slot.state = "ready"
-                self._again = True
-
-    def _tell_standbys(self, view: View) -> None:
-        """Let workers that there is no place for wait as long as it takes."""
-        standbys = membership.standing_by(view)
-        shards = membership.largest_world(view)
-        reason = f"the batch has {shards} shard{'s' if shards != 1 else ''}"
-        for member in standbys:
-            slot = self._slots[member.slot]
-            if member.node == self._config.node_id and slot.state == "ready" and not slot.standing_by:
-                slot.standing_by = True
-                slot.send(control.Standby(reason=reason))
-        if standbys and not self._told.standbys:
-            self._told.standbys = True
-            many = "1 worker stands" if len(standbys) == 1 else f"{len(standbys)} workers stand"
-            self._reporter.line(f"{many} by: {reason}")
-
-    def _abort_survivors(self, view: View) -> None:
-        """Tell local survivors at once that members of their generation are gone."""
-        current = view.generation
-        if current is None:
-            return
-        gone = [m for m in current.members if membership.fate(view, m) in ("failed", "lost", "left", "stopped")]
-        if not gone:
-            return
-        ranks = tuple(sorted(member.rank for member in gone))
-        for slot in self._slots:
-            if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
-                self._abort(slot, current.number, self._told.reason, ranks)
-        for node in {m.node for m in gone if membership.fate(view, m) == "lost"}:
-            if (current.number, node) not in self._told.lost:
-                self._told.lost.add((current.number, node))
-                if node == self._config.node_id:
-                    self._reporter.line("this node was taken for lost (its lease ran out) and joins again")
-                else:
-                    self._reporter.lost([m.rank for m in gone if m.node == node], node)
-
-    def _kill_unresponsive(self, view: View) -> float | None:
-        """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there."""
-        chosen = membership.unresponsive(view)
-        if not chosen:
-            self._told.missed_since = None
-            return None
-        now = self._clock.monotonic()
-        if self._told.missed_since is None:
-            self._told.missed_since = now
-        if now < self._told.missed_since + MISSED_SETTLE_S:
-            return self._told.missed_since + MISSED_SETTLE_S
-        for member in chosen:
-            if member.node == self._config.node_id:
-                self._slots[member.slot].kill_unresponsive(membership.complaint(view, member))
-        return None
-
-    def _abort(self, slot: LocalSlot, generation: int, reason: str, ranks: tuple[int, ...]) -> None:
-        slot.aborted = generation
-        slot.send(control.Abort(generation=generation, reason=reason, ranks=ranks))
-
     def _fill(self, view: View) -> None:
         """Replace failed workers of a program that recovers in place, and start those of an invited node."""
         current = view.generation
@@ -427,7 +344,9 @@ class Agent:
         )
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
-        self._abort_survivors(view)  # before anything slower: blocked survivors go on as soon as they hear of it
+        self._teller.deaths(
+            view, self._told.reason
+        )  # before anything slower: blocked survivors go on as soon as they hear of it
         self._unjoined += not member
         slot.replace = membership.may_replace(view, self._config.membership, self._unjoined)
         if self._first_failure is None:
@@ -439,9 +358,8 @@ class Agent:
         """End this node's workers for a restart."""
         for slot in self._slots:
             if slot.running and not slot.stopping and (everything or slot.state != "done"):
-                assert slot.worker is not None
                 slot.stopping = True
-                self._spawn_task(_quietly(slot.worker.stop(self._config.shutdown_timeout_s)))
+                self._spawn_task(ending.stop(slot, self._config.shutdown_timeout_s))
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -452,32 +370,10 @@ class Agent:
 
     async def _wind_up(self, closed: Closed) -> None:
         """The job has ended: let workers finish, or stop them, and settle this node's outcome."""
-        for slot in self._slots:
-            if closed.outcome == "succeeded" and slot.state == "done":
-                slot.send(control.Finish())
         if closed.outcome == "failed":
             self._stop_workers(everything=True)
-        else:  # replacements that came too late
-            for slot in self._slots:
-                if slot.state in ("running", "ready") and slot.running and slot.worker is not None:
-                    slot.stopping = True
-                    self._spawn_task(_quietly(slot.worker.stop(self._config.shutdown_timeout_s)))
-        await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
-        await asyncio.sleep(0)  # the slots' own callbacks run first
-        self._end(self._settled(closed))
-
-    def _settled(self, closed: Closed) -> Outcome:
-        """What the job's end means for this node."""
-        if closed.outcome == "failed":
-            first = Failure.from_json(closed.failure) if closed.failure else self._first_failure
-            return Outcome(code=closed.code, reason=closed.reason, failure=first if closed.code == 1 else None)
-        if self._late_failure is not None:
-            return Outcome(code=1, reason=self._late_failure.sentence, failure=self._late_failure)
-        own = [slot.failure for slot in self._slots if slot.state == "failed" and slot.failure is not None]
-        if len(own) == len(self._slots):
-            reason = "the job has succeeded without this node"
-            return Outcome(code=1, reason=reason, failure=own[0], title="all workers of this node failed")
-        return Outcome(code=0, reason=closed.reason)
+        await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
+        self._end(ending.settled(closed, self._slots, self._first_failure, self._late_failure))
 
     def _on_signal(self, number: int) -> None:
         if self._leaving is not None:
@@ -493,17 +389,7 @@ class Agent:
 
     async def _leave(self, number: int) -> None:
         """Graceful end of this node: its workers finish their step (in place) or get the same signal."""
-        pending = []
-        for slot in self._slots:
-            if slot.worker is None or not slot.running:
-                continue
-            if slot.endpoint:
-                slot.send(control.Leave(reason=failure.signal_name(number)))
-                pending.append(_killed_after(slot, self._config.shutdown_timeout_s))
-            else:
-                slot.stopping = True
-                pending.append(_quietly(slot.worker.stop(self._config.shutdown_timeout_s, number)))
-        await asyncio.gather(*pending)
+        await ending.leave(self._slots, number, self._config.shutdown_timeout_s)
         self._end(Outcome(code=128 + number, reason=f"ended by {failure.signal_name(number)}"))
 
     def _spawner_lost(self) -> None:
@@ -540,17 +426,3 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(Outcome(code=6, reason=f"internal error: {type(error).__name__}: {error}"))
-
-
-async def _quietly(stop: Coroutine[Any, Any, int]) -> None:
-    await stop
-
-
-async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
-    worker = slot.worker
-    assert worker is not None
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(worker.ended), grace_s)
-        return
-    worker.kill(signal.SIGKILL)
-    await worker.ended

@@ -176,7 +176,7 @@ class LocalSlot:
             self.report = message.report
         elif isinstance(message, control.Stuck) and not self.unanswered:
             self.missed, self.missed_in = message.ranks, message.generation
-            self.missed_at = shorten(message.reason, LINE_CHARS)
+            self.missed_at = shorten(message.reason.partition(". ")[0], LINE_CHARS)  # without the advice
         elif isinstance(message, control.Hello):
             self.endpoint, self.limit = message.endpoint, message.limit
             self.state = "ready"

@@ -51,7 +51,7 @@ def test_a_node_that_joins_a_full_world_stands_by_and_takes_over_at_a_death(laun
     second.until(lambda: "1 worker stands by: the batch has 2 shards" in second.err)
     assert "generation 2" not in first.err, "the world that is full goes on undisturbed"
     (steps / "die-0").write_text("1 SIGKILL")
-    second.until(lambda: "world 2 rank 1/2" in second.out)
+    second.until(lambda: "rank 1/2" in second.out)
     (steps / "hold").unlink()
     assert [first.wait(), second.wait()] == [0, 0]
 
@@ -102,6 +102,22 @@ def test_a_failure_after_training_fails_the_job_and_says_that_nothing_was_restar
     (line,) = run.err.splitlines()
     assert line.startswith("elastic-run: job failed: rank 1 (host ")
     assert line.endswith("killed by SIGKILL after training had finished: not restarted")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_exception_outside_of_the_elastic_function_is_named(launch, script, place):
+    boom = "raise ValueError('boom')\n"
+    program = script(
+        "from resilin import elastic\n"
+        "@elastic.run\n"
+        "def train():\n"
+        "    pass\n" + (boom if place == "before" else "") + "train()\n" + boom
+    )
+    run = launch("--standalone", program)
+    assert run.wait() == 1
+    last = run.err.splitlines()[-1] if place == "after" else run.err.splitlines()[-2]
+    assert "raised ValueError: boom" in last
+    assert run.err.count("Traceback") == 1
 
 
 def test_a_node_whose_program_cannot_start_says_so_with_its_exit_code(launch, steps, script, free_port):

@@ -1,0 +1,76 @@
+"""How a node's workers end with the job or with the node, and what that makes of the node's outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+
+from resilin.elastic import control, failure
+from resilin.elastic.config import Outcome
+from resilin.elastic.failure import Failure
+from resilin.elastic.records import Closed
+from resilin.elastic.slots import LocalSlot
+
+
+async def stop(slot: LocalSlot, grace_s: float, number: int = signal.SIGTERM) -> None:
+    """End the process in `slot` on purpose: signal `number`, and after `grace_s` SIGKILL."""
+    assert slot.worker is not None
+    slot.stopping = True
+    await slot.worker.stop(grace_s, number)
+
+
+async def finish(slots: Sequence[LocalSlot], grace_s: float, *, succeeded: bool) -> None:
+    """Wait until all workers have ended. If the job succeeded: tell those that are done, stop those that came late."""
+    pending = []
+    if succeeded:
+        for slot in slots:
+            if slot.state == "done":
+                slot.send(control.Finish())
+            elif slot.state in ("running", "ready") and slot.running:
+                pending.append(stop(slot, grace_s))
+    await asyncio.gather(*pending, *(s.worker.ended for s in slots if s.worker is not None and s.running))
+    await asyncio.sleep(0)  # the slots' own callbacks run first
+
+
+async def leave(slots: Sequence[LocalSlot], number: int, grace_s: float) -> None:
+    """Graceful end of this node: its workers finish their step (in place) or get the same signal."""
+    pending = []
+    for slot in slots:
+        if slot.worker is None or not slot.running:
+            continue
+        if slot.endpoint:
+            slot.send(control.Leave(reason=failure.signal_name(number)))
+            pending.append(_killed_after(slot, grace_s))
+        else:
+            slot.stopping = True
+            pending.append(stop(slot, grace_s, number))
+    await asyncio.gather(*pending)
+
+
+def settled(closed: Closed, slots: Sequence[LocalSlot], first: Failure | None, late: Failure | None) -> Outcome:
+    """What the job's end means for this node.
+
+    first: the first failure here in the last generation. late: of a worker that failed after all were done.
+    """
+    if closed.outcome == "failed":
+        known = Failure.from_json(closed.failure) if closed.failure else first
+        return Outcome(code=closed.code, reason=closed.reason, failure=known if closed.code == 1 else None)
+    if late is not None:
+        return Outcome(code=1, reason=late.sentence, failure=late)
+    own = [slot.failure for slot in slots if slot.state == "failed" and slot.failure is not None]
+    if len(own) == len(slots):
+        reason = "the job has succeeded without this node"
+        return Outcome(code=1, reason=reason, failure=own[0], title="all workers of this node failed")
+    return Outcome(code=0, reason=closed.reason)
+
+
+async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
+    worker = slot.worker
+    assert worker is not None
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(worker.ended), grace_s)
+        return
+    worker.kill(signal.SIGKILL)
+    await worker.ended
