@@ -81,7 +81,8 @@ class ShardReducer:
         if not isinstance(shards, int) or shards < world_size:
             raise UsageError(
                 f"DistributedDataParallel(shards={shards!r}): expected an integer of at least the world size "
-                f"({world_size}), so that every rank has a shard; raise shards or use fewer workers"
+                f"({world_size}), so that every rank has a shard; use fewer workers or more shards, or register the "
+                "ElasticSampler in elastic.State: then workers beyond its shards stand by"
             )
         self._plan = tree.plan(shards, world_size)
         self._run = self._plan.run(rank)

@@ -14,7 +14,7 @@ from resilin._base import env, log
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups
 from resilin.dist.work import seconds
-from resilin.elastic import control, session, sync
+from resilin.elastic import control, session, sync, uncaught
 from resilin.elastic.ledger import Ledger
 from resilin.elastic.session import Leaving, Tie
 from resilin.elastic.state import State
@@ -85,6 +85,8 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Cal
             f"elastic.run: expected a function and a timeout above 0 s, got {function!r} and timeout={timeout!r}; "
             "write @elastic.run or @elastic.run(timeout=120)"
         )
+
+    uncaught.watch()
 
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,0 +1,45 @@
+"""Leaves the exception that ends this process where its agent finds it: in the file named by TORCHELASTIC_ERROR_FILE.
+
+What a function under `@elastic.run` raises reaches the agent as a message; this is for what comes before and after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from resilin._base import env
+from resilin._base.clock import SYSTEM
+
+_MAX_TEXT_CHARS = 20_000
+_watching = False  # once per process
+
+
+def watch() -> None:
+    """From now on an exception that nobody catches is written down, before it is shown as it was without."""
+    global _watching
+    path = env.get("TORCHELASTIC_ERROR_FILE")
+    if not path or _watching:
+        return
+    _watching = True
+    shown_by = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        with contextlib.suppress(Exception):  # whatever is wrong with the folder or the exception, it must be shown
+            write(Path(path), error)
+        shown_by(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def write(path: Path, error: BaseException) -> None:
+    """Write `error` to `path` in torch's format, unless the program has written there itself."""
+    stack = "".join(traceback.format_exception(error))[-_MAX_TEXT_CHARS:]
+    message = f"{type(error).__name__}: {error}"[:_MAX_TEXT_CHARS]
+    extra = {"py_callstack": stack, "timestamp": str(int(SYSTEM.wall()))}
+    with path.open("x", encoding="utf-8") as file:
+        json.dump({"message": {"message": message, "extraInfo": extra}}, file)
