@@ -13,7 +13,7 @@ from resilin.elastic import control
 from resilin.elastic import session as sessions
 from resilin.elastic.session import Leaving, Session, is_elastic
 from resilin.elastic.session import world as current_world
-from resilin.errors import ElasticError, WorldChanged
+from resilin.errors import ElasticError, RendezvousTimeout, WorldChanged
 
 WAIT_S = 10.0
 
@@ -101,6 +101,25 @@ def test_a_world_that_is_already_over_is_never_entered(agent: FakeAgent, session
     heard_two = session.next_world(after=0)
     assert heard_two.number in (1, 2)
     assert session.next_world(after=1).number == 2
+
+
+def test_a_worker_that_stands_by_waits_for_a_world_as_long_as_it_takes(
+    agent: FakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "WORLD_TIMEOUT_S", 0.0)
+    with pytest.raises(RendezvousTimeout, match="no world after generation 0"):
+        session.next_world(after=0)
+    heard(session, agent, control.Standby(reason="the batch has 1 shard"))
+    later = threading.Timer(0.05, agent.send, [world(1, ["a"])])
+    later.start()
+    assert session.next_world(after=0).number == 1
+    later.join()
+
+
+def test_a_worker_that_leaves_says_so(agent: FakeAgent, session: Session) -> None:
+    agent.expect(control.Hello)
+    session.leaves("SIGTERM")
+    assert agent.expect(control.Left) == control.Left(reason="SIGTERM")
 
 
 def connecting(session: Session, number: int) -> Callable[[], BaseException | None]:

@@ -210,6 +210,11 @@ def test_commit_with_a_plan_needs_one_sampler() -> None:
         State(best=0).commit(plan)
 
 
+def test_the_largest_world_is_what_the_sampler_has_shards_for() -> None:
+    assert State(best=0.0)._largest_world() == 0
+    assert State(sampler=ElasticSampler(32, 8, 4))._largest_world() == 4
+
+
 def test_every_commit_of_a_plan_is_in_the_ledger(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger")
     state, book = make(), Ledger(path)
