@@ -47,7 +47,7 @@ _SHAPE = _words(
 _INDEX = _words(
     """
     index_fill index_copy index_put take argwhere gather take_along_dim scatter_add scatter index_select index_add
-    masked_select masked_fill nonzero sort argsort topk kthvalue median unique bincount
+    masked_select masked_fill nonzero sort argsort topk kthvalue median unique bincount cummax cummin unfold
     """
 )
 _NEURAL = _words(

@@ -7,6 +7,8 @@ from resilin.core.api.indexing import (
     argsort,
     argwhere,
     bincount,
+    cummax,
+    cummin,
     gather,
     index_add,
     index_copy,

@@ -368,3 +368,14 @@ def test_a_parameter_list_registers_what_it_holds():
     values[0] = resilin.zeros(3)
     assert values[0].requires_grad
     assert len(values[0:1]) == 1
+
+
+@pytest.mark.parametrize("padding", [1, "same", (0, 2)])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_conv2d_pads_from_inside(mode, padding):
+    layer = nn.Conv2d(1, 2, 2, padding=padding, padding_mode=mode)
+    x = resilin.randn(1, 1, 4, 5)
+    pads = {1: (1, 1, 1, 1), "same": (0, 1, 0, 1), (0, 2): (2, 2, 0, 0)}[padding]
+    expected = nn.functional.conv2d(nn.functional.pad(x, pads, mode), layer.weight, layer.bias)
+    assert layer(x).tolist() == expected.tolist()
+    assert f"padding_mode={mode}" in repr(layer)

@@ -255,6 +255,41 @@ def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False)
     return wrap(np.asarray(np.searchsorted(sorted_sequence._array, input._array, side)), input._dev)
 
 
+def cummax(input: Tensor, dim: int) -> Found:
+    """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
+    return _running(input, dim, np.maximum)
+
+
+def cummin(input: Tensor, dim: int) -> Found:
+    """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
+    return _running(input, dim, np.minimum)
+
+
+def _running(input: Tensor, dim: int, pick: Any) -> Found:
+    axis = check_dim(dim, input._array.ndim)
+    array = input._array
+    if array.ndim == 0:
+        return Found(input.clone(), wrap(np.zeros((), np.int64), input._dev))
+    new = (array == pick.accumulate(array, axis)) | (array != array)
+    places = np.arange(array.shape[axis]).reshape(-1, *(1,) * (array.ndim - 1 - axis))
+    found = np.maximum.accumulate(np.where(new, places, 0), axis)
+    return Found(ops.take_along_axis.call(input, found, axis), wrap(found, input._dev))
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """All windows of `size` elements along `dimension`, `step` apart, as a new last dimension. A copy."""
+    axis = check_dim(dimension, input._array.ndim)
+    length = input._array.shape[axis] if input._array.ndim else 1
+    if not 0 <= size <= length:
+        raise RuntimeError(f"maximum size for tensor at dimension {axis} is {length} but size is {size}")
+    if step < 1:
+        raise RuntimeError(f"step is {step} but must be > 0")
+    places = np.arange(0, length - size + 1, step)[:, None] + np.arange(size)
+    flat = input if input._array.ndim else input.reshape(1)
+    windows = ops.getitem.call(flat, (*(slice(None),) * axis, places) if axis else places)
+    return shape_ops.moveaxis.call(windows, axis + 1, -1)
+
+
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
@@ -280,9 +315,12 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """Elements of the flattened tensor."""
-    flat = shape_ops.reshape.call(input, (input._array.size,))
-    return ops.getitem.call(flat, index_array("take", index, input._array.size, IndexError))
+    """Elements of the flattened tensor; negative indices count from its end."""
+    size = input._array.size
+    array = index_array("take", index)
+    if array.size and not (-size <= int(array.min()) and int(array.max()) < size):
+        raise IndexError(f"take(): indices from {array.min()} to {array.max()} are out of range for {size} elements")
+    return ops.getitem.call(shape_ops.reshape.call(input, (size,)), np.where(array < 0, array + size, array))
 
 
 def isin(elements: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:

@@ -11,6 +11,7 @@ from resilin.core.api import reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, norm, random
+from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor, check_dim, wrap
@@ -198,9 +199,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value over the last two dimensions; `scale` None is 1 / sqrt(width)."""
-    if is_causal and attn_mask is not None:
-        raise RuntimeError("scaled_dot_product_attention: give attn_mask or is_causal=True, not both")
+    """softmax(query @ key.T * scale + mask) @ value over the last two dimensions; `scale` None is 1 / sqrt(width).
+
+    With `is_causal` query t sees keys 0 to t, of these the ones that `attn_mask` lets through.
+    """
     if enable_gqa:
         repeats = query._array.shape[-3] // key._array.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
@@ -240,8 +242,8 @@ def _check_mask(mask: Tensor, q: Any, scores: tuple[int, ...]) -> None:
 def _plain_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float, dropped: Any) -> Tensor:
     scores = query @ key.transpose(-2, -1) * scale
     if causal:
-        T, S = scores._array.shape[-2:]
-        mask = wrap(np.tri(T, S, dtype=bool), query._dev)
+        hidden = ~np.tri(*scores._array.shape[-2:], dtype=np.bool_)
+        scores = scores.masked_fill(wrap(hidden, query._dev), -math.inf)
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -math.inf) if mask._array.dtype.kind == "b" else scores + mask
     p = softmax(scores, -1)
@@ -251,12 +253,38 @@ def _plain_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, 
 
 
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
-    """`value` (0) around the input: `pad` gives (before, after) from the last dimension backwards; negative cuts."""
-    if mode != "constant":
-        raise ValueError(f"pad: mode must be 'constant', got {mode!r}")
+    """`value` (0) around the input: `pad` gives (before, after) from the last dimension backwards; negative cuts.
+
+    mode: "constant", "reflect" (mirrored, the edge not repeated), "replicate" (the edge) or "circular" (the other end).
+    """
+    if len(pad) % 2 or len(pad) > 2 * input._array.ndim:
+        raise RuntimeError(f"pad: expected pairs for at most {input._array.ndim} dimensions, got {tuple(pad)}")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    if mode != "constant":
+        return _pad_from_inside(input, pairs, mode)
     widths = tuple((0, 0) for _ in range(input._array.ndim - len(pairs))) + tuple(reversed(pairs))
     return shape_ops.pad_constant.call(input, widths, 0.0 if value is None else value)
+
+
+_NUMPY_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _pad_from_inside(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
+    """`pad` with elements of the input: each dimension is indexed by its padded positions."""
+    if mode not in _NUMPY_MODES:
+        raise ValueError(f"pad: mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
+    for number, pair in enumerate(pairs):
+        axis = input._array.ndim - 1 - number
+        size = input._array.shape[axis]
+        most = {"reflect": size - 1, "circular": size}.get(mode, max(pair, default=0) if size else 0)
+        if min(pair) < 0 or max(pair) > most:
+            raise RuntimeError(
+                f"pad: with mode {mode!r}, a dimension of length {size} takes padding from 0 to {most}, got {pair}"
+            )
+        if pair != (0, 0):
+            places = np.pad(np.arange(size), pair, mode=_NUMPY_MODES[mode])
+            input = index_ops.getitem.call(input, (*(slice(None),) * axis, places) if axis else places)
+    return input
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

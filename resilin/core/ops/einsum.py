@@ -41,7 +41,10 @@ def _(xp, needs, g, operands, terms=(), out=""):
 
 
 def parse(equation: str, ranks: list[int]) -> tuple[tuple[str, ...], str]:
-    """The letters of each operand and of the result, "..." replaced. RuntimeError for what does not fit the ranks."""
+    """The letters of each operand (some perhaps twice) and of the result, "..." replaced.
+
+    RuntimeError for what does not fit the ranks.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -60,8 +63,6 @@ def parse(equation: str, ranks: list[int]) -> tuple[tuple[str, ...], str]:
             letters = term.replace("...", dots[len(dots) - count :] if count else "")
         if len(letters) != rank or not (letters.isalpha() or not letters):
             raise RuntimeError(f"einsum: operand {number} has {rank} dimensions, but its subscript is {term!r}")
-        if len(set(letters)) != len(letters):
-            raise RuntimeError(f"einsum: a letter twice in {term!r}: take diagonal() of the operand first")
         named.append(letters)
     if arrow:
         return tuple(named), right.replace("...", dots)

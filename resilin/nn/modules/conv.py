@@ -20,7 +20,8 @@ class Conv2d(Module):
 
     Shape: (N, in_channels, H, W) or (in_channels, H, W) -> (N, out_channels, H', W'), with
            H' = floor((H + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
-    padding: pixels of zeros on each side, "valid" (none) or "same" (H' = H; needs stride 1).
+    padding: pixels on each side, "valid" (none) or "same" (H' = H; needs stride 1).
+    padding_mode: what they hold: "zeros", or as in F.pad "reflect", "replicate", "circular".
     groups:  input and output channels are cut into this many groups that do not see one another.
     weight (out_channels, in_channels/groups, kH, kW) and bias (out_channels,) start uniform in +-1/sqrt(fan in).
     """
@@ -45,8 +46,10 @@ class Conv2d(Module):
                 f"Conv2d: in_channels={in_channels} and out_channels={out_channels} must be multiples of "
                 f"groups={groups}"
             )
-        if padding_mode != "zeros":
-            raise UsageError(f"Conv2d: padding_mode must be 'zeros', got {padding_mode!r}; pad the input instead")
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise UsageError(
+                f"Conv2d: padding_mode must be 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}"
+            )
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise UsageError(f"Conv2d: padding must be 'same', 'valid' or a number, got {padding!r}")
         self.in_channels = in_channels
@@ -74,7 +77,21 @@ class Conv2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._pads(), self.padding_mode)
+            padding = 0
+        return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _pads(self) -> list[int]:
+        """(before, after) of the columns, then of the rows."""
+        if isinstance(self.padding, tuple):
+            return [self.padding[1], self.padding[1], self.padding[0], self.padding[0]]
+        pads = []
+        for k, d in zip(reversed(self.kernel_size), reversed(self.dilation), strict=True):
+            total = d * (k - 1) if self.padding == "same" else 0
+            pads += [total // 2, total - total // 2]
+        return pads
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
@@ -85,4 +102,6 @@ class Conv2d(Module):
             text += f", dilation={self.dilation}"
         if self.groups != 1:
             text += f", groups={self.groups}"
-        return text if self.bias is not None else text + ", bias=False"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"

@@ -1,0 +1,104 @@
+"""Scans with places, windows, diagonals in einsum, padding from inside: PyTorch's values and gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin
+import resilin.nn.functional as F
+
+ROWS = [[1.0, 4.0, 4.0, 2.0], [3.0, 0.0, 5.0, math.nan]]
+
+
+def _leaf(values: Any) -> Any:
+    return resilin.tensor(values, dtype=resilin.float64, requires_grad=True)
+
+
+def _weighted(y: Any) -> Any:
+    (y * resilin.arange(y.numel(), dtype=resilin.float64).reshape(y.shape)).sum().backward()
+
+
+def test_running_maxima_keep_the_last_of_equals_and_nan() -> None:
+    x = _leaf(ROWS)
+    values, indices = x.cummax(1)
+    assert indices.tolist() == [[0, 1, 2, 2], [0, 0, 2, 3]]
+    np.testing.assert_equal(values.detach().numpy(), [[1, 4, 4, 4], [3, 3, 5, math.nan]])
+    _weighted(values)
+    np.testing.assert_equal(x.grad.numpy(), [[0, 1, 5, 0], [9, 0, 6, 7]])
+
+
+def test_running_minima_of_columns() -> None:
+    values, indices = resilin.cummin(resilin.tensor([[3, 1], [3, 2], [1, 0]]), 0)
+    assert values.tolist() == [[3, 1], [3, 1], [1, 0]]
+    assert indices.tolist() == [[0, 0], [1, 0], [2, 2]]
+
+
+def test_unfold_gives_windows_as_the_last_dimension() -> None:
+    x = _leaf([[0.0, 1, 2, 3], [4, 5, 6, 7]])
+    windows = x.unfold(1, 2, 2)
+    assert windows.tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert x.unfold(0, 2, 1).shape == (1, 4, 2)
+    _weighted(x.unfold(1, 3, 1))
+    assert x.grad.tolist() == [[0, 4, 6, 5], [6, 16, 18, 11]]
+    with pytest.raises(RuntimeError, match="maximum size"):
+        x.unfold(1, 5, 1)
+
+
+def test_take_counts_negative_indices_from_the_end() -> None:
+    x = _leaf([[0.0, 1], [2, 3]])
+    assert x.take(resilin.tensor([0, -1])).tolist() == [0, 3]
+    with pytest.raises(IndexError, match="out of range"):
+        x.take(resilin.tensor([-5]))
+
+
+@pytest.mark.parametrize("equation", ["ii->i", "ii", "ii,i->i"])
+def test_a_letter_twice_in_einsum_is_the_diagonal(equation: str) -> None:
+    x = _leaf(np.arange(9.0).reshape(3, 3))
+    operands = [x] if "," not in equation else [x, _leaf([1.0, 2.0, 3.0])]
+    y = resilin.einsum(equation, *operands)
+    np.testing.assert_allclose(y.detach().numpy(), np.einsum(equation, *[o.detach().numpy() for o in operands]))
+    y.sum().backward()
+    factors = [1, 2, 3] if "," in equation else [1, 1, 1]
+    np.testing.assert_allclose(x.grad.numpy(), np.diag(factors))
+    with pytest.raises(RuntimeError, match="lengths 2 and 3"):
+        resilin.einsum("ii->i", resilin.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "gradient"),
+    [
+        ("reflect", [2, 1, 0, 1, 2, 1], [2, 9, 4]),
+        ("replicate", [0, 0, 0, 1, 2, 2], [3, 3, 9]),
+        ("circular", [1, 2, 0, 1, 2, 0], [7, 3, 5]),
+    ],
+)
+def test_padding_from_inside(mode: str, expected: list[float], gradient: list[float]) -> None:
+    x = _leaf([[0.0, 1, 2]])
+    y = F.pad(x, (2, 1), mode)
+    assert y.tolist() == [expected]
+    _weighted(y)
+    assert x.grad.tolist() == [gradient]
+    assert F.pad(resilin.arange(4).reshape(2, 2), (0, 0, 1, 0), mode).shape == (3, 2)
+
+
+def test_padding_from_inside_cannot_reach_beyond_the_input() -> None:
+    with pytest.raises(RuntimeError, match="padding from 0 to 2"):
+        F.pad(resilin.zeros(1, 3), (3, 0), "reflect")
+    with pytest.raises(ValueError, match="mode must be"):
+        F.pad(resilin.zeros(1, 3), (1, 0), "mirror")
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_a_mask_and_causal_order_hide_keys_together(graded: bool) -> None:
+    resilin.manual_seed(1)
+    q = resilin.randn(2, 3, 4, dtype=resilin.float64)
+    mask = resilin.randn(3, 3, dtype=resilin.float64, requires_grad=graded)
+    both = mask.masked_fill(resilin.ones(3, 3).tril() == 0, -math.inf)
+    found = F.scaled_dot_product_attention(q, q, q, mask, is_causal=True)
+    np.testing.assert_allclose(
+        found.detach().numpy(), F.scaled_dot_product_attention(q, q, q, both).detach().numpy(), rtol=1e-12
+    )
