@@ -31,6 +31,7 @@ Backend = Literal["standalone", "embedded", "etcd", "file"]
 _N = TypeVar("_N", int, float)
 DEFAULT_PORT = 29400  # as torchrun's c10d backend
 DEFAULT_MASTER_PORT = 29500
+MAX_WORKERS = 4096  # of one node: each is a process with descriptors of ours
 _BACKENDS = {"embedded": "embedded", "c10d": "embedded", "etcd": "etcd", "etcd-v2": "etcd", "file": "file"}
 # keys of torchrun that have no meaning here: accepted, so that scripts need no change
 _IGNORED_CONF = {
@@ -144,8 +145,10 @@ def _workers(text: str) -> int:
         if text == "gpu" and gpus == 0:
             raise UsageError("--nproc-per-node gpu: this node has no NVIDIA device (/dev/nvidia0 is missing)")
         return gpus if gpus and text != "cpu" else cpu_count()
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--nproc-per-node: expected a number of at least 1, auto, cpu or gpu, got {text!r}")
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_WORKERS:
+        raise UsageError(
+            f"--nproc-per-node: expected a number from 1 to {MAX_WORKERS}, auto, cpu or gpu, got {text[:40]!r}"
+        )
     return int(text)
 
 
@@ -171,9 +174,12 @@ def _ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     try:
-        return frozenset(int(part) for part in text.split(","))
+        ranks = frozenset(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}") from None
+        ranks = frozenset({-1})
+    if min(ranks) < 0:
+        raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}")
+    return ranks
 
 
 def _filters(args: argparse.Namespace) -> dict[Name, tuple[str, ...]]:

@@ -180,6 +180,7 @@ BAD = {
     ),
     "no other node": (
         [
+            "--quiet",  # else it says meanwhile whom it waits for
             "--nnodes",
             "2:4",
             "--rdzv-backend",
