@@ -187,6 +187,15 @@ class Console:
         self.stderr.close()
 
 
+def reserve() -> None:
+    """Open what a caller closed of the descriptors 0 to 2, so that no socket or file of ours becomes one of them."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+
+
 def say(text: str) -> None:
     """One line on standard error, at once, from a process that is about to end; a lost terminal is ignored."""
     try:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base import env, log
+from resilin.elastic import console
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.console import Console
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (None: the process's own) and return the exit code."""
 
     def body() -> int:
+        console.reserve()
         args = arguments.parse(argv)
         level = arguments.log_level(args.verbose)
         log.configure(level)

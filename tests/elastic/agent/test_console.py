@@ -137,3 +137,11 @@ def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path
     assert b"exited with code 3" in err
     (log,) = tmp_path.glob("logs/*/attempt_0/0/stdout.log")
     assert log.stat().st_size == 300_001, "a file never misses a part"
+
+
+@pytest.mark.multiproc
+def test_a_launcher_started_without_standard_streams_still_runs_its_workers(script, tmp_path):
+    program = script(f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')")
+    command = f"exec {sys.executable} -m resilin.launcher.elastic_run {program} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], timeout=20, check=False).returncode == 0
+    assert (tmp_path / "ran").read_text() == "yes"
