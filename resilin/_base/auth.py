@@ -18,6 +18,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import select
 import socket
 import struct
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 _MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
 _LOOKS = 3  # at a table of the kernel's that changes while it is read
+_MOMENT_S = 0.1
 
 
 def new_secret() -> str:
@@ -112,10 +114,13 @@ def _require_or_refuse(sock: socket.socket) -> None:
 def require_same_user(sock: socket.socket) -> None:
     """Pass when the peer's socket belongs to this process's user or to root.
 
-    Raises: HandshakeError when it is another user's; SecretRequired when the kernel does not say whose it is.
+    Raises: HandshakeError when it is another user's; SecretRequired when the kernel does not say whose it is;
+    DistNetworkError when that is because the peer has just left.
     """
     user = peer_user(sock)
     if user is None:
+        if _hung_up(sock):
+            raise DistNetworkError(f"{_peer(sock)} closed the connection during the handshake")
         raise SecretRequired(
             f"the job has no secret, and whose process {_peer(sock)} is cannot be known here: set RESILIN_SECRET to "
             "the same value for every rank (`elastic-run` does)"
@@ -172,6 +177,13 @@ def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
     if len(packed) != (16 if ipv6 else 4):
         return None
     return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether the peer has closed its end, or does so within a moment: its socket may lose its owner first."""
+    poller = select.poll()
+    poller.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    return bool(poller.poll(_MOMENT_S * 1000))
 
 
 def _peer(sock: socket.socket) -> str:

@@ -201,6 +201,7 @@ class Control:
             pass  # reset: gone, like an end of file
         except (DistNetworkError, ValueError) as error:
             self._broken(peer, error)
+            return False
         if peer.open:
             peer.open = False
             self._mailbox.gone(peer.rank)
@@ -208,8 +209,7 @@ class Control:
         return False
 
     def _broken(self, peer: _Peer, error: Exception) -> None:
-        if peer.open:
-            peer.open = False
+        if peer.open:  # and stays so: it hears why the group ends
             self._mailbox.gone(peer.rank)
             self._events.on_broken(peer.rank, error)
 

@@ -259,6 +259,8 @@ class ProcessGroup:
             return CollectiveTimeout(message, error.ranks, _in_world(error.ranks, self.ranks))
         if isinstance(error, PeerLost):
             return PeerLost(message, error.ranks)
+        if isinstance(error, DistNetworkError):
+            return DistNetworkError(message)
         return GroupAborted(message)
 
     def _call(self, call: Call) -> str:

@@ -95,6 +95,7 @@ def test_the_last_user_removes_the_file(tmp_path):
 def test_a_foreign_file_is_refused(tmp_path):
     path = tmp_path / "store"
     path.write_text("not ours")
+    path.chmod(0o600)
     with pytest.raises(DistStoreError, match="not a resilin file store"):
         dist.FileStore(path)
 

@@ -15,7 +15,7 @@ from resilin.dist import hello as wire
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import connect
 from resilin.dist.hello import Hello
-from resilin.dist.kv import TCPStore
+from resilin.dist.kv import FileStore, TCPStore
 from resilin.errors import DistStoreError, HandshakeError, SecretRequired
 
 NOBODY = 65534
@@ -201,3 +201,11 @@ def test_a_port_where_something_else_answers_is_given_up_with_the_reason(monkeyp
             TCPStore("127.0.0.1", server.getsockname()[1], timeout=30.0, secret="s")
         closing.set()
         thread.join()
+
+
+def test_a_file_store_that_others_can_read_is_refused(tmp_path):
+    path = tmp_path / "store"
+    path.touch(0o644)
+    path.chmod(0o644)
+    with pytest.raises(DistStoreError, match="mode 644, expected"):
+        FileStore(path, timeout=1.0)

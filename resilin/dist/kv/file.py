@@ -116,6 +116,7 @@ class FileStore(Store):
         except OSError as error:
             raise DistStoreError(f"file store {self.path}: {error.strerror}") from error
         with open(fd, "r+b", buffering=0) as file:
+            _require_own(fd, self.path)
             fcntl.flock(fd, fcntl.LOCK_EX)
             raw = file.read()
             try:
@@ -131,3 +132,13 @@ class FileStore(Store):
                 file.seek(0)
                 file.truncate()
                 file.write(new)
+
+
+def _require_own(fd: int, path: str) -> None:
+    """The file may hold the job's secret: DistStoreError when another user owns it or can open it."""
+    info = os.fstat(fd)
+    if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o077:
+        raise DistStoreError(
+            f"file store {path}: user {info.st_uid} owns it with mode {info.st_mode & 0o777:o}, expected user "
+            f"{os.geteuid()} and mode 600: remove it, or choose a path in a directory of your own"
+        )

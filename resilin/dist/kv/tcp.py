@@ -319,6 +319,7 @@ class _Server:
     def __init__(self, host_name: str, port: int, secret: str, listen_fd: int | None) -> None:
         self._secret = secret
         self._state = HashStore()
+        self._closed = False
         try:
             listening = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
             track(listening).listen(socket.SOMAXCONN)
@@ -335,7 +336,10 @@ class _Server:
         self._reception.admit(visit)
         while True:
             number, fields = unpack(recv_frame(visit.sock, Deadline(None)))
-            send_frame(visit.sock, self._answer(number, fields))
+            answer = self._answer(number, fields)
+            if self._closed:  # not an answer but the end: the client sees that the server is gone
+                return
+            send_frame(visit.sock, answer)
 
     def _answer(self, number: int, fields: Sequence[bytes]) -> bytes:
         try:
@@ -344,6 +348,7 @@ class _Server:
             return pack(_ERROR, [str(error).encode()])
 
     def close(self) -> None:
+        self._closed = True
         self._state.close()
         self._reception.close()
 

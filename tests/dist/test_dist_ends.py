@@ -1,0 +1,249 @@
+"""How groups end and begin again: rounds, handlers of signals, interrupted dials, subgroups, memory that was shared."""
+
+import mmap
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin._base.clock import SYSTEM, Deadline
+from resilin.dist import loader
+from resilin.dist.endpoint import Endpoint, Listener
+from resilin.dist.group import connect
+from resilin.dist.message import HEADER, Frame
+from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp
+from resilin.dist.world import set_default_group
+from resilin.errors import DistError, DistNetworkError, GroupAborted, WorldChanged
+from resilin.testing.ranks import RankProcess, run_ranks, start_ranks
+
+ROUNDS = """
+import os, sys
+import numpy as np
+from resilin import dist
+for number in range(20):
+    dist.init_process_group("cpu", timeout=20)
+    x = np.full(3, float(number))
+    dist.all_reduce(x)
+    assert x.tolist() == [number * 2.0] * 3
+    dist.destroy_process_group()
+print("done", flush=True)
+"""
+
+HANDLER = """
+import os, signal, sys
+import numpy as np
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+join_from_environment()
+def leave(*_):
+    dist.destroy_process_group()
+    print("destroyed", flush=True)
+    if os.environ["THEN"] == "exit":
+        sys.exit(7)
+signal.signal(signal.SIGUSR1, leave)
+dist.barrier()
+if dist.get_rank() == 1:
+    sys.stdin.readline()
+    sys.exit(0)
+print("ready", flush=True)
+try:
+    dist.all_reduce(np.ones(int(os.environ["COUNT"])))
+except dist.DistError as error:
+    print(type(error).__name__, flush=True)
+"""
+
+BUSY = "while True: pass"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("secret", ["test", ""])
+def test_twenty_groups_in_a_row_on_one_port_form_on_a_busy_machine(secret):
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RESILIN_SECRET": secret}
+    load = [RankProcess(BUSY, {}) for _ in range(2)]
+    ranks = [RankProcess(ROUNDS, {**shared, "RANK": str(rank)}) for rank in range(2)]
+    try:
+        ended = [rank.finish(90.0) for rank in ranks]
+        assert [(code, out) for code, out, _ in ended] == [(0, "done\n")] * 2, ended
+    finally:
+        for each in [*ranks, *load]:
+            each.__exit__()
+
+
+def asleep(pid):
+    """Wait until the main thread of `pid` sleeps in a futex or a poll."""
+    deadline, pause = Deadline(10.0), threading.Event()
+    while True:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            if file.read().rpartition(")")[2].split()[0] == "S":
+                return
+        assert not deadline.passed()
+        pause.wait(0.01)
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("then", ["exit", "return"])
+@pytest.mark.parametrize(("transport", "count"), [("shm", 4), ("shm", 100_000), ("unix", 4)])
+def test_a_signal_handler_may_destroy_the_group_in_the_middle_of_a_collective(tmp_path, transport, count, then):
+    ranks = start_ranks(2, HANDLER, str(tmp_path), TEST_TRANSPORT=transport, THEN=then, COUNT=str(count))
+    try:
+        assert ranks[0].read_line() == "ready"
+        asleep(ranks[0].pid)
+        ranks[0].process.send_signal(10)
+        code, out, err = ranks[0].finish(20.0)
+        assert out.splitlines() == (["destroyed"] if then == "exit" else ["destroyed", "GroupAborted"]), err
+        assert code == (7 if then == "exit" else 0), err
+    finally:
+        for rank in ranks:
+            rank.__exit__()
+
+
+def test_an_interrupt_ends_a_connect_that_dials_a_host_which_never_answers():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, Listener(secret="s", shm=False) as here:
+        port = full.getsockname()[1]
+        fillers = []
+        for _ in range(4):  # what does not fit the backlog is not even answered
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+            fillers.append(sock)
+        gone = Endpoint("another host", "", "127.0.0.1", port, False).describe()
+        started = SYSTEM.monotonic()
+        timer = threading.Timer(0.2, here.interrupt, [WorldChanged("generation over", 1), 1])
+        timer.start()
+        with pytest.raises(WorldChanged):
+            connect(here, [gone, here.describe()], 1, group_name="g", generation=1, secret="s", connect_timeout_s=30)
+        assert SYSTEM.monotonic() - started < 10
+        timer.join()
+        for sock in fillers:
+            sock.close()
+
+
+def control_threads():
+    return sum("dist-control" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("how", ["close", "replace"])
+def test_subgroups_end_with_their_group_and_with_its_time_as_the_default(how):
+    with Listener(secret="s") as zero, Listener(secret="s") as one:
+        endpoints, parts = [zero.describe(), one.describe()], []
+
+        def member(rank, listener):
+            world = connect(listener, endpoints, rank, group_name="g", secret="s", timeout_s=10)
+            part = connect(listener, endpoints, rank, group_name="g/part", secret="s", timeout_s=10)
+            world.subgroups.append(part)
+            parts.append((world, part))
+
+        threads = [threading.Thread(target=member, args=pair) for pair in enumerate((zero, one))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert control_threads() == 4
+        for world, part in parts:
+            if how == "replace":
+                set_default_group(world)
+                set_default_group(None)
+                assert "closed" in repr(part)
+                assert "closed" not in repr(world)
+            world.close()
+            assert "closed" in repr(part)
+        assert control_threads() == 0
+
+
+def failure():
+    """What the next collectives end with: the control thread needs a moment."""
+    deadline = Deadline(10.0)
+    while not deadline.passed():
+        try:
+            dist.all_reduce(np.ones(100))
+        except DistError as error:
+            return error
+    raise AssertionError("no collective failed")
+
+
+def test_a_peer_that_breaks_the_protocol_is_not_called_dead():
+    met = threading.Barrier(2)
+
+    def work(rank):
+        group = dist.default_group()
+        met.wait(10)
+        if rank == 1:
+            group._control._peers[0].sock.send(HEADER.pack(99, 0, 0))
+        error = failure()
+        return type(error), str(error)
+
+    (kind, text), (other, _) = run_ranks(2, work, abort=False).results()
+    assert kind is DistNetworkError
+    assert "rank 1" in text
+    assert "is alive" in text
+    assert "99 is not a valid Frame" in text
+    assert other is GroupAborted
+
+
+@pytest.mark.skipif(loader.native is None, reason="needs the native code")
+def test_memory_of_a_peer_that_cannot_be_mapped_is_named_at_once():
+    met = threading.Barrier(2)
+
+    def work(rank):
+        group = dist.default_group()
+        met.wait(10)
+        if rank == 1:
+            fd = os.memfd_create("short")
+            group._share(0, Frame.ARENA, np.array([1 << 40, 1 << 20], np.uint64).tobytes(), fd)
+            os.close(fd)
+        return str(failure())
+
+    assert "1048576 bytes of shared memory of rank 1 cannot be mapped" in run_ranks(2, work, abort=False).results()[0]
+
+
+@pytest.fixture
+def two_ends():
+    """Both ends of a control segment of two ranks."""
+    fd = os.memfd_create("test")
+    zero = loader.native.Segment(fd, 0, 2, True)
+    one = loader.native.Segment(fd, 1, 2, False)
+    yield zero, one
+    zero.close()
+    one.close()
+    os.close(fd)
+
+
+OK, ABORTED, TIMEOUT = 0, 1, 2
+
+
+@pytest.mark.skipif(loader.native is None, reason="needs the native code")
+def test_a_rank_that_comes_after_a_peer_has_given_up_writes_nothing_into_its_memory(two_ends):
+    zero, one = two_ends
+    float32, size = DTYPE_CODES[np.dtype(np.float32)], 1 << 20
+    files, arrays = [], []
+    for rank, end in enumerate((one, zero)):  # each maps the other's
+        fd = os.memfd_create("arena")
+        os.ftruncate(fd, size)
+        assert end.add_arena(rank, 0, fd, size)
+        arrays.append(np.frombuffer(mmap.mmap(fd, size), np.float32))
+        files.append(fd)
+    arrays[0][:], arrays[1][:] = 1, 2
+    statuses = {}
+
+    def call(rank):
+        limit = SYSTEM.monotonic() + (0.2 if rank == 0 else 10.0)
+        arguments = arrays[rank], 0, 1, float32, int(ReduceOp.SUM), 0, 0, limit, 0.0
+        statuses[rank] = two_ends[rank].all_reduce(*arguments)
+
+    call(0)  # alone: gives up
+    assert statuses[0] == TIMEOUT
+    assert zero.aborted() == one.aborted() != 0
+    call(1)
+    assert statuses[1] == ABORTED
+    assert one.write(float32, int(ReduceOp.SUM), [arrays[1], arrays[1]], [arrays[0]], arrays[0].size) == ABORTED
+    assert (arrays[0] == 1).all()
+    for fd in files:
+        os.close(fd)
