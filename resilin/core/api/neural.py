@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import reducing
+from resilin.core import dtype as dtypes
+from resilin.core import inplace as inplace_ops
+from resilin.core.api import indexing, reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, norm, random
@@ -77,8 +79,14 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where positive, else negative_slope * input."""
-    out = input.maximum(input * 0) + negative_slope * input.minimum(input * 0)
-    return input.copy_(out) if inplace else out
+    out: Tensor = indexing.where(input > 0, input, input * negative_slope)
+    return inplace_ops.copy_(input, out) if inplace else out
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """input where positive, else alpha * (exp(input) - 1)."""
+    out: Tensor = indexing.where(input > 0, input, input.clamp(max=0).expm1() * alpha)
+    return inplace_ops.copy_(input, out) if inplace else out
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -117,6 +125,44 @@ def layer_norm(
             f"but got input of size {list(input._array.shape)}"
         )
     return norm.layer_norm.call(input, weight, bias, eps, math.prod(shape))
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """`num_groups` groups of channels of each sample (N, C, ...) normalized, then scaled and shifted per channel."""
+    need_tensors("group_norm", input=input)
+    shape = input._array.shape
+    if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
+        raise RuntimeError(
+            f"group_norm: expected input (N, C, ...) with C divisible by num_groups={num_groups}, got {tuple(shape)}"
+        )
+    _need_size("group_norm", shape[1], weight=weight, bias=bias)
+    size = math.prod(shape[1:]) // num_groups
+    out = layer_norm(input.reshape(shape[0], num_groups, size), size, eps=eps).reshape(shape)
+    along = (-1, *(1,) * (len(shape) - 2))
+    out = out if weight is None else out * weight.reshape(along)
+    return out if bias is None else out + bias.reshape(along)
+
+
+def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """input / sqrt(mean(input ** 2) + eps) * weight over the trailing `normalized_shape`; eps None: the dtype's."""
+    need_tensors("rms_norm", input=input)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or tuple(input._array.shape[-len(shape) :]) != shape:
+        raise RuntimeError(
+            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
+            f"but got input of size {list(input._array.shape)}"
+        )
+    if weight is not None and weight._array.shape != shape:
+        raise RuntimeError(
+            f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight.shape)} "
+            f"and normalized_shape = {list(shape)}"
+        )
+    if eps is None:
+        eps = dtypes.finfo(input.dtype).eps
+    out = input * (reducing.mean(input.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
+    return out if weight is None else out * weight
 
 
 def batch_norm(

@@ -87,6 +87,30 @@ def conv2d(
     return conv.conv2d.call(input, weight, bias, stride, padding, dilation, groups)
 
 
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of input (N, C, L) or (C, L) with weight (O, C / groups, K): `conv2d` of height 1."""
+    need_tensors("conv1d", input=input, weight=weight)
+    if input._array.ndim not in (2, 3) or weight._array.ndim != 3:
+        raise RuntimeError(
+            f"conv1d: expected 2D or 3D input and 3D weight, got {tuple(input.shape)} and {tuple(weight.shape)}"
+        )
+    stride, dilation = (v if isinstance(v, int) else v[0] for v in (stride, dilation))
+    if not isinstance(padding, str):
+        padding = (0, padding if isinstance(padding, int) else padding[0])
+    elif padding == "same" and stride != 1:
+        raise RuntimeError(f"conv1d: padding='same' is not supported for strided convolutions, got stride {stride}")
+    flat = (input.unsqueeze(-2), weight.unsqueeze(-2))
+    return conv2d(*flat, bias, (1, stride), padding, (1, dilation), groups).squeeze(-2)
+
+
 def _images(where: str, input: Tensor) -> Tensor:
     if input._array.ndim not in (3, 4):
         raise RuntimeError(f"{where}: expected 3D or 4D input, got {tuple(input.shape)}")

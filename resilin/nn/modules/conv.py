@@ -41,17 +41,7 @@ class Conv2d(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise UsageError(
-                f"Conv2d: in_channels={in_channels} and out_channels={out_channels} must be multiples of "
-                f"groups={groups}"
-            )
-        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise UsageError(
-                f"Conv2d: padding_mode must be 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}"
-            )
-        if isinstance(padding, str) and padding not in ("same", "valid"):
-            raise UsageError(f"Conv2d: padding must be 'same', 'valid' or a number, got {padding!r}")
+        _check_options("Conv2d", in_channels, out_channels, groups, padding, padding_mode)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = pair(kernel_size, "Conv2d: kernel_size")
@@ -69,39 +59,121 @@ class Conv2d(Module):
 
     def reset_parameters(self) -> None:
         """Draw the start values anew."""
-        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            fan_in = self.in_channels // self.groups * math.prod(self.kernel_size)
-            bound = 1 / math.sqrt(fan_in) if fan_in else 0
-            init.uniform_(self.bias, -bound, bound)
+        _reset(self)
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
-            input = F.pad(input, self._pads(), self.padding_mode)
+            input = F.pad(input, _pads(self), self.padding_mode)
             padding = 0
         return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
-    def _pads(self) -> list[int]:
-        """(before, after) of the columns, then of the rows."""
-        if isinstance(self.padding, tuple):
-            return [self.padding[1], self.padding[1], self.padding[0], self.padding[0]]
-        pads = []
-        for k, d in zip(reversed(self.kernel_size), reversed(self.dilation), strict=True):
-            total = d * (k - 1) if self.padding == "same" else 0
-            pads += [total // 2, total - total // 2]
-        return pads
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return _describe(self)
+
+
+class Conv1d(Module):
+    """Cross-correlation of sequences with learned filters.
+
+    Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
+           L' = floor((L + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
+    Arguments as in Conv2d. weight (out_channels, in_channels/groups, K) and bias (out_channels,) start uniform in
+    +-1/sqrt(fan in).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int],
+        stride: int | tuple[int] = 1,
+        padding: int | tuple[int] | str = 0,
+        dilation: int | tuple[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        _check_options("Conv1d", in_channels, out_channels, groups, padding, padding_mode)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = _single(kernel_size)
+        self.stride = _single(stride)
+        self.padding = padding if isinstance(padding, str) else _single(padding)
+        self.dilation = _single(dilation)
+        self.groups = groups
+        self.padding_mode = padding_mode
+        if self.padding == "same" and self.stride != (1,):
+            raise UsageError(f"Conv1d: padding='same' needs stride 1, got {self.stride}")
+        self.weight = Parameter(empty((out_channels, in_channels // groups, *self.kernel_size), device, dtype))
+        self.register_parameter("bias", Parameter(empty((out_channels,), device, dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the start values anew."""
+        _reset(self)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, _pads(self), self.padding_mode)
+            padding = 0
+        return F.conv1d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        if self.padding != (0, 0):
-            text += f", padding={self.padding}"
-        if self.dilation != (1, 1):
-            text += f", dilation={self.dilation}"
-        if self.groups != 1:
-            text += f", groups={self.groups}"
-        if self.bias is None:
-            text += ", bias=False"
-        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
+        return _describe(self)
+
+
+def _single(value: int | tuple[int]) -> tuple[int]:
+    return (value,) if isinstance(value, int) else value
+
+
+def _check_options(name: str, inputs: int, outputs: int, groups: int, padding: Any, padding_mode: str) -> None:
+    if groups < 1 or inputs % groups or outputs % groups:
+        raise UsageError(
+            f"{name}: in_channels={inputs} and out_channels={outputs} must be multiples of groups={groups}"
+        )
+    if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+        raise UsageError(
+            f"{name}: padding_mode must be 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}"
+        )
+    if isinstance(padding, str) and padding not in ("same", "valid"):
+        raise UsageError(f"{name}: padding must be 'same', 'valid' or a number, got {padding!r}")
+
+
+def _reset(conv: Any) -> None:
+    init.kaiming_uniform_(conv.weight, a=math.sqrt(5))
+    if conv.bias is not None:
+        fan_in = conv.in_channels // conv.groups * math.prod(conv.kernel_size)
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0
+        init.uniform_(conv.bias, -bound, bound)
+
+
+def _pads(conv: Any) -> list[int]:
+    """(before, after) of each dimension, the last one first, as F.pad takes them."""
+    if isinstance(conv.padding, tuple):
+        return [p for p in reversed(conv.padding) for _ in range(2)]
+    pads = []
+    for k, d in zip(reversed(conv.kernel_size), reversed(conv.dilation), strict=True):
+        total = d * (k - 1) if conv.padding == "same" else 0
+        pads += [total // 2, total - total // 2]
+    return pads
+
+
+def _describe(conv: Any) -> str:
+    text = f"{conv.in_channels}, {conv.out_channels}, kernel_size={conv.kernel_size}, stride={conv.stride}"
+    if conv.padding != (0,) * len(conv.kernel_size):
+        text += f", padding={conv.padding}"
+    if conv.dilation != (1,) * len(conv.kernel_size):
+        text += f", dilation={conv.dilation}"
+    if conv.groups != 1:
+        text += f", groups={conv.groups}"
+    if conv.bias is None:
+        text += ", bias=False"
+    return text if conv.padding_mode == "zeros" else f"{text}, padding_mode={conv.padding_mode}"

@@ -94,3 +94,43 @@ class BCEWithLogitsLoss(_Loss):
         return F.binary_cross_entropy_with_logits(
             input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
+
+
+class BCELoss(_Loss):
+    """Binary cross entropy of the probabilities x with y; logarithms are at least -100. weight: of each element."""
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See the class."""
+        return F.binary_cross_entropy(input, target, self.weight, self.reduction)
+
+
+class KLDivLoss(_Loss):
+    """y * (log y - x) for log-probabilities x and probabilities y (log_target: their logarithms).
+
+    reduction may also be "batchmean": the sum divided by the first length.
+    """
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__("mean" if reduction == "batchmean" else reduction)
+        self.reduction = reduction
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See the class."""
+        return F.kl_div(input, target, self.reduction, self.log_target)
+
+
+class SmoothL1Loss(_Loss):
+    """0.5 * d^2 / beta where |d| < beta, else |d| - 0.5 * beta, for d = x - y."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See the class."""
+        return F.smooth_l1_loss(input, target, self.reduction, self.beta)
