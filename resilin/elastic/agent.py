@@ -165,7 +165,7 @@ class Agent:
             return
         if situation.action == "stop" and self._leaving is None:  # a node that leaves stops them in its own way
             self._stop_workers()
-        self._teller.deaths(view, self._told.reason)
+        self._again |= self._teller.deaths(view, self._told.reason)
         if view.leader() == self._config.node_id:
             self._lead(view, situation)
         self._again |= self._teller.worlds(view)

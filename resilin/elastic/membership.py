@@ -111,8 +111,9 @@ def fate(view: View, member: GenerationMember) -> Fate:
         return "failed"
     if slot.incarnation < member.incarnation:
         return "unstarted"
-    if slot.state == "done" and view.generation is not None and 0 < slot.done_in < view.generation.number:
-        return "ready"  # done in an earlier world: it has not been given the current one yet
+    number = view.generation.number if view.generation is not None else 0
+    if slot.state == "done" and slot.done_in and (slot.done_in < number or 0 < number <= slot.over):
+        return "ready"  # done in a world that is over: it has not been given the next one yet
     return "stopped" if slot.state == "idle" else slot.state
 
 
@@ -217,16 +218,19 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     if own and used > config.max_restarts:
         return Situation(action="fail", reason=_too_many(own, current, config))
     most = largest_world(view)
+    # a node was taken for lost, the others' workers were told so, and it came back before a new world was agreed on
+    over = any(value != "lost" and _slot(view, m).over >= current.number for m, value in fates.items())
     keep = tuple(m for m in current.members if m not in gone and not _leaving(view, m))
-    if len(keep) < len(current.members):  # those that have not said hello yet join when they do
+    if len(keep) < len(current.members) or over:  # those that have not said hello yet join when they do
         keep = tuple(m for m in keep if _slot(view, m).endpoint)
-    finishing = len(keep) == len(current.members) and "done" in fates.values()  # then nobody needs newcomers
+    whole = len(keep) == len(current.members) and not over
+    finishing = whole and "done" in fates.values()  # then nobody needs newcomers
     joined = () if finishing else _joiners(view, current, config, at_once=most > 0 and bool(gone))
     nodes = {member.node for member in (*keep, *joined)}  # those that will stand by count, too
     if 0 < most < len(keep) and sum(bool(_slot(view, m).endpoint) for m in keep) >= most:
         keep = tuple(m for m in keep if _slot(view, m).endpoint)[:most]
     joined = joined[: max(0, most - len(keep))] if most else joined
-    if len(keep) == len(current.members) and not joined:
+    if len(keep) == len(current.members) and not joined and not over:
         return Situation(action="steady", reason="all members are well")
     reason = _why(view, current, fates, {member.node for member in joined})
     if len(nodes) < config.min_nodes:
@@ -235,7 +239,7 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
         action="reshape",
         reason=reason,
         counted=min(len(failed), max(0, config.max_restarts - current.restarts_used)),
-        boundary="now" if gone else "commit",
+        boundary="now" if gone or over else "commit",
         keep=keep,
         joined=joined,
     )
@@ -399,4 +403,6 @@ def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], n
         parts.append(f"a replacement on node {node} is ready" if node in current.nodes else f"node {node} joined")
     if not parts and 0 < (most := largest_world(view)) < len(current.members):
         return f"the batch has {most} shard{'s' if most != 1 else ''}"
+    if not parts and "stopped" not in fates.values():
+        return "members that were taken for lost are back"
     return ", ".join(parts) or "workers were stopped"

@@ -34,6 +34,8 @@ class Slot:
     """The size of the largest world its program has work for; 0: any."""
     done_in: int = 0
     """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
+    over: int = 0
+    """The last generation that its worker was told is over: it waits for a later one."""
     missed: tuple[int, ...] = ()
     """Ranks that this worker waited for in vain, as long as its group allows."""
     missed_in: int = 0

@@ -99,6 +99,7 @@ class LocalSlot:
             fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
             limit=self.limit,
             done_in=self.done_in,
+            over=self.aborted,
             missed=self.missed,
             missed_in=self.missed_in,
             missed_at=self.missed_at,

@@ -71,18 +71,19 @@ class Teller:
             many = "1 worker stands" if len(standbys) == 1 else f"{len(standbys)} workers stand"
             self._reporter.line(f"{many} by: {reason}")
 
-    def deaths(self, view: View, reason: str) -> None:
-        """Tell local survivors at once that members of their generation are gone, for `reason`."""
-        current = view.generation
+    def deaths(self, view: View, reason: str) -> bool:
+        """Tell local survivors at once that members of their generation are gone, for `reason`. Whether any was."""
+        current, again = view.generation, False
         if current is None:
-            return
+            return False
         gone = [m for m in current.members if membership.fate(view, m) in ("failed", "lost", "left", "stopped")]
         if not gone:
-            return
+            return False
         ranks = tuple(sorted(member.rank for member in gone))
         for slot in self._slots:
             if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
                 self._abort(slot, current.number, reason, ranks)
+                again = True
         for node in {m.node for m in gone if membership.fate(view, m) == "lost"}:
             if (current.number, node) not in self._lost:
                 self._lost.add((current.number, node))
@@ -90,6 +91,7 @@ class Teller:
                     self._reporter.line("this node was taken for lost (its lease ran out) and joins again")
                 else:
                     self._reporter.lost([m.rank for m in gone if m.node == node], node)
+        return again
 
     def unresponsive(self, view: View, now: float) -> float | None:
         """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there.

@@ -3,7 +3,7 @@
     job MIN:MAX [restarts N] [last-call S] [shards V]
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
     hello PLACE...                   die PLACE own|external               replace PLACE
-    done PLACE...                    exit PLACE         stop NODE...
+    done PLACE...                    exit PLACE         stop NODE...    over PLACE... (told so)
     missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
 
 A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
@@ -111,6 +111,10 @@ class Script:
         for member in chosen:
             self._die(f"{member.node}/{member.slot}", "external")
         return [f"kill {' '.join(str(m.rank) for m in chosen) or 'nobody'}"]
+
+    def _over(self, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, replace(slot, over=self.view.generation.number))
 
     def _exit(self, *places: str) -> None:
         for node, slot in self._places(places):

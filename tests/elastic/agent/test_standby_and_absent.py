@@ -1,9 +1,13 @@
 """Workers without a place, workers that never come, and what becomes of those that fail outside of the world."""
 
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
-from launches import INPLACE, processes_with
+from launches import INPLACE, processes_with, until
 
 pytestmark = pytest.mark.multiproc
 
@@ -102,6 +106,26 @@ def test_a_failure_after_training_fails_the_job_and_says_that_nothing_was_restar
     (line,) = run.err.splitlines()
     assert line.startswith("elastic-run: job failed: rank 1 (host ")
     assert line.endswith("killed by SIGKILL after training had finished: not restarted")
+
+
+def test_nodes_whose_leases_ran_out_while_the_store_was_away_go_on_together(launch, steps, free_port):
+    serve = [Path(sys.executable).with_name("resilin"), "store", "serve", "--port", str(free_port)]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as store:
+        try:
+            assert "serving" in store.stdout.readline()
+            (steps / "hold").touch()
+            place = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-conf", "lease_ttl=1,is_host=0"
+            runs = [launch(*place, *command(steps, 30)) for _ in range(2)]
+            until(lambda: all("world 1" in run.out for run in runs))
+            store.send_signal(signal.SIGSTOP)
+            time.sleep(1.6)  # longer than the leases
+            store.send_signal(signal.SIGCONT)
+            before = int((steps / "committed").read_text())
+            until(lambda: int((steps / "committed").read_text()) > before + 100)
+            (steps / "hold").unlink()
+            assert [run.wait() for run in runs] == [0, 0]
+        finally:
+            store.kill()
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
