@@ -31,7 +31,7 @@ WORD_BYTES = 32  # of a nonce and of a proof
 _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 _MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
-_LOOKS = 3  # at a table of the kernel's that changes while it is read
+_LOOKS = 50  # at tables of the kernel's that may skip rows while connections come and go
 _MOMENT_S = 0.1
 
 
