@@ -258,9 +258,7 @@ class Tensor:
                 f"only floating point and complex tensors can require gradients; this one is {self.dtype}"
             )
         if requires_grad and not mode.inference and self.is_inference():
-            raise RuntimeError(
-                "Setting requires_grad=True on inference tensor outside inference_mode is not allowed"
-            )
+            raise RuntimeError("Setting requires_grad=True on inference tensor outside inference_mode is not allowed")
         if not requires_grad and self._node is not None:
             raise RuntimeError("requires_grad can be switched off on leaves only; use .detach() for a computed tensor")
         self._rg = bool(requires_grad)

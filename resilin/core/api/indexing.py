@@ -120,7 +120,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("index_add", index, input._array.shape[axis])
+    array = index_array("index_add", index, input._array.shape[axis], IndexError)
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
     )

@@ -129,7 +129,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m matrix."""
-    return _finish(np.eye(n, m, dtype=_np(dtype)), device, requires_grad)
+    return _finish(np.eye(*shape_of((n, n if m is None else m)), dtype=_np(dtype)), device, requires_grad)
 
 
 def arange(*bounds: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:

@@ -70,6 +70,8 @@ def randint(
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
     """The integers 0 to n - 1 in random order, int64."""
+    if n < 0:
+        raise RuntimeError(f"randperm: n must not be negative, got {n}")
     array = pick(generator).permutation(n)
     return _made(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device)
 
