@@ -96,8 +96,7 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
                 entered = True
             else:
                 session.listen(1.0)
-        held = (folder / "hold").exists() or any(folder.glob("die-*"))
-        if step >= steps and current.world_size >= size and not held:
+        if (folder / f"{current.number}-end").exists():
             session.say(control.Done(generation=current.number))
             while not session.finished and session.aborted < current.number and session.world is current:
                 session.listen(1.0)
@@ -113,6 +112,9 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
         wants_change = session.leaving or (session.world is not current and session.aborted < current.number)
         if wants_change:
             (folder / f"{current.number}-change").touch()
+        held = (folder / "hold").exists() or any(folder.glob("die-*"))
+        if current.rank == 0 and step + 1 >= steps and current.world_size >= size and not held:
+            (folder / f"{current.number}-end").touch()  # one rank decides, and all have heard of it after this step
         if not everybody(session, folder, f"{step}b", current):
             continue
         step += 1
