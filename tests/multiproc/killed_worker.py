@@ -99,9 +99,11 @@ def main() -> None:
     (FOLDER / f"up-{os.getpid()}").touch()
     train(state)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
-    for tree in (model.state_dict(), *optimizer.state_dict()["state"].values()):
+    # as under PyTorch, buffers of plain mode are rank 0's before each forward and each rank's own after it
+    values = dict(model.named_parameters()) if PLAIN else model.state_dict()
+    for tree in (values, *optimizer.state_dict()["state"].values()):
         for name, value in sorted(tree.items()):
-            array = value.numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
+            array = value.detach().numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     (FOLDER / f"digest-{elastic.world().rank}").write_text(digest.hexdigest())
     if elastic.world().rank == 0:
