@@ -28,12 +28,20 @@ def function(name: str) -> Any:
     return None
 
 
-def describe() -> str:
-    """One line for people: which matrix kernels run, and who chose them."""
+def kernels() -> str:
+    """Which matrix kernels run ("OpenBLAS with SkylakeX kernels"); empty where this process has no OpenBLAS."""
     core_name = function("get_corename")
     if core_name is None:
-        return "BLAS: not OpenBLAS; its number of threads follows its own settings"
+        return ""
     name = ctypes.CFUNCTYPE(ctypes.c_char_p)(ctypes.cast(core_name, ctypes.c_void_p).value or 0)().decode()
+    return f"OpenBLAS with {name} kernels"
+
+
+def describe() -> str:
+    """One line for people: which matrix kernels run, and who chose them."""
+    running = kernels()
+    if not running:
+        return "BLAS: not OpenBLAS; its number of threads follows its own settings"
     chosen = env.get("OPENBLAS_CORETYPE")
     reason = f"OPENBLAS_CORETYPE={chosen} is set; unset it to let OpenBLAS choose" if chosen else "its own choice"
-    return f"BLAS: OpenBLAS with {name} kernels ({reason})"
+    return f"BLAS: {running} ({reason})"

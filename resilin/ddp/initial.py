@@ -1,7 +1,8 @@
-"""Makes the ranks' modules equal when they are wrapped: shapes compared, values from rank 0."""
+"""Makes the ranks' modules equal when they are wrapped: shapes and arithmetic compared, values from rank 0."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin import dist
+from resilin.core import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.errors import CollectiveMismatch
 
@@ -20,13 +22,14 @@ Entry = tuple[str, tuple[int, ...], str]
 def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.ProcessGroup) -> None:
     """Compare names, shapes and dtypes of all tensors (and `setting`) over the ranks.
 
-    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides.
+    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides. Ranks whose
+    arithmetic differs (native code on some only, other instruction sets) are allowed, with a warning on rank 0.
     """
     mine: list[Entry] = [(name, tensor._array.shape, tensor._array.dtype.name) for name, tensor in named]
     everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, (mine, setting), group=group)
-    first, first_setting = everybody[0]
-    for rank, (theirs, their_setting) in enumerate(everybody):
+    dist.all_gather_object(everybody, (mine, setting, arithmetic.describe()), group=group)
+    first, first_setting, _ = everybody[0]
+    for rank, (theirs, their_setting, _) in enumerate(everybody):
         if their_setting != first_setting:
             raise CollectiveMismatch(
                 f"DistributedDataParallel: rank 0 was made with {first_setting}, rank {rank} with {their_setting}"
@@ -38,6 +41,20 @@ def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.P
                     f"DistributedDataParallel: {name} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; "
                     "all ranks must wrap the same model, with parameters registered in the same order"
                 )
+    if group.rank() == 0:
+        _warn_of_mixed_arithmetic([theirs for *_, theirs in everybody])
+
+
+def _warn_of_mixed_arithmetic(everybody: Sequence[str]) -> None:
+    other = next((rank for rank, theirs in enumerate(everybody) if theirs != everybody[0]), None)
+    if other is not None:
+        warnings.warn(
+            f"DistributedDataParallel: rank 0 computes with {everybody[0]}; rank {other} with {everybody[other]}. Each "
+            "rank applies the optimizer itself, so parameters drift apart by rounding errors, and fixed shards do not "
+            "give the same bits in every world. Install the same build everywhere (`resilin doctor` shows what runs), "
+            "or set RESILIN_NATIVE=0 and one OPENBLAS_CORETYPE on all hosts",
+            stacklevel=4,
+        )
 
 
 def _text(entry: Entry | None) -> str:

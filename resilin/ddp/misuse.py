@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from resilin import dist
+from resilin.ddp.flat import Array
 from resilin.errors import UsageError
 
 _NAMES_SHOWN = 8
@@ -28,3 +29,15 @@ def refuse_unused(group: dist.ProcessGroup, where: str, names: Sequence[str], mi
         f"{len(chosen)} of {len(names)} parameters got no gradient in this backward: {shown}. Use them in the loss, "
         "set requires_grad=False before wrapping, or construct with find_unused_parameters=True",
     )
+
+
+def check_fits(gradient: Array, view: Array, group: dist.ProcessGroup, name: str) -> None:
+    """`refuse` when the parameter `name` is no longer the one that its place in a bucket was made for."""
+    if gradient.dtype != view.dtype or gradient.shape != view.shape:
+        refuse(
+            group,
+            "",
+            f"the gradient of {name} has shape {gradient.shape} and dtype {gradient.dtype}, but when the module was "
+            f"wrapped {name} had shape {view.shape} and dtype {view.dtype}. Convert parameters before wrapping, or "
+            "wrap again",
+        )

@@ -94,6 +94,8 @@ class Reducer:
             self._start()
         param = self._params[number]
         index, view = self._where[number]
+        if param._grad is not None:
+            misuse.check_fits(param._grad._array, view, self._group, self._names[number])
         if self._as_view:
             place_gradient(param, view)
         elif param._grad is not None:

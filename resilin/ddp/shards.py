@@ -183,6 +183,7 @@ class ShardReducer:
         assert bucket.work is not None, "a bucket with missing gradients is not complete"
         view = bucket.work.views[place]
         if gradient is not None:
+            misuse.check_fits(gradient, view, self._group, self._names[number])
             put(view, gradient, shard.weight, bucket.fresh)
         elif bucket.fresh:
             view[...] = 0

@@ -250,9 +250,11 @@ class ProcessGroup:
         error = self._failure
         if error is None:
             return DistError(f"{self.title()} is closed: destroy_process_group() was called")
+        where = self.title() if call is None else self._call(call)
+        if isinstance(error, UsageError):  # this call is not the one that was wrong
+            return GroupAborted(f"{where}: this rank aborted the group before: {error}")
         if not self._explain:
             return copy_error(error)
-        where = self.title() if call is None else self._call(call)
         after = "" if call is None else f" after {SYSTEM.monotonic() - call.started:.3g} s of {call.timeout_s:g} s"
         message = f"{where}: {error}{after}. {_HINT}"
         if isinstance(error, CollectiveTimeout):

@@ -35,10 +35,10 @@ begin = time.perf_counter()
 import resilin, resilin.core.tensor
 took = time.perf_counter() - begin
 import numpy
+from resilin.core import blas
 from resilin.core.kernels import loader
-config = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
 print(json.dumps({
-    "import_s": took, "numpy": numpy.__version__, "blas": f"{config.get('name')} {config.get('version')}",
+    "import_s": took, "numpy": numpy.__version__, "blas": blas.describe(),
     "kernels": loader.describe(), "native": loader.native is not None,
 }))
 """
@@ -105,7 +105,7 @@ def _core() -> Iterator[Finding]:
         return
     facts = json.loads(done.stdout.splitlines()[-1])
     yield Finding(name="import", text=f"`import resilin` takes {facts['import_s'] * 1e3:.0f} ms")
-    yield Finding(name="numpy", text=f"{facts['numpy']}, BLAS {facts['blas']}")
+    yield Finding(name="numpy", text=f"{facts['numpy']}, {facts['blas']}")
     yield Finding(name="kernels", text=facts["kernels"], level="ok" if facts["native"] else "note")
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 from resilin import dist, nn, optim
+from resilin.core import arithmetic
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket, initial
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.dist.future import Future
-from resilin.errors import CollectiveMismatch, DistBackendError, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, GroupAborted, UsageError
 from resilin.testing.ranks import run_ranks
 
 IN, HIDDEN, OUT, BATCH = 6, 8, 3, 4
@@ -154,6 +157,54 @@ def test_different_shapes_are_refused_on_every_rank_naming_the_parameter_and_bot
         assert isinstance(error, CollectiveMismatch)
         assert "0.weight of shape (3, 6) and dtype float32 on rank 0" in str(error)
         assert "0.weight of shape (4, 6) and dtype float32 on rank 1" in str(error)
+
+
+def test_ranks_that_compute_with_different_kernels_are_warned_once_and_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = threading.local()
+    monkeypatch.setattr(arithmetic, "describe", lambda: mine.kernels)
+    models = make_models(3)
+
+    def wrap(rank: int) -> list[str]:
+        mine.kernels = "numpy's kernels" if rank == 2 else "native kernels"
+        DDP(models[rank])
+        return []
+
+    with pytest.warns(UserWarning, match="rank 0 computes with native kernels; rank 2 with numpy's kernels") as seen:
+        run_ranks(3, wrap).results()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("as_view", [True, False])
+def test_parameters_converted_after_wrapping_are_refused(as_view: bool) -> None:
+    models, inputs = make_models(2), batches(2)
+
+    def train(rank: int) -> None:
+        model = DDP(models[rank], gradient_as_bucket_view=as_view)
+        model.double()
+        loss_of(model, inputs[rank].double()).backward()
+
+    outcome = run_ranks(2, train, abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    refusals = [str(error) for error in outcome.errors.values() if isinstance(error, UsageError)]
+    assert refusals
+    for text in refusals:
+        assert re.search(r"the gradient of 2\.(weight|bias) has shape .* and dtype float64", text)
+        assert "dtype float32. Convert parameters before wrapping, or wrap again" in text
+
+
+def test_after_a_refusal_later_collectives_say_that_this_rank_aborted_the_group_and_why() -> None:
+    model = Branches()
+
+    def train(rank: int) -> None:
+        wrapped = DDP(model, process_group=dist.default_group(), init_sync=False)
+        with pytest.raises(UsageError, match="4 of 6 parameters got no gradient"):
+            wrapped(batches(1)[0], "left").sum().backward()
+        dist.barrier()
+
+    outcome = run_ranks(2, lambda rank: train(rank) if rank == 0 else dist.barrier(), abort=False)
+    text = str(outcome.errors[0])
+    assert isinstance(outcome.errors[0], GroupAborted)
+    assert "this rank aborted the group before: DistributedDataParallel, rank 0: 4 of 6 parameters" in text
 
 
 def test_a_parameter_that_one_rank_lacks_is_named() -> None:

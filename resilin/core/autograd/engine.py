@@ -259,7 +259,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
             before._bump()
         return
     slot = leaf._grad_slot
-    if slot is not None:
+    if slot is not None and slot.dtype == g.dtype and slot.shape == g.shape:
         slot[...] = g
         leaf._grad = wrap(slot, leaf._dev)
     elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:
