@@ -1,14 +1,8 @@
 """Two hosts: two network namespaces joined by a veth pair, two ranks in each."""
 
-import os
-import subprocess
-
 import pytest
 
 from resilin.testing.ranks import RankProcess
-
-NAMES = [f"rsl{os.getpid()}{side}" for side in "ab"]
-ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 
 SCRIPT = """
 import itertools, os, sys
@@ -32,37 +26,11 @@ except dist.DistError as error:
 """
 
 
-def ip(*words):
-    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10)
-
-
-@pytest.fixture
-def hosts():
-    made = ip("netns", "add", NAMES[0])
-    if made.returncode:
-        pytest.skip(f"network namespaces are not permitted here: {made.stderr.strip()}")
-    try:
-        ip("netns", "add", NAMES[1])
-        link = ip(
-            "link", "add", NAMES[0], "netns", NAMES[0], "type", "veth", "peer", "name", NAMES[1], "netns", NAMES[1]
-        )
-        if link.returncode:
-            pytest.skip(f"veth pairs are not permitted here: {link.stderr.strip()}")
-        for name, address in zip(NAMES, ADDRESSES, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
-            ip("-n", name, "link", "set", name, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield NAMES
-    finally:
-        for name in NAMES:
-            ip("netns", "del", name)
-
-
 @pytest.mark.multiproc
 def test_ranks_on_two_hosts_pass_every_case_and_notice_a_cut_link(hosts):
-    shared = {"WORLD_SIZE": "4", "METHOD": f"tcp://{ADDRESSES[0]}:29400", "RESILIN_SECRET": "test"}
+    shared = {"WORLD_SIZE": "4", "METHOD": f"tcp://{hosts[0].address}:29400", "RESILIN_SECRET": "test"}
     ranks = [
-        RankProcess(SCRIPT, {**shared, "RANK": str(rank)}, ["ip", "netns", "exec", hosts[rank // 2]])
+        RankProcess(SCRIPT, {**shared, "RANK": str(rank)}, hosts[rank // 2].enter)
         for rank in range(4)
     ]
     try:
@@ -73,7 +41,7 @@ def test_ranks_on_two_hosts_pass_every_case_and_notice_a_cut_link(hosts):
             rank.process.stdin.write("go\n")
             rank.process.stdin.flush()
         assert [rank.read_line() for rank in ranks] == ["busy"] * 4
-        assert ip("-n", hosts[0], "link", "set", hosts[0], "down").returncode == 0
+        hosts[0].cut()
         assert all(rank.read_line().startswith(("CollectiveTimeout", "PeerLost", "GroupAborted")) for rank in ranks)
     finally:
         for rank in ranks:
@@ -82,8 +50,8 @@ def test_ranks_on_two_hosts_pass_every_case_and_notice_a_cut_link(hosts):
 
 @pytest.mark.multiproc
 def test_without_a_secret_nothing_is_sent_to_another_host(hosts):
-    shared = {"WORLD_SIZE": "4", "METHOD": f"tcp://{ADDRESSES[0]}:29400", "RANK": "0", "RESILIN_SECRET": ""}
-    with RankProcess(SCRIPT, shared, ["ip", "netns", "exec", hosts[0]]) as rank:
+    shared = {"WORLD_SIZE": "4", "METHOD": f"tcp://{hosts[0].address}:29400", "RANK": "0", "RESILIN_SECRET": ""}
+    with RankProcess(SCRIPT, shared, hosts[0].enter) as rank:
         code, _, err = rank.finish()
         assert code == 1
         assert "SecretRequired" in err

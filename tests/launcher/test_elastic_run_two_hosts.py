@@ -6,9 +6,6 @@ import sys
 
 import pytest
 
-NAMES = [f"rsf{os.getpid()}{side}" for side in "ab"]
-ADDRESSES = ["10.213.8.1", "10.213.8.2"]
-
 SCRIPT = """
 import os
 import numpy as np
@@ -27,34 +24,8 @@ os.write(1, f"{state.total:g} of {os.environ['MASTER_ADDR']} at {os.environ['RES
 """
 
 
-def ip(*words):
-    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10)
-
-
-@pytest.fixture
-def hosts():
-    made = ip("netns", "add", NAMES[0])
-    if made.returncode:
-        pytest.skip(f"network namespaces are not permitted here: {made.stderr.strip()}")
-    try:
-        ip("netns", "add", NAMES[1])
-        link = ip(
-            "link", "add", NAMES[0], "netns", NAMES[0], "type", "veth", "peer", "name", NAMES[1], "netns", NAMES[1]
-        )
-        if link.returncode:
-            pytest.skip(f"veth pairs are not permitted here: {link.stderr.strip()}")
-        for name, address in zip(NAMES, ADDRESSES, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
-            ip("-n", name, "link", "set", name, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield NAMES
-    finally:
-        for name in NAMES:
-            ip("netns", "del", name)
-
-
 def start(host, folder, *flags):
-    command = ["ip", "netns", "exec", host, sys.executable, "-m", "resilin.launcher.elastic_run", "--nnodes", "2"]
+    command = [*host.enter, sys.executable, "-m", "resilin.launcher.elastic_run", "--nnodes", "2"]
     command += ["--rdzv-backend", "file", "--rdzv-endpoint", folder / "meeting", *flags, folder / "train.py"]
     env = {**os.environ, "RESILIN_SECRET": "word"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
@@ -64,11 +35,10 @@ def start(host, folder, *flags):
 @pytest.mark.parametrize("found_by", ["default route", "--local-addr"])
 def test_nodes_that_share_a_folder_reach_one_another(hosts, tmp_path, found_by):
     (tmp_path / "train.py").write_text(SCRIPT)
-    for name in hosts if found_by == "default route" else ():
-        assert ip("-n", name, "route", "add", "default", "dev", name).returncode == 0
+    for host in hosts if found_by == "default route" else ():
+        host.ip("route", "add", "default", "dev", host.name)
     runs = [
-        start(host, tmp_path, *(("--local-addr", address) if found_by == "--local-addr" else ()))
-        for host, address in zip(hosts, ADDRESSES, strict=True)
+        start(host, tmp_path, *(("--local-addr", host.address) if found_by == "--local-addr" else ())) for host in hosts
     ]
     try:
         ends = [run.communicate(timeout=30) for run in runs]
@@ -78,6 +48,7 @@ def test_nodes_that_share_a_folder_reach_one_another(hosts, tmp_path, found_by):
     assert [run.returncode for run in runs] == [0, 0], ends
     masters = {out.split()[2] for out, _ in ends}
     assert len(masters) == 1
-    assert masters <= set(ADDRESSES)
-    assert [out.split()[-1] for out, _ in ends] == ADDRESSES
+    addresses = [host.address for host in hosts]
+    assert masters <= set(addresses)
+    assert [out.split()[-1] for out, _ in ends] == addresses
     assert [out.split()[0] for out, _ in ends] == ["2", "2"]
