@@ -1,4 +1,4 @@
-"""How many threads the CPU kernels and numpy's OpenBLAS use."""
+"""How many threads the CPU kernels use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 
 from resilin._base import env
 from resilin.core import blas
+from resilin.core.kernels import gemm
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -14,18 +15,25 @@ _set_pool = kernel("set_num_threads")
 
 
 def set_num_threads(n: int) -> None:
-    """Use `n` threads in native kernels and in numpy's OpenBLAS. The results of native kernels do not depend on it."""
+    """Use `n` threads in native kernels and in matrix products. Results do not depend on it.
+
+    Without native code numpy's OpenBLAS gets the threads, and results of matrix products may depend on their number;
+    that is why there is one by default then.
+    """
     if n < 1:
         raise UsageError(f"set_num_threads: expected at least 1, got {n}")
     _set_pool(n)
     setter = blas.function("set_num_threads")
     if setter is not None:
-        setter(n)
+        setter(1 if gemm.CUTS else n)
     _chosen[0] = n
 
 
 def get_num_threads() -> int:
-    """The number of threads in use: RESILIN_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs this process may use."""
+    """The number of threads in use: RESILIN_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs this process may use.
+
+    Without native code: one, where neither variable is set.
+    """
     return _chosen[0]
 
 
@@ -36,7 +44,7 @@ def _default() -> int:
             if n < 1:
                 raise UsageError(f"environment variable {name}: expected at least 1, got {n}")
             return n
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if gemm.CUTS else 1
 
 
 _chosen = [1]

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import gemm
+
 Array = np.ndarray[Any, Any]
 
 
@@ -72,6 +74,7 @@ def make_xp() -> SimpleNamespace:
         "astype": _astype,
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
+        "matmul": gemm.matmul,
         "scatter_add_zeros": _scatter_add_zeros,
     }
     return SimpleNamespace(**{**names, **extras})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.gemm import matmul
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -52,7 +53,7 @@ def forward(
     kept = p if dropout_mask is None else p * dropout_mask
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     for a, b, seen in blocks:
-        np.matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
+        matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
     return y, Saved(q, k, v, p, causal, scale, dropout_mask)
 
 
@@ -71,7 +72,7 @@ def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
         ds = reference_softmax_backward(ds, p, saved.causal, saved.scale)
     dq, dk = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
     for a, b, seen in blocks:
-        np.matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
+        matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
     _transposed_products(ds, q, blocks, dk)
     return dq, dk, dv
 
@@ -87,7 +88,7 @@ def _row_products(x: Array, y: Array, blocks: list[tuple[int, int, int]]) -> Arr
     """x @ y.T, with zeros where a block of queries cannot see."""
     out = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
     for a, b, seen in blocks:
-        np.matmul(x[..., a:b, :], y[..., :seen, :].swapaxes(-1, -2), out=out[..., a:b, :seen])
+        matmul(x[..., a:b, :], y[..., :seen, :].swapaxes(-1, -2), out=out[..., a:b, :seen])
         out[..., a:b, seen:] = 0
     return out
 
@@ -95,10 +96,10 @@ def _row_products(x: Array, y: Array, blocks: list[tuple[int, int, int]]) -> Arr
 def _transposed_products(weights: Array, x: Array, blocks: list[tuple[int, int, int]], out: Array) -> None:
     """out = weights.T @ x, for each block of keys over the queries that can see it."""
     if len(blocks) == 1:
-        np.matmul(weights.swapaxes(-1, -2), x, out=out)
+        matmul(weights.swapaxes(-1, -2), x, out=out)
         return
     for a, b, _ in blocks:
-        np.matmul(weights[..., a:, a:b].swapaxes(-1, -2), x[..., a:, :], out=out[..., a:b, :])
+        matmul(weights[..., a:, a:b].swapaxes(-1, -2), x[..., a:, :], out=out[..., a:b, :])
 
 
 def _additive(mask: Array | None, dtype: np.dtype[np.generic]) -> Array | None:

@@ -6,11 +6,20 @@
 
 namespace resilin {
 
-// out[i] = the sum over blocks, ascending, of partial[block * stride + i], i < n
-inline void add_partials(const float *partial, int64_t blocks, int64_t stride, int64_t n, float *out) {
+// How many sums are added one after another; sums of more are made of sums of FAN (as in reduce_rows.py).
+constexpr int64_t FAN = 16;
+
+// out[i] = the sum over blocks of partial[block * stride + i], i < n: FAN neighbours ascending, then FAN of these sums,
+// and so on. Overwrites `partial`.
+inline void add_partials(float *partial, int64_t blocks, int64_t stride, int64_t n, float *out) {
+    for (int64_t step = 1; step < blocks; step *= FAN)
+        for (int64_t first = 0; first < blocks; first += FAN * step) {
+            const int64_t end = blocks - first < FAN * step ? blocks : first + FAN * step;
+            float *sum = partial + first * stride;
+            for (int64_t b = first + step; b < end; b += step)
+                for (int64_t i = 0; i < n; i++) sum[i] += partial[b * stride + i];
+        }
     for (int64_t i = 0; i < n; i++) out[i] = blocks ? partial[i] : 0.0f;
-    for (int64_t b = 1; b < blocks; b++)
-        for (int64_t i = 0; i < n; i++) out[i] += partial[b * stride + i];
 }
 
 void bind_attention(nanobind::module_ &m);
@@ -19,6 +28,7 @@ void bind_conv2d(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
+void bind_gemm(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);

@@ -33,6 +33,7 @@ NB_MODULE(_native, m) {
     resilin::bind_cross_entropy(m);
     resilin::bind_embedding(m);
     resilin::bind_gelu(m);
+    resilin::bind_gemm(m);
     resilin::bind_layer_norm(m);
     resilin::bind_memory(m);
     resilin::bind_optimizers(m);

@@ -1,0 +1,99 @@
+"""Matrix products: numpy's values, for every layout, and the same bits for any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from resilin.core import threads
+from resilin.core.kernels import gemm
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards() -> Iterator[None]:
+    before = threads.get_num_threads()
+    yield
+    threads.set_num_threads(before)
+
+
+def drawn(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+LAYOUTS = {
+    "contiguous": lambda lead, m, n, dtype: drawn(*lead, m, n, dtype=dtype),
+    "transposed": lambda lead, m, n, dtype: drawn(*lead, n, m, dtype=dtype).swapaxes(-1, -2),
+    "part of wider rows": lambda lead, m, n, dtype: drawn(*lead, m, 2 * n, dtype=dtype)[..., :n],
+    "every other column": lambda lead, m, n, dtype: drawn(*lead, m, 2 * n, dtype=dtype)[..., ::2],
+    "reversed rows": lambda lead, m, n, dtype: drawn(*lead, m, n, dtype=dtype)[..., ::-1, :],
+    "heads between rows": lambda lead, m, n, dtype: np.moveaxis(drawn(m, *lead, n, dtype=dtype), 0, -2),
+    "broadcast": lambda lead, m, n, dtype: np.broadcast_to(drawn(n, dtype=dtype), (*lead, m, n)),
+}
+
+
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2)])
+def test_every_layout_gives_numpys_product(left: str, right: str, lead: tuple[int, ...]) -> None:
+    for M, K, N in ((3, 5, 4), (1, 7, 9), (8, 1, 2), (33, 17, 1)):
+        a, b = LAYOUTS[left](lead, M, K, "float64"), LAYOUTS[right](lead, K, N, "float64")
+        np.testing.assert_allclose(gemm.matmul(a, b), np.matmul(a, b), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 1, 4, 5), (2, 5, 6)), ((4, 5), (3, 5, 6)), ((2, 4, 5), (5, 6)), ((2, 4, 5), (5,))]
+)
+def test_leading_dimensions_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (drawn(*shape, dtype="float64") for shape in shapes)
+    np.testing.assert_allclose(gemm.matmul(a, b), np.matmul(a, b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0)), ((0, 2, 3), (3, 4))])
+def test_empty_products_are_zeros_or_empty(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (drawn(*shape) for shape in shapes)
+    assert np.array_equal(gemm.matmul(a, b), np.matmul(a, b))
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("int64", "int64"), ("complex64", "complex64")])
+def test_other_dtypes_are_numpys(dtypes: tuple[str, str]) -> None:
+    a, b = drawn(3, 4).astype(dtypes[0]), drawn(4, 5).astype(dtypes[1])
+    y = gemm.matmul(a, b)
+    assert y.dtype == np.result_type(a, b)
+    assert np.array_equal(y, np.matmul(a, b))
+
+
+def test_the_product_is_written_where_out_says_and_nowhere_else() -> None:
+    whole = np.full((6, 10), 7, np.float32)
+    a, b = drawn(4, 3), drawn(3, 5)
+    assert gemm.matmul(a, b, whole[1:5, 2:7]) is not None
+    np.testing.assert_allclose(whole[1:5, 2:7], np.matmul(a, b), rtol=1e-5)
+    whole[1:5, 2:7] = 7
+    assert (whole == 7).all()
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="mismatch"):
+        gemm.matmul(drawn(2, 3), drawn(4, 5))
+
+
+def test_an_output_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mismatch|broadcast"):
+        gemm.matmul(drawn(2, 3), drawn(3, 5), np.empty((2, 4), np.float32))
+
+
+@pytest.mark.skipif(not gemm.CUTS, reason="without native code numpy calls its BLAS")
+@pytest.mark.parametrize(
+    ("M", "K", "N"), [(1024, 784, 1000), (128, 784, 1023), (2000, 300, 77), (64, 3000, 64), (515, 9, 2)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_bits_do_not_depend_on_the_number_of_threads(M: int, K: int, N: int, dtype: str) -> None:
+    a, b = drawn(M, K, dtype=dtype), drawn(N, K, dtype=dtype).T
+    products = []
+    for count in (1, 2, 3, 5):
+        threads.set_num_threads(count)
+        products.append(gemm.matmul(a, b))
+    assert all(np.array_equal(products[0], other) for other in products[1:])
