@@ -1,6 +1,10 @@
 """The key-value stores behind `init_process_group`, and the ways to initialise."""
 
+import signal
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -90,6 +94,70 @@ def test_the_last_user_removes_the_file(tmp_path):
     assert path.exists()
     two.close()
     assert not path.exists()
+
+
+USES_AND_DIES = """
+import os, signal, sys
+from resilin.dist import FileStore
+store = FileStore(sys.argv[1])
+store.set("secret", "of a dead job")
+print("set", flush=True)
+if "wait" in sys.argv:
+    sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.multiproc
+def test_a_file_whose_users_were_killed_is_dropped_by_the_next_user_and_removed_by_the_last(tmp_path):
+    path = tmp_path / "store"
+    done = subprocess.run([sys.executable, "-c", USES_AND_DIES, str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "set\n"), done.stderr
+    assert path.exists()
+    with dist.FileStore(path) as one, dist.FileStore(path) as two:
+        assert two.list_keys() == []
+        one.set("a", "kept while somebody is there")
+        assert two.get("a")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.multiproc
+def test_a_user_that_is_killed_does_not_keep_the_file_from_being_removed(tmp_path):
+    path = tmp_path / "store"
+    with dist.FileStore(path) as store:
+        command = [sys.executable, "-c", USES_AND_DIES, str(path), "wait"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout.readline() == "set\n"
+            assert store.get("secret") == b"of a dead job"
+            other.communicate("go\n", timeout=30)
+        assert store.list_keys() == ["secret"], "what a dead user wrote stays while others live"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_removed_while_another_opens_it_loses_no_write(tmp_path):
+    path = tmp_path / "store"
+
+    def come_and_go(own, other):
+        for turn in range(150):
+            with dist.FileStore(path, timeout=10.0) as store:
+                store.set(f"{own}{turn}", "here")
+                store.wait([f"{other}{turn}"])
+                store.set(f"{own}{turn} seen", "")
+                store.wait([f"{other}{turn} seen"])
+
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(come_and_go, "a", "b"), pool.submit(come_and_go, "b", "a")]:
+            one.result()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_file_store_says_so_and_leaves_nothing_behind(tmp_path):
+    store = dist.FileStore(tmp_path / "store")
+    store.close()
+    store.close()
+    with pytest.raises(DistStoreError, match="is closed"):
+        store.set("a", "b")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_foreign_file_is_refused(tmp_path):

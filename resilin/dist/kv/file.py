@@ -2,6 +2,10 @@
 
 Meant for a handful of keys at start. Other POSIX systems have no common way to be told of a change, so waiting looks
 at the file again every few milliseconds.
+
+Beside it stands `FILE.users`, of which every open store holds a shared lock. Locks end with their process, so whoever
+gets it exclusively is alone: when it opens, what it finds is a dead job's and is dropped; when it closes, it removes
+both files. This lock is only taken and given back under the lock of the table.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
@@ -19,11 +24,15 @@ from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
 from resilin.errors import DistStoreError
 
 _LOOK_AGAIN_S = 0.005
-_USERS = "users"  # of the reserved table: stores that have the file open; the last to close removes it
+_USERS_SUFFIX = ".users"
 
 
 class FileStore(Store):
-    """A store in the file `file_name` (made when missing, removed when the last of its users closes)."""
+    """A store in the file `file_name` (made when missing, removed when the last of its living users closes).
+
+    What a job left there whose users were all killed is dropped by the next one to open it. DistStoreError: the file
+    cannot be opened, is another user's, or is no store.
+    """
 
     def __init__(
         self, file_name: str | os.PathLike[str], world_size: int = -1, timeout: timedelta | float = DEFAULT_TIMEOUT_S
@@ -31,31 +40,36 @@ class FileStore(Store):
         super().__init__(timeout)
         self.path = os.fspath(file_name)
         self._world_size = world_size
+        self._closing = threading.Lock()
         self._closed = False
-        with self._table() as (_, meta):
-            meta[_USERS] = meta.get(_USERS, 0) + 1
+        self._pid = os.getpid()
+        with self._table() as values:
+            self._users = _open_own(self.path + _USERS_SUFFIX)
+            if _alone(self._users):
+                values.clear()
+            fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def set(self, key: str, value: Value) -> None:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             values[key] = encode(value)
 
     def get(self, key: str) -> bytes:
         """See Store."""
         self.wait([key])
-        with self._table() as (values, _):
+        with self._table() as values:
             return values[key]
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             total = int(values.get(key, b"0")) + amount
             values[key] = str(total).encode()
             return total
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             present = values.get(key)
             if (present is None and not encode(expected)) or present == encode(expected):
                 present = values[key] = encode(desired)
@@ -63,7 +77,7 @@ class FileStore(Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             return all(key in values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
@@ -72,12 +86,12 @@ class FileStore(Store):
 
     def append(self, key: str, value: Value) -> None:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             values[key] = values.get(key, b"") + encode(value)
 
     def delete_key(self, key: str) -> bool:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             return values.pop(key, None) is not None
 
     def num_keys(self) -> int:
@@ -86,19 +100,27 @@ class FileStore(Store):
 
     def list_keys(self) -> list[str]:
         """See Store."""
-        with self._table() as (values, _):
+        with self._table() as values:
             return sorted(values)
 
     def close(self) -> None:
         """Leave the store; the last user removes the file."""
-        if self._closed:
-            return
-        self._closed = True
-        with self._table() as (_, meta):
-            meta[_USERS] = meta.get(_USERS, 1) - 1
-            if meta[_USERS] <= 0:
+        with self._closing:
+            if self._closed:
+                return
+            if os.getpid() == self._pid:  # else a forked child: the lock and the file are its parent's
+                with self._table():
+                    self._closed = True
+                    self._leave()
+            self._closed = True
+            os.close(self._users)
+
+    def _leave(self) -> None:
+        fcntl.flock(self._users, fcntl.LOCK_UN)  # closing is not enough where a forked child has a copy
+        if _alone(self._users):
+            for path in (self.path + _USERS_SUFFIX, self.path):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.path)
+                    os.unlink(path)
 
     def _until(self, there: Callable[[], bool], keys: Sequence[str], timeout: timedelta | float | None) -> None:
         deadline = self._deadline(timeout)
@@ -109,36 +131,74 @@ class FileStore(Store):
             SYSTEM.sleep(_LOOK_AGAIN_S)
 
     @contextlib.contextmanager
-    def _table(self) -> Iterator[tuple[dict[str, bytes], dict[str, int]]]:
+    def _table(self) -> Iterator[dict[str, bytes]]:
         """The whole content under the lock; written back when changed."""
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise DistStoreError(f"file store {self.path}: {error.strerror}") from error
-        with open(fd, "r+b", buffering=0) as file:
-            _require_own(fd, self.path)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        if self._closed:
+            raise DistStoreError(f"file store {self.path} is closed")
+        with open(_open_locked(self.path), "r+b", buffering=0) as file, _unlocked_after(file.fileno()):
             raw = file.read()
             try:
-                content = json.loads(raw) if raw else {"meta": {}, "values": {}}
-                values = {key: base64.b85decode(text) for key, text in content["values"].items()}
-                meta: dict[str, int] = dict(content["meta"])
-            except (ValueError, KeyError, TypeError, AttributeError):
+                content = json.loads(raw) if raw else {}
+                values = {key: base64.b85decode(text) for key, text in content.items()}
+            except (ValueError, TypeError, AttributeError):
                 raise DistStoreError(f"{self.path} exists and is not a resilin file store: remove it") from None
-            yield values, meta
-            text = {key: base64.b85encode(value).decode() for key, value in values.items()}
-            new = json.dumps({"meta": meta, "values": text}).encode()
+            yield values
+            new = json.dumps({key: base64.b85encode(value).decode() for key, value in values.items()}).encode()
             if new != raw:
                 file.seek(0)
                 file.truncate()
                 file.write(new)
 
 
-def _require_own(fd: int, path: str) -> None:
-    """The file may hold the job's secret: DistStoreError when another user owns it or can open it."""
+def _open_locked(path: str) -> int:
+    """A descriptor of the file that `path` names, under the exclusive lock."""
+    while True:
+        fd = _open_own(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_named(fd, path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # its last user removed it between the opening and the lock
+
+
+@contextlib.contextmanager
+def _unlocked_after(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where another thread has just forked
+
+
+def _is_named(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _open_own(path: str) -> int:
+    """Open or make a file that may hold the job's secret: DistStoreError when other users own it or can open it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DistStoreError(f"file store {path}: {error.strerror}") from error
     info = os.fstat(fd)
-    if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o077:
-        raise DistStoreError(
-            f"file store {path}: user {info.st_uid} owns it with mode {info.st_mode & 0o777:o}, expected user "
-            f"{os.geteuid()} and mode 600: remove it, or choose a path in a directory of your own"
-        )
+    if info.st_uid in (0, os.geteuid()) and not info.st_mode & 0o077:
+        return fd
+    os.close(fd)
+    raise DistStoreError(
+        f"file store {path}: user {info.st_uid} owns it with mode {info.st_mode & 0o777:o}, expected user "
+        f"{os.geteuid()} and mode 600: remove it, or choose a path in a directory of your own"
+    )
+
+
+def _alone(fd: int) -> bool:
+    """Whether nobody else holds the lock of `fd`; it is exclusive then."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
