@@ -2,7 +2,7 @@
 
 `cases()` lists them for pytest's parametrize; `check_*` run one. The forward is compared with the declared reference,
 the gradient and the gradient's gradient with finite differences along random directions in float64 (complex128 where
-the op claims it), every fused kernel with its declared form.
+the op claims it), every fused kernel with its declared form, 16-bit floats with float32.
 """
 
 from __future__ import annotations
@@ -122,3 +122,34 @@ def _run(op: Op, number: int) -> list[Any]:
     random = np.random.default_rng(number)
     out.backward(wrap(random.standard_normal(out._array.shape).astype(out._array.dtype)))
     return [out._array, *(t.grad._array for t in tensors if t.grad is not None)]
+
+
+def check_half(name: str, number: int, half: Any) -> None:
+    """On inputs of a 16-bit float dtype the op gives what it gives in float32, in the narrow dtype; so do its rules."""
+    op = OPS[name]
+    narrow, wide = (_run_on_rounded(op, number, half, dtype) for dtype in (half, np.dtype(np.float32)))
+    for found, expected in zip(narrow, wide, strict=True):
+        target = half if expected.dtype == np.float32 else expected.dtype
+        if found.dtype != target:
+            raise AssertionError(f"{op} sample {number}: {half} gives {found.dtype}, expected {target}")
+        if expected.dtype == np.float32:
+            found = found.astype(np.float32)
+        # rules and some kernels round in between, more than once
+        np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.1, err_msg=f"{op} sample {number}")
+
+
+def _run_on_rounded(op: Op, number: int, half: Any, dtype: Any) -> list[Any]:
+    """Outputs and gradients in `dtype` for a sample whose numbers the narrow dtype `half` can hold."""
+    tensors, call = _split(op, samples(op, np.float32)[number])
+    graded = op.differentiable and op.order > 0
+    given = [wrap(t._array.astype(half).astype(dtype)) if t.is_floating_point() else t for t in tensors]
+    for tensor in given:
+        tensor.requires_grad_(graded and tensor.is_floating_point())
+    found = call(*given)
+    outs = list(found) if isinstance(found, tuple) else [found]
+    random = np.random.default_rng(number)
+    for out in outs:
+        if out.requires_grad and out.is_floating_point():
+            g = random.uniform(-1, 1, out._array.shape).astype(half)
+            out.backward(wrap(g.astype(out._array.dtype)), retain_graph=True)
+    return [t._array for t in (*outs, *(t.grad for t in given if t.grad is not None))]

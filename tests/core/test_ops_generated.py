@@ -2,8 +2,11 @@
 
 import pytest
 
-import resilin  # noqa: F401
-from resilin.core import methods  # noqa: F401 - declares all ops
+import resilin.fft
+import resilin.linalg
+import resilin.special  # noqa: F401 - declare their ops, as the next does
+from resilin.core import dtype as dtypes
+from resilin.core import methods  # noqa: F401
 from resilin.core.ops.registry import OPS
 from resilin.testing import check_ops
 
@@ -33,6 +36,15 @@ def test_the_complex_derivative_agrees_with_finite_differences(name, number):
 )
 def test_the_fused_kernel_agrees_with_the_declared_form(name, number):
     check_ops.check_override(name, number)
+
+
+@pytest.mark.parametrize("half", [dtypes.bfloat16.np, dtypes.float16.np], ids=str)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [case for case in check_ops.cases() if case[0] != "astype"],  # whose result has the dtype asked for
+)
+def test_sixteen_bit_floats_stay_what_they_are(name, number, half):
+    check_ops.check_half(name, number, half)
 
 
 def test_every_differentiable_op_declares_samples():

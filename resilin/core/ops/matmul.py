@@ -27,8 +27,7 @@ def _shapes(r: Any) -> list[tuple[Any, ...]]:
 @op(complex=True, samples=_shapes)
 def matmul(xp, a, b):
     """The matrix product; leading dimensions broadcast, one-dimensional arguments are vectors."""
-    y = xp.matmul(a, b)
-    return y if y.dtype == a.dtype else y.astype(a.dtype)  # bfloat16 is multiplied in float32
+    return xp.matmul(a, b)
 
 
 @matmul.vjp(0)
@@ -58,9 +57,6 @@ def _(xp, g, _y, a, _b):
 )
 def linear(xp, x, w, b=None):
     """x @ w.T + b for `w` of shape (out, in)."""
-    if x.dtype.kind == "V":  # bfloat16 is multiplied in float32
-        y = xp.matmul(x, w.T)
-        return (y if b is None else y + b).astype(x.dtype)
     if x.ndim > 2:  # one product over all rows: BLAS runs one large product faster than many small ones
         y = xp.matmul(x.reshape(-1, x.shape[-1]), w.T)
         if b is not None:

@@ -73,9 +73,11 @@ class Op:
         self.floats: bool = facts.pop("floats", False)
         self.elementwise: bool = facts.pop("elementwise", False)
         self.order: int = facts.pop("order", 2)
+        self.moves: bool = facts.pop("moves", self.view)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
-        self.generic = Impl(_quietly(forward) if self.quiet else forward, None)
+        quiet = _quietly(forward) if self.quiet else forward
+        self.generic = Impl(quiet if self.moves else _rounded_once(quiet, self.n), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -165,9 +167,9 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
     tensors), `elementwise` (scalars and promotion are
     handled), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
-    off; the default except for views), `view`, `outputs` (0: as many as it
-    gives), `differentiable`, `complex`, `deterministic`, `dtypes`, `order` of derivatives that tests
-    check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
+    off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
+    converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
+    `deterministic`, `dtypes`, `order` of derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
     """
 
     def declare(fn: Rule) -> Op:
@@ -190,6 +192,7 @@ def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool
     OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet)
 
 
+_BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _REQUIRED: Any = object()  # stands for the default of an argument that has none
 
 
@@ -235,6 +238,33 @@ def _quietly(forward: Rule) -> Rule:
             return forward(*args)
 
     return quiet
+
+
+def _rounded_once(forward: Rule, n: int) -> Rule:
+    """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
+
+    numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
+    """
+
+    def forward_or_wider(xp: Any, *args: Any) -> Any:
+        inputs = args[0] if n < 0 else args[:n]
+        for x in inputs:
+            if getattr(x, "dtype", None) is _BFLOAT16:
+                break
+        else:
+            return forward(xp, *args)
+        given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
+        wide = [x.astype(np.float32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
+        value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
+        if any(x.dtype is not _BFLOAT16 for x in given):
+            return value
+        return tuple(map(_narrowed, value)) if isinstance(value, tuple) else _narrowed(value)
+
+    return forward_or_wider
+
+
+def _narrowed(value: Any) -> Any:
+    return value.astype(_BFLOAT16) if value.dtype == np.float32 else value
 
 
 def _make_call(op: Op) -> Callable[..., Any]:

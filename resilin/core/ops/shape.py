@@ -85,7 +85,7 @@ def _(xp, g, _y, _x, offset=0, axis1=0, axis2=1):
     return xp.permute_dims(moved, tuple(order.index(i) for i in range(_x.ndim)))
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), -1, 0)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), -1, 0)])
 def moveaxis(xp, x, source=0, destination=0):
     """Dimension `source` moved to `destination`."""
     return xp.moveaxis(x, source, destination)
@@ -96,7 +96,7 @@ def _(xp, g, _y, _x, source=0, destination=0):
     return xp.moveaxis(g, destination, source)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
 def flip(xp, x, axis=0):
     """The order along `axis` reversed (a copy)."""
     return xp.ascontiguousarray(xp.flip(x, axis))
@@ -107,7 +107,7 @@ def _(xp, g, _y, _x, axis=0):
     return xp.flip(g, axis)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), 1, None), (r(3, 4), (1, -2), (0, 1))])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 1, None), (r(3, 4), (1, -2), (0, 1))])
 def roll(xp, x, shift=0, axis=None):
     """Elements moved by `shift` along `axis`; those that leave come back at the start."""
     return xp.roll(x, shift, axis)
@@ -119,7 +119,7 @@ def _(xp, g, _y, _x, shift=0, axis=None):
     return xp.roll(g, back, axis)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))])
 def tile(xp, x, reps=()):
     """`x` repeated `reps` times along the dimensions (as many as `x` has, or more in front)."""
     return xp.tile(x, reps)
@@ -132,7 +132,7 @@ def _(xp, g, _y, _x, reps=()):
     return xp.sum(g.reshape(split), axis=tuple(range(0, len(split), 2))).reshape(_x.shape)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)])
 def pad_constant(xp, x, widths=(), value=0.0):
     """`widths[i]` = (before, after) elements of `value` around dimension i; negative widths cut."""
     cut = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True))
@@ -148,7 +148,7 @@ def _(xp, g, _y, _x, widths=(), value=0.0):
     return xp.pad_constant(g, tuple((-a, -b) for a, b in widths))
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), -1)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), -1)])
 def tril(xp, x, diagonal=0):
     """The part on and below a diagonal; zeros above."""
     return xp.tril(x, diagonal)
@@ -159,7 +159,7 @@ def _(xp, g, _y, _x, diagonal=0):
     return xp.tril(g, diagonal)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), 1)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), 1)])
 def triu(xp, x, diagonal=0):
     """The part on and above a diagonal; zeros below."""
     return xp.triu(x, diagonal)
@@ -170,13 +170,13 @@ def _(xp, g, _y, _x, diagonal=0):
     return xp.triu(g, diagonal)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4),)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4),)])
 def copy(xp, x):
     """The same elements in new memory, in C order."""
     return xp.array(x, copy=True, order="C")
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4),)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4),)])
 def ascontiguous(xp, x):
     """The same elements in C order."""
     return xp.ascontiguousarray(x)
@@ -188,7 +188,7 @@ def _(xp, g, _y, _x):
     return g
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")], order=0)
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")], order=0)
 def astype(xp, x, dtype=None):
     """Converted to `dtype`; a copy unless it has that dtype."""
     return x if x.dtype == dtype else x.astype(dtype)
@@ -199,7 +199,12 @@ def _(xp, g, _y, _x, dtype=None):
     return g  # the engine converts back
 
 
-@op(tensors=-1, complex=True, samples=lambda r: [([r(2, 3), r(4, 3)], 0, (2, 4)), ([r(2, 3), r(2, 1)], 1, (3, 1))])
+@op(
+    tensors=-1,
+    complex=True,
+    moves=True,
+    samples=lambda r: [([r(2, 3), r(4, 3)], 0, (2, 4)), ([r(2, 3), r(2, 1)], 1, (3, 1))],
+)
 def concat(xp, arrays, axis=0, sizes=()):
     """Arrays joined along an existing dimension; `sizes` are their lengths there."""
     return xp.concatenate(arrays, axis)
@@ -216,7 +221,7 @@ def _(xp, needs, g, _x, axis=0, sizes=()):
     return parts
 
 
-@op(tensors=-1, complex=True, samples=lambda r: [([r(2, 3), r(2, 3)], 0), ([r(2), r(2), r(2)], 1)])
+@op(tensors=-1, complex=True, moves=True, samples=lambda r: [([r(2, 3), r(2, 3)], 0), ([r(2), r(2), r(2)], 1)])
 def stack(xp, arrays, axis=0):
     """Arrays of one shape joined along a new dimension."""
     return xp.stack(arrays, axis)
@@ -228,7 +233,7 @@ def _(xp, needs, g, _x, axis=0):
     return [g[(*index, i)] if need else None for i, need in enumerate(needs)]
 
 
-@op(outputs=0, complex=True, samples=lambda r: [(r(5, 3), 0, (2, 3)), (r(2, 6), 1, (1, 2, 3))])
+@op(outputs=0, complex=True, moves=True, samples=lambda r: [(r(5, 3), 0, (2, 3)), (r(2, 6), 1, (1, 2, 3))])
 def split_parts(xp, x, axis=0, sizes=()):
     """Views of consecutive parts of the given sizes along `axis`."""
     parts = []
