@@ -81,7 +81,6 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sampler = elastic.ElasticSampler(len(digits.load(train=True)[0]), args.batch_size, shards=SHARDS)

@@ -106,7 +106,6 @@ def main() -> None:
     windows = torch.from_numpy(tokens[: len(tokens) // length * length].reshape(-1, length)[: args.windows].copy())
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     model = GPT(len(characters), args.context, args.width, args.layers, args.heads)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     sampler = elastic.ElasticSampler(len(windows), args.batch_size, shards=SHARDS)

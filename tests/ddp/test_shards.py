@@ -100,6 +100,31 @@ def test_the_bits_are_the_same_for_1_2_and_3_ranks(shards: int, batch: int, cap_
     assert len(results) == 1
 
 
+def test_a_worker_with_two_threads_and_two_workers_with_one_compute_the_same_bits() -> None:
+    x = Tensor._wrap(np.random.default_rng(0).standard_normal((300, 784)).astype(np.float32))
+    y = Tensor._wrap(np.arange(300) % 10)
+
+    def step(rank: int, world: int) -> str:
+        resilin.manual_seed(5)
+        wide = nn.Sequential(nn.Linear(784, 1000), nn.GELU(), nn.Linear(1000, 10))
+        model = DDP(wide, shards=3)
+        (plan,) = ElasticSampler(300, 300, 3).steps(rank, world)
+        for shard in plan.shards:
+            with model.shard(shard):
+                F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+        return hashlib.sha256(b"".join(param.grad.numpy().tobytes() for param in wide.parameters())).hexdigest()
+
+    before = resilin.get_num_threads()
+    try:
+        results = set()
+        for world, threads in ((1, 2), (1, 1), (2, 1)):
+            resilin.set_num_threads(threads)
+            results.update(run_ranks(world, step, world).results())
+    finally:
+        resilin.set_num_threads(before)
+    assert len(results) == 1
+
+
 def test_without_batch_dependent_parts_the_gradient_is_that_of_the_whole_batch() -> None:
     models = [nn.Linear(4, 3) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
