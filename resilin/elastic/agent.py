@@ -19,7 +19,7 @@ from resilin.elastic import control, ending, environment, failure, membership, w
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.membership import Situation, View
-from resilin.elastic.records import Closed, Generation, Node
+from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Spare
@@ -182,6 +182,8 @@ class Agent:
         elif situation.action == "fail":
             first = worlds.first_failure(view)
             self._rendezvous.close_job(Closed(outcome="failed", reason=situation.reason, failure=first))
+        elif situation.action == "interrupt":
+            self._rendezvous.close_job(Closed(outcome="failed", reason=situation.reason, code=INTERRUPTED))
         elif situation.action == "succeed":
             self._rendezvous.close_job(Closed(outcome="succeeded", reason=situation.reason))
 
@@ -396,7 +398,11 @@ class Agent:
         self._end(Outcome(code=6, reason="the spawner process was killed; its workers died with it"))
 
     def _end(self, outcome: Outcome) -> None:
-        if self._leaving is not None and outcome.code == 0 and any(slot.state != "done" for slot in self._slots):
+        if (
+            self._leaving is not None
+            and outcome.code in (0, INTERRUPTED)
+            and any(slot.state != "done" for slot in self._slots)
+        ):
             name = failure.signal_name(self._leaving)
             outcome = Outcome(code=128 + self._leaving, reason=f"ended by {name}")
         if not self._outcome.done():

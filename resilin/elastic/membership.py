@@ -6,19 +6,19 @@ on its own view to know whether its workers must stop; only the leader's `decide
     waiting ──enough nodes──> forming ──> steady ──a plain worker failed, a node came or went──> stopping ──> forming
                                             │ ^
                                             └─┴── reshaping: all survivors recover in place
-                                            └──> succeeded | failed
+                                            └──> succeeded | failed | interrupted
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
 
-Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "succeed", "closed"]
+Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "interrupt", "succeed", "closed"]
 Fate = Literal["unstarted", "running", "ready", "done", "absent", "failed", "left", "stopped", "lost"]
 
 
@@ -95,6 +95,9 @@ def assess(view: View, config: Config, now: float) -> Situation:
     fates = {member: fate(view, member) for member in current.members}
     staying = [f for member, f in fates.items() if not _leaving(view, member)]
     if all(f == "done" for f in fates.values()) or (staying and all(f in ("done", "left") for f in staying)):
+        asked = [slot for m in fates if fates[m] == "left" and (slot := _slot(view, m)).asked]
+        if asked and "done" not in fates.values():
+            return Situation(action="interrupt", reason=_interrupted(asked))
         return Situation(action="succeed", reason="all workers are done")
     if recovers_in_place(view):
         return _assess_in_place(view, current, config, fates)
@@ -380,6 +383,13 @@ def _leaving(view: View, member: GenerationMember) -> bool:
 
 def _too_many(failed: Iterable[GenerationMember], current: Generation, config: Config) -> str:
     return f"{_ranks(failed)} failed and {current.restarts_used} of {config.max_restarts} restarts are used"
+
+
+def _interrupted(asked: Sequence[Slot]) -> str:
+    last = max(slot.committed for slot in asked)
+    where = f"the last committed step is {last}" if last else "no step was committed"
+    why = ", ".join(sorted({slot.asked for slot in asked}))
+    return f"interrupted: all workers left ({why}) before training had finished; {where}"
 
 
 def _ranks(members: Iterable[GenerationMember]) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from resilin.errors import RendezvousError
 
+INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave before training had finished
+
 SlotState = Literal["idle", "running", "ready", "done", "failed", "left"]
 
 
@@ -36,6 +38,10 @@ class Slot:
     """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
     over: int = 0
     """The last generation that its worker was told is over: it waits for a later one."""
+    asked: str = ""
+    """Why it left, when it was asked to ("SIGTERM"); empty when its program ended by itself."""
+    committed: int = 0
+    """The last step that it had committed when it left; 0: none."""
     missed: tuple[int, ...] = ()
     """Ranks that this worker waited for in vain, as long as its group allows."""
     missed_in: int = 0

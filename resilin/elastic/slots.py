@@ -70,6 +70,7 @@ class LocalSlot:
         self.done_in = 0  # number of the generation it said it is done in
         self.limit = 0  # the size of the largest world its program has work for; 0: any
         self.standing_by = False  # it was told that there is no place for it now
+        self.committed = 0  # the last step it committed; 0: none
         self.leaves = ""  # why it ends before the others, when it was asked to
         self.missed: tuple[int, ...] = ()  # ranks it waited for in vain
         self.missed_in = 0  # number of the generation these are of
@@ -100,6 +101,8 @@ class LocalSlot:
             limit=self.limit,
             done_in=self.done_in,
             over=self.aborted,
+            asked=self.leaves if self.state == "left" else "",
+            committed=self.committed if self.state == "left" else 0,
             missed=self.missed,
             missed_in=self.missed_in,
             missed_at=self.missed_at,
@@ -171,6 +174,7 @@ class LocalSlot:
             self.step, self.at = message.step, message.at
         elif isinstance(message, control.Committed):
             self.step, self.at = message.step + 1, ""
+            self.committed = message.step
         elif isinstance(message, control.Left):
             self.leaves = message.reason
         elif isinstance(message, control.Failed):

@@ -28,6 +28,7 @@ exit codes:
   4      the rendezvous failed: too few nodes came in time, or the job has ended
   5      refused for security: a wrong secret, or none although something would listen beyond loopback
   6      internal error
+  7      interrupted: all workers were asked to leave (SIGTERM) before training had finished
   128+N  ended by signal N
 """
 

@@ -4,6 +4,7 @@
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
     hello PLACE...                   die PLACE own|external               replace PLACE
     done PLACE...                    exit PLACE         stop NODE...    over PLACE... (told so)
+    asked STEP PLACE... (to leave, and left after it)
     missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
 
 A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
@@ -119,6 +120,10 @@ class Script:
     def _exit(self, *places: str) -> None:
         for node, slot in self._places(places):
             self._set(node, replace(slot, state="left"))
+
+    def _asked(self, step: str, *places: str) -> None:
+        for node, slot in self._places(places):
+            self._set(node, replace(slot, state="left", asked="SIGTERM", committed=int(step)))
 
     def _replace(self, *places: str) -> None:
         for node, slot in self._places(places):

@@ -72,6 +72,34 @@ def test_sigterm_lets_workers_finish_their_step(launch, steps):
     assert not list(steps.glob(f"1-{done}b-*")), "no rank went further than the last committed step"
 
 
+LEAVES = """
+import os, signal
+import numpy as np
+import resilin as rs
+from resilin import elastic
+
+@elastic.run
+def train(state):
+    while state.step < 100_000:
+        if state.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        state.commit()
+
+train(elastic.State(total=rs.tensor([0.0])))
+print("past train")
+"""
+
+
+def test_a_job_whose_workers_were_all_asked_to_leave_is_interrupted_not_successful(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, script(LEAVES))
+    assert run.wait() == 7
+    assert run.err.splitlines()[-1] == (
+        "elastic-run: interrupted: all workers left (SIGTERM) before training had finished; "
+        "the last committed step is 6"
+    )
+    assert "past train" not in run.out
+
+
 def test_replacements_use_the_restarts_one_by_one(launch, steps):
     for step, who, generation in ((10, 0, 1), (15, 1, 3), (20, 0, 5)):  # 3 and 5: the one before is replaced
         (steps / f"die-{step}").write_text(f"{who} SIGKILL {generation}")
