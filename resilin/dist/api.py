@@ -8,7 +8,8 @@ the group. Common to all:
     Raises:  PeerLost, CollectiveTimeout, GroupAborted, what `abort(error)` gave (from Work.wait() when async_op).
     Returns: None once done, or a Work with `async_op`; None at once in a process outside `group`.
 
-Memory that is not contiguous is staged through a contiguous copy.
+Memory that is not contiguous is staged through a contiguous copy. Outputs may lie in inputs; where peers would read
+what is overwritten, the inputs are copied first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from resilin.dist import reduce_op
-from resilin.dist.arguments import Output, contiguous, cut, root_of, rows_of, same_layout, shaped
+from resilin.dist.arguments import Output, contiguous, cut, one_dtype, root_of, rows_of, same_layout, shaped
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import ReduceOp
@@ -239,7 +240,10 @@ def scatter(
 def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """`output_tensor_list[r] = input_tensor_list[this rank] of rank r`; sizes may differ from pair to pair."""
+    """`output_tensor_list[r] = input_tensor_list[this rank] of rank r`; sizes may differ from pair to pair.
+
+    All tensors have one dtype, on every rank.
+    """
     pg = resolve(group)
     if pg is None:
         return None
@@ -249,6 +253,7 @@ def all_to_all(
         raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(targets)}")
     backend, flats = pg.backend, [t.flat.reshape(-1) for t in targets]
     flat_inputs = [array.reshape(-1) for array in inputs]
+    one_dtype([*flat_inputs, *flats], "all_to_all")
     return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, flat_inputs, flats), targets, async_op)
 
 
@@ -260,13 +265,17 @@ def all_to_all_single(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """As all_to_all, on tensors cut along the first dimension: evenly, or by the given sizes (in rows)."""
+    """As all_to_all, on tensors cut along the first dimension: evenly, or by the given sizes (in rows).
+
+    Rows of `input` have one shape, on every rank.
+    """
     pg = resolve(group)
     if pg is None:
         return None
     target, whole = Output(output), contiguous(input)
     inputs = cut(whole, input_split_sizes, pg.size(), "input")
     outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
+    one_dtype([whole, target.flat], "all_to_all_single")
     backend = pg.backend
     return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, outputs), [target], async_op)
 

@@ -75,6 +75,13 @@ def same_layout(arrays: Sequence[Array], like: Array, count: int, what: str) -> 
             )
 
 
+def one_dtype(arrays: Sequence[Array], what: str) -> None:
+    """UsageError unless all arrays have the dtype of the first."""
+    for array in arrays:
+        if array.dtype != arrays[0].dtype:
+            raise UsageError(f"{what}: expected tensors of one dtype, got {arrays[0].dtype} and {array.dtype}")
+
+
 def shaped(arrays: Sequence[Array], like: Array) -> list[Array]:
     """The arrays in the shape of `like`."""
     return [array.reshape(like.shape) for array in arrays]
@@ -90,8 +97,10 @@ def rows_of(flat: Array, like: Array, count: int, what: str) -> list[Array]:
 
 
 def cut(array: Array, sizes: Sequence[int] | None, count: int, what: str) -> list[Array]:
-    """`array` cut along its first dimension, evenly or by `sizes`, flat."""
-    rows = array.shape[0] if array.ndim else 0
+    """`array` cut along its first dimension, evenly or by `sizes`."""
+    if array.ndim == 0:
+        raise UsageError(f"{what} is a scalar, expected at least one dimension to cut along")
+    rows = array.shape[0]
     if not sizes:
         if rows % count:
             raise UsageError(f"{what} has {rows} rows, which do not divide over {count} ranks; give {what}_split_sizes")
@@ -99,4 +108,4 @@ def cut(array: Array, sizes: Sequence[int] | None, count: int, what: str) -> lis
     if len(sizes) != count or sum(sizes) != rows:
         raise UsageError(f"{what}_split_sizes {list(sizes)} must be {count} numbers that add up to {rows} rows")
     starts = [sum(sizes[:i]) for i in range(count + 1)]
-    return [array[starts[i] : starts[i + 1]].reshape(-1) for i in range(count)]
+    return [array[starts[i] : starts[i + 1]] for i in range(count)]

@@ -19,6 +19,7 @@ DESCRIPTOR_BYTES = _DESCRIPTOR.size
 HEADER = struct.Struct("<B3xiQ")
 NO_OP = 255
 NO_DTYPE = 255
+ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
 
 
 class Kind(IntEnum):
@@ -65,7 +66,8 @@ class Descriptor:
     def __str__(self) -> str:
         parts = [f"{self.kind.name.lower()} #{self.sequence}"]
         if self.dtype != NO_DTYPE:
-            parts.append(f"{DTYPES[self.dtype]}{list(self.shape)}")
+            extents = ", ".join("*" if extent == ANY_EXTENT else str(extent) for extent in self.shape)
+            parts.append(f"{DTYPES[self.dtype]}[{extents}]")
         if self.op != NO_OP:
             parts.append(ReduceOp(self.op).name)
         if self.root >= 0:

@@ -227,6 +227,55 @@ def all_to_all_exchanges_even_and_uneven_parts(rank: int, size: int) -> None:
 
 
 @case
+def tensors_may_overlap_as_outputs_and_inputs(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float32)
+    after = (rank + 1) % size
+    for count in (7, 70_001):
+
+        def own(r: int, n: int = count) -> Array:
+            return data(r, (size, n), dtype)
+
+        def mine_of(r: int, n: int = count) -> Array:
+            return np.stack([data(s, (size, n), dtype)[r] for s in range(size)])
+
+        whole = own(rank)
+        dist.all_to_all(list(whole), list(whole))
+        same(whole, mine_of(rank))
+        whole = own(rank)
+        dist.all_to_all_single(whole, whole)
+        same(whole, mine_of(rank))
+        for place in (rank, after):
+            whole = own(rank)
+            dist.reduce_scatter(whole[place], list(whole))
+            same(whole[place], expected(ReduceOp.SUM, list(mine_of(rank))))
+            whole = own(rank)
+            dist.all_gather(list(whole), whole[place])
+            same(whole, np.stack([own(r)[(r + place - rank) % size] for r in range(size)]))
+            whole = own(rank)
+            dist.gather(whole[place], list(whole) if rank == 0 else None, dst=0)
+            same(whole, np.stack([own(r)[(r + place - rank) % size] for r in range(size)]) if rank == 0 else own(rank))
+            whole = own(rank)
+            dist.scatter(whole[place], list(whole) if rank == 0 else None, src=0)
+            same(whole[place], own(0)[rank])
+        memory = np.append(own(rank), np.float32(0))
+        shifted = memory[1 : count + 1]
+        dist.reduce_scatter_tensor(shifted, memory[:-1])
+        same(shifted, expected(ReduceOp.SUM, list(mine_of(rank))))
+
+
+@case
+def a_sum_along_the_tree_may_overlap_its_parts(rank: int, size: int) -> None:
+    plan = tree.plan(size, size)
+    for count in (7, 70_001):
+        for shift in (0, 1):
+            memory = np.zeros(count + 1, np.float32)
+            part, out = memory[:count], memory[shift : count + shift]
+            part[...] = data(rank, count, part.dtype)
+            dist.tree_all_reduce(dict.fromkeys(plan.subtrees(rank), part), out, plan)
+            same(out, expected(ReduceOp.SUM, [data(r, count, part.dtype) for r in range(size)]))
+
+
+@case
 def all_to_all_names_split_sizes_that_do_not_fit(rank: int, size: int) -> None:
     if size < 2:
         return
@@ -352,6 +401,11 @@ def a_mismatch_raises_on_all_ranks_shows_both_sides_and_leaves_the_group_usable(
         refused(lambda o=ours: dist.all_reduce(o, ReduceOp.MAX if last else ReduceOp.SUM), "SUM", "MAX")  # type: ignore[misc]
         refused(lambda o=ours: dist.broadcast(o, 0) if last else dist.all_reduce(o), "broadcast", "all_reduce")  # type: ignore[misc]
         refused(lambda o=ours: dist.broadcast(o, 1 if last else 0), "root 0", "root 1")  # type: ignore[misc]
+        pair = np.zeros((size * count, 2), kind)
+        refused(lambda p=pair: dist.all_to_all_single(p, p), "float32[*, 2]", "float64[*, 2]")  # type: ignore[misc]
+        refused(lambda p=pair: dist.all_to_all([*p[:size]], [*p[:size]]), "float32[*]", "float64[*]")  # type: ignore[misc]
+        rows = np.zeros((size * count, 2) if last else size * count * 2, np.float32)
+        refused(lambda r=rows: dist.all_to_all_single(r, r), "float32[*]", "float32[*, 2]")  # type: ignore[misc]
         assert (ours == 1).all()
         dist.all_reduce(ours)
         assert (ours == size).all()

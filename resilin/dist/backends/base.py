@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.dist.message import Descriptor, Frame, Kind
+from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch
@@ -32,6 +32,11 @@ class Call:
         """When this call gives up."""
         return Deadline(max(0.0, self.started + self.timeout_s - SYSTEM.monotonic()))
 
+    def describe_parts(self, parts: Sequence[Array]) -> Descriptor:
+        """As describe, for parts cut along a first dimension that may differ from part to part and rank to rank."""
+        code = DTYPE_CODES[parts[0].dtype]
+        return Descriptor(self.sequence, self.kind, code, shape=(ANY_EXTENT, *parts[0].shape[1:]))
+
     def describe(self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1) -> Descriptor:
         """What this rank tells the others of the call."""
         if array is None:
@@ -53,6 +58,27 @@ def split_mismatch(wrong: Sequence[tuple[int, int, int]]) -> CollectiveMismatch:
     return CollectiveMismatch(f"ranks disagree on split sizes: {sides}")
 
 
+def clobbers(inputs: Sequence[Array], outputs: Sequence[Array], own: int, result: Array) -> bool:
+    """Whether writing `outputs` changes `inputs` that are still to be read; all are contiguous.
+
+    `inputs[own]` is read by this rank alone, before or while `result` is written: the two may be one memory.
+    """
+    in_place = _extent(inputs[own]) == _extent(result)
+    spans = [(*_extent(a), 0) for i, a in enumerate(inputs) if a.nbytes and not (in_place and i == own)]
+    spans += [(*_extent(a), 1) for a in outputs if a.nbytes]
+    ends = [0, 0]  # of the inputs and of the outputs so far, in the order of memory
+    for start, end, side in sorted(spans):
+        if start < ends[1 - side]:
+            return True
+        ends[side] = max(ends[side], end)
+    return False
+
+
+def _extent(array: Array) -> tuple[int, int]:
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes
+
+
 def join(slices: dict[Subtree, Array], plan: Plan) -> Array:
     """The root's value from the ranks' parts: left + right at every node of the plan, rounded to the dtype there."""
     values = dict(slices)
@@ -67,6 +93,7 @@ class Backend(Protocol):
     Every method first makes sure that all ranks called the same (CollectiveMismatch on all ranks otherwise; the group
     stays usable). Other errors end the group: `Aborted` when `abort` was called or a peer is gone, CollectiveTimeout at
     the call's deadline, PeerLost when this rank saw the loss first. Arrays may then hold partial results.
+    Outputs may overlap inputs, though not one another: results are those of separate memory.
     """
 
     name: str
@@ -99,7 +126,7 @@ class Backend(Protocol):
         """`output = inputs[this rank] of root`."""
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """`outputs[r] = inputs[this rank] of rank r`; sizes may differ from pair to pair."""
+        """`outputs[r] = inputs[this rank] of rank r`; first dimensions may differ from pair to pair."""
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """`output = sum of all ranks' parts along the plan's tree`."""

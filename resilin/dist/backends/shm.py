@@ -29,7 +29,7 @@ from resilin._base import host
 from resilin._base.clock import Deadline
 from resilin.core import memory
 from resilin.dist import loader, schedules
-from resilin.dist.backends.base import Aborted, Call, join, mismatch, split_mismatch
+from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, split_mismatch
 from resilin.dist.message import Descriptor, Frame, unpack
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
@@ -176,16 +176,15 @@ class ShmBackend:
             self._publish(place[0], memory.arena_fd(place[0]), memory.arena_size(place[0]))
         return place
 
-    def _staged(self, arrays: Sequence[Array], load: bool) -> list[Array]:
-        """Arrays of the same shapes in the staging arena, with the same content if `load`."""
+    def _staged(self, arrays: Sequence[Array]) -> list[Array]:
+        """Copies of the arrays in the staging arena."""
         self._stage.reserve(sum(_aligned(array.nbytes) for array in arrays))
         if self._stage.fd >= 0:
             self._publish(self._stage.id, self._stage.fd, self._stage.size)
         at, copies = 0, []
         for array in arrays:
             copy = self._stage.bytes[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
-            if load:
-                np.copyto(copy, array)
+            np.copyto(copy, array)
             copies.append(copy)
             at += _aligned(array.nbytes)
         return copies
@@ -254,11 +253,14 @@ class ShmBackend:
             if self._stopped:
                 raise Aborted
 
-    def _shareable(self, arrays: Sequence[Array], load: bool = True) -> tuple[list[Array], bool]:
-        """`arrays` themselves when peers can map all of them, else staged copies; and whether they are copies."""
-        if all(array.nbytes == 0 or self._place(array) is not None for array in arrays):
+    def _shareable(self, arrays: Sequence[Array], overwritten: bool = False) -> tuple[list[Array], bool]:
+        """`arrays` themselves when peers can map all of them, else staged copies; and whether they are copies.
+
+        `overwritten`: this call changes them while peers still read, so they are copied in any case.
+        """
+        if not overwritten and all(array.nbytes == 0 or self._place(array) is not None for array in arrays):
             return list(arrays), False
-        return self._staged(arrays, load), True
+        return self._staged(arrays), True
 
     def _raise(self, call: Call, status: int) -> None:
         segment = self._native()
@@ -299,7 +301,7 @@ class ShmBackend:
         if array.nbytes > INLINE_BYTES:
             found = self._place(array)
             if found is None:
-                (work,) = self._staged([array], load=True)
+                (work,) = self._staged([array])
                 place = (self._stage.id, 0)
             else:
                 place = found
@@ -363,7 +365,8 @@ class ShmBackend:
             for output, payload in zip(outputs or (), payloads, strict=False):
                 _flat(output)[:] = payload[: array.nbytes]
             return
-        published, _ = self._shareable([array])
+        overwritten = outputs is not None and clobbers([array], outputs, 0, outputs[self._rank])
+        published, _ = self._shareable([array], overwritten)
         buffers = self._meet(call, descriptor, published)
         if outputs is not None:
             for step in range(self._size):  # each rank starts at another peer, so that they do not queue
@@ -380,7 +383,7 @@ class ShmBackend:
             mine = slice(self._rank * size, (self._rank + 1) * size)
             _reduce(code, op, [p[mine] for p in payloads], [_flat(output)], output.size)
             return
-        published, _ = self._shareable(inputs)
+        published, _ = self._shareable(inputs, clobbers(inputs, [output], self._rank, output))
         buffers = self._meet(call, descriptor, published)
         _reduce(code, op, [views[self._rank] for views in buffers], [_flat(output)], output.size)
         self._barrier(call)
@@ -393,15 +396,17 @@ class ShmBackend:
             payloads = self._inline(call, descriptor, whole)
             _flat(output)[:] = payloads[root][self._rank * size : (self._rank + 1) * size]
             return
-        published = [] if inputs is None else self._shareable(inputs)[0]
+        published: list[Array] = []
+        if inputs is not None:
+            published, _ = self._shareable(inputs, clobbers(inputs, [output], self._rank, output))
         buffers = self._meet(call, descriptor, published)
         _flat(output)[:] = buffers[root][self._rank]
         self._barrier(call)
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """See Backend. Every rank copies its part from every other's memory."""
-        published, _ = self._shareable(inputs)
-        buffers = self._meet(call, call.describe(), published)
+        published, _ = self._shareable(inputs, clobbers(inputs, outputs, self._rank, outputs[self._rank]))
+        buffers = self._meet(call, call.describe_parts(inputs), published)
         wrong: list[tuple[int, int, int]] = []
         for step in range(self._size):
             rank = (self._rank + step) % self._size
@@ -425,7 +430,8 @@ class ShmBackend:
             rows = [_rows(payload, output, len(plan.subtrees(r))) for r, payload in enumerate(payloads)]
             output.reshape(-1)[:] = join(_by_node(rows, plan), plan)
             return
-        published, copied = self._shareable([*mine, output])
+        overwritten = any(clobbers([part], [output], 0, output) for part in mine)
+        published, copied = self._shareable([*mine, output], overwritten)
         buffers = self._meet(call, descriptor, published)
         cut = schedules.bounds(output.size, self._size)
         share = slice(cut[self._rank], cut[self._rank + 1])

@@ -16,7 +16,7 @@ import numpy as np
 
 from resilin._base.clock import Deadline
 from resilin.dist import schedules
-from resilin.dist.backends.base import Aborted, Call, join, mismatch, split_mismatch
+from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, split_mismatch
 from resilin.dist.forked import track
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
@@ -100,6 +100,8 @@ class StreamBackend:
         """See Backend. Every pair exchanges, one partner after the other."""
         deadline = call.deadline()
         self.agree(call.describe(array), deadline)
+        if clobbers([array], outputs, 0, outputs[self._rank]):
+            array = array.copy()
         np.copyto(outputs[self._rank], array)
         for to, source in schedules.pairwise(self._rank, self._size):
             self._exchange(to, array_bytes(array), source, array_bytes(outputs[source]), deadline)
@@ -133,6 +135,8 @@ class StreamBackend:
         if inputs is None:
             self._exchange(None, None, root, array_bytes(output), deadline)
             return
+        if clobbers(inputs, [output], self._rank, output):
+            inputs = [part.copy() for part in inputs]
         np.copyto(output, inputs[self._rank])
         for peer in range(self._size):
             if peer != self._rank:
@@ -141,7 +145,9 @@ class StreamBackend:
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """See Backend. Pairwise exchanges, sizes first."""
         deadline = call.deadline()
-        self.agree(call.describe(), deadline)
+        self.agree(call.describe_parts(inputs), deadline)
+        if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
+            inputs = [part.copy() for part in inputs]
         wrong: list[tuple[int, int, int]] = []
         for to, source in [(self._rank, self._rank), *schedules.pairwise(self._rank, self._size)]:
             out, into = array_bytes(inputs[to]), array_bytes(outputs[source])
