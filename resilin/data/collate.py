@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
+from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 
@@ -27,23 +30,22 @@ def default_convert(data: Any) -> Any:
 def default_collate(batch: Sequence[Any]) -> Any:
     """Join samples of equal structure: tensors, arrays and numbers are stacked along a new first dimension.
 
-    Tensors and arrays keep their dtype; Python floats become float64, ints int64, bools bool. Strings and bytes stay a
-    list. Mappings are joined by key, tuples and lists by place, named tuples by field.
+    Tensors and arrays keep their dtype. Python numbers take the dtype that holds them all: ints int64, bools bool;
+    floats become float64, or the default dtype where the first sample is an int or a bool, as in PyTorch. Strings and
+    bytes stay a list. Mappings are joined by key, tuples and lists by place, named tuples by field.
     Raises: UsageError when shapes or lengths differ, TypeError for a type it does not know (give a `collate_fn`).
     """
     first = batch[0]
     if isinstance(first, Tensor):
+        _need_only(Tensor, batch)
         return Tensor._wrap(_stack([sample.detach()._array for sample in batch]))
     if isinstance(first, np.ndarray | np.generic):
         if first.dtype.kind in "SUOMm":
             raise TypeError(f"default_collate: arrays of dtype {first.dtype} cannot become a tensor; give a collate_fn")
         return Tensor._wrap(_stack([np.asarray(sample) for sample in batch]))
-    if isinstance(first, float):
-        return Tensor._wrap(np.array(batch, dtype=np.float64))
-    if isinstance(first, bool):
-        return Tensor._wrap(np.array(batch, dtype=np.bool_))
-    if isinstance(first, int):
-        return Tensor._wrap(np.array(batch, dtype=np.int64))
+    if isinstance(first, int | float):  # bool too
+        _need_only(Number, batch)
+        return creation.tensor(list(batch), dtype=dtypes.float64 if isinstance(first, float) else None)
     if isinstance(first, str | bytes):
         return batch
     if isinstance(first, Mapping):
@@ -54,6 +56,15 @@ def default_collate(batch: Sequence[Any]) -> Any:
         "default_collate: samples must contain tensors, numpy arrays, numbers, strings, dicts or lists; "
         f"found {type(first).__name__}; give a collate_fn"
     )
+
+
+def _need_only(kind: type, batch: Sequence[Any]) -> None:
+    for sample in batch:
+        if not isinstance(sample, kind):
+            raise TypeError(
+                f"default_collate: the samples of a batch should all be a {kind.__name__} as the first one is, found "
+                f"{type(sample).__name__}; give a collate_fn"
+            )
 
 
 def _collate_sequences(batch: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from resilin.data.dataset import IterableDataset
+from resilin.errors import ResilinError
 
 
 class Exhausted(Exception):
@@ -22,8 +23,29 @@ class Fetcher(Protocol):
 def make_fetcher(dataset: Any, batched: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> Fetcher:
     """The fetcher for `dataset`. For a stream it starts a new pass over it."""
     if isinstance(dataset, IterableDataset):
-        return _StreamFetcher(dataset, batched, collate_fn, drop_last)
-    return _MapFetcher(dataset, batched, collate_fn)
+        return _Unending(_StreamFetcher(dataset, batched, collate_fn, drop_last))
+    return _Unending(_MapFetcher(dataset, batched, collate_fn))
+
+
+def stopped(where: str) -> ResilinError:
+    """The error for a StopIteration of the user's code, which iteration would take for the end of the samples."""
+    return ResilinError(
+        f"DataLoader: {where} raised StopIteration, which would end the pass with samples missing: "
+        "catch it there (a next() without a default is the usual source), or make the data set an IterableDataset"
+    )
+
+
+class _Unending:
+    """A fetcher that lets no StopIteration through: only Exhausted ends a pass early."""
+
+    def __init__(self, fetch: Fetcher) -> None:
+        self._fetch = fetch
+
+    def __call__(self, index: Any) -> Any:
+        try:
+            return self._fetch(index)
+        except StopIteration as error:
+            raise stopped(f"the data set or collate_fn, for the batch of {index!r},") from error
 
 
 class _MapFetcher:

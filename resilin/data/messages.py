@@ -18,14 +18,24 @@ import numpy as np
 INLINE_BYTES = 2048  # below this a message fits any socket buffer many times over, so that senders need not wait
 _ALIGN = 64  # arrays start at a cache line
 
+Packed = list[memoryview]  # the pickle, then its arrays
 _Layout = list[tuple[int, int]]  # (offset, length) of the pickle and of each array
+
+
+def pack(message: Any) -> Packed:
+    """`message` pickled, its arrays beside it and not copied. Raises whatever pickling raises."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return [memoryview(head), *(buffer.raw() for buffer in buffers)]
 
 
 def send(connection: Connection[Any, Any], message: Any, receiver_pid: int) -> None:
     """Send `message`. It must be picklable; its arrays are copied, here and by the receiver."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    send_packed(connection, pack(message), receiver_pid)
+
+
+def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: int) -> None:
+    """Send what `pack` made."""
     total = sum(part.nbytes for part in parts)
     if total <= INLINE_BYTES or not hasattr(os, "memfd_create"):
         connection.send_bytes(pickle.dumps([bytearray(part) for part in parts]))

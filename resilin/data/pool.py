@@ -15,6 +15,7 @@ from typing import Any
 from resilin._base.clock import Deadline
 from resilin.core import memory
 from resilin.data import messages
+from resilin.data.fetch import stopped
 from resilin.data.worker import Begin, Fetch, Result, WorkerConfig, WorkerError, main
 from resilin.errors import ResilinError
 
@@ -161,5 +162,7 @@ def _raise(failure: WorkerError, number: int, pid: int) -> None:
     where = f"in DataLoader worker {number} (pid {pid}):\n{failure.text.rstrip()}"
     if failure.error is None:
         raise ResilinError(f"error {where}")
+    if isinstance(failure.error, StopIteration):  # raised by a __next__ it would end the loop
+        raise stopped(f"setting up worker {number}") from failure.error
     failure.error.add_note(f"raised {where}")
     raise failure.error

@@ -23,6 +23,11 @@ class Sampler(Generic[T_co]):
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
 
 
+def _check_count(where: str, num_samples: int) -> None:
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise UsageError(f"{where}: num_samples should be a positive integer, got {num_samples!r}")
+
+
 class SequentialSampler(Sampler[int]):
     """0, 1, 2, ... up to the length of `data_source`."""
 
@@ -52,8 +57,10 @@ class RandomSampler(Sampler[int]):
         num_samples: int | None = None,
         generator: Generator | None = None,
     ) -> None:
-        if num_samples is not None and num_samples < 0:
-            raise UsageError(f"RandomSampler: num_samples must not be negative, got {num_samples}")
+        if num_samples is not None:
+            _check_count("RandomSampler", num_samples)
+            if not len(data_source):
+                raise UsageError(f"RandomSampler: cannot draw {num_samples} samples from a data source of length 0")
         self.data_source = data_source
         self.replacement = replacement
         self._num_samples = num_samples
@@ -102,13 +109,16 @@ class WeightedRandomSampler(Sampler[int]):
         generator: Generator | None = None,
     ) -> None:
         self.weights = np.asarray(weights, dtype=np.float64)
+        _check_count("WeightedRandomSampler", num_samples)
         possible = int((self.weights > 0).sum())
-        if self.weights.ndim != 1 or (self.weights < 0).any() or possible == 0:
-            raise UsageError("WeightedRandomSampler: weights must be one list of numbers >= 0, at least one above 0")
-        if num_samples < 1 or (not replacement and num_samples > possible):
+        if self.weights.ndim != 1 or not ((self.weights >= 0) & np.isfinite(self.weights)).all() or possible == 0:
             raise UsageError(
-                f"WeightedRandomSampler: cannot draw {num_samples} samples"
-                + ("" if replacement else f" without replacement from {possible} weights above 0")
+                "WeightedRandomSampler: weights must be one list of finite numbers >= 0, at least one above 0"
+            )
+        if not replacement and num_samples > possible:
+            raise UsageError(
+                f"WeightedRandomSampler: cannot draw {num_samples} samples without replacement from {possible} "
+                "weights above 0"
             )
         self.num_samples = num_samples
         self.replacement = replacement

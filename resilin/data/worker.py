@@ -114,7 +114,7 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
             if isinstance(request, Begin):
                 serving.begin(request)
             else:
-                messages.send(connection, serving.fetch(request), parent_pid)
+                messages.send_packed(connection, serving.answer(request), parent_pid)
     except (BrokenPipeError, ConnectionResetError):
         return  # the parent closed its end in the middle of a pass
 
@@ -157,8 +157,19 @@ class _Serving:
         except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
             self._failure = _describe(error)
 
-    def fetch(self, request: Fetch) -> Result:
-        """The answer to `request`; never raises an error of the user's code."""
+    def answer(self, request: Fetch) -> messages.Packed:
+        """The answer to `request`, ready to be sent; never raises an error of the user's code."""
+        result = self._fetch(request)
+        try:
+            return messages.pack(result)
+        except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
+            error.add_note(
+                f"a batch of type {type(result.batch).__name__} cannot be sent from a worker process to its parent, "
+                "which needs it pickled: let the data set and collate_fn give tensors, arrays and plain values"
+            )
+            return messages.pack(Result(request.epoch, error=_describe(error)))
+
+    def _fetch(self, request: Fetch) -> Result:
         if self._failure is not None or self._fetcher is None:
             return Result(request.epoch, error=self._failure)
         try:

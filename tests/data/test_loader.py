@@ -67,6 +67,30 @@ def test_batches_are_stacked_with_pytorchs_dtypes():
     assert list(words) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("batch", "values", "dtype"),
+    [
+        ([1, 2.5], [1.0, 2.5], resilin.float32),
+        ([True, 2], [1, 2], resilin.int64),
+        ([True, 2.5], [1.0, 2.5], resilin.float32),
+        ([1, True], [1, 1], resilin.int64),
+        ([2.5, 1], [2.5, 1.0], resilin.float64),
+        ([True, False], [True, False], resilin.bool),
+        ([1, 1j], [1 + 0j, 1j], resilin.complex64),
+    ],
+)
+def test_python_numbers_of_several_types_become_one_dtype_that_holds_them_as_in_pytorch(batch, values, dtype):
+    collated = default_collate(batch)
+    assert collated.dtype is dtype
+    assert collated.tolist() == values
+
+
+@pytest.mark.parametrize("batch", [[2.5, None], [1, "a"], [True, None], [resilin.ones(()), 2.5]])
+def test_numbers_beside_what_is_none_are_refused(batch):
+    with pytest.raises(TypeError):
+        default_collate(batch)
+
+
 def test_nested_structures_are_collated_by_key_place_and_field():
     sample = {"p": Point(1, [2, resilin.ones(2)])}
     batch = default_collate([sample, sample])
@@ -213,6 +237,20 @@ def test_an_error_in_the_prefetching_thread_comes_out_in_its_turn():
     with pytest.raises(KeyError, match="sample 2 is broken"):
         next(batches)
     assert seen == [0, 1]
+    assert data_threads() == []
+
+
+@pytest.mark.parametrize("prefetch_factor", [None, 2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_sample_that_raises_stop_iteration_is_an_error_and_no_end(prefetch_factor, batch_size):
+    class Early(Squares):
+        def __getitem__(self, index):
+            return next(iter([index] if index < 2 else []))
+
+    batches = iter(DataLoader(Early(6), batch_size=batch_size, prefetch_factor=prefetch_factor))
+    with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
+        list(batches)
+    assert isinstance(caught.value.__cause__, StopIteration)
     assert data_threads() == []
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -115,6 +116,38 @@ def test_an_error_that_cannot_be_pickled_arrives_as_text():
 
     with pytest.raises(ResilinError, match="only here"):
         list(DataLoader(Scripted(fail), num_workers=1))
+
+
+@pytest.mark.parametrize("what", [threading.Lock, lambda: lambda: None], ids=["a lock", "a function"])
+def test_a_batch_that_cannot_be_pickled_is_an_error_with_reason_and_traceback(what, capfd):
+    loader = DataLoader(Scripted(1, what), num_workers=1, batch_size=None)
+    batches = iter(loader)
+    assert next(batches) == 1
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError), match="pickle") as caught:
+        next(batches)
+    note = "\n".join(caught.value.__notes__)
+    assert "cannot be sent from a worker process to its parent" in note
+    assert "in DataLoader worker 0" in note
+    assert "Traceback" in note
+    assert capfd.readouterr().err == ""
+
+
+def test_a_sample_that_raises_stop_iteration_is_an_error_and_no_end():
+    def stop():
+        return next(iter([]))
+
+    batches = iter(DataLoader(Scripted(1, 2, stop, 4), num_workers=2))
+    assert [next(batches).item(), next(batches).item()] == [1, 2]
+    with pytest.raises(RuntimeError, match=r"raised StopIteration.*samples missing"):
+        next(batches)
+
+
+def test_a_set_up_that_raises_stop_iteration_is_an_error_and_no_end():
+    def stop(number):
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="setting up worker 0 raised StopIteration"):
+        list(DataLoader(Rows(3), num_workers=1, worker_init_fn=stop))
 
 
 def test_a_failing_worker_init_fn_is_reported():

@@ -130,3 +130,26 @@ def test_batch_sampler_keeps_or_drops_the_short_batch():
     assert (len(BatchSampler(range(5), 2, False)), len(BatchSampler(range(5), 2, True))) == (3, 2)
     with pytest.raises(UsageError, match="positive integer"):
         BatchSampler(range(5), 0, False)
+
+
+@pytest.mark.parametrize(
+    "weights", [[1, float("nan")], [1, float("inf")], [float("nan")], [-1.0, 2.0], [0, 0], [[1, 2]]]
+)
+def test_weights_that_are_no_distribution_are_refused(weights):
+    with pytest.raises(UsageError, match="finite numbers >= 0"):
+        WeightedRandomSampler(weights, 3)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_nothing_can_be_drawn_from_an_empty_source(replacement):
+    with pytest.raises(UsageError, match="cannot draw 3 samples from a data source of length 0"):
+        RandomSampler([], replacement, 3)
+    assert list(RandomSampler([], False)) == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True])
+def test_a_number_of_samples_is_a_positive_integer(count):
+    with pytest.raises(UsageError, match="num_samples should be a positive integer"):
+        RandomSampler([1, 2], True, count)
+    with pytest.raises(UsageError, match="num_samples should be a positive integer"):
+        WeightedRandomSampler([1, 2], count)
