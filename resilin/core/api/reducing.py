@@ -156,22 +156,27 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     return ops.count_nonzero.call(input, axes(dim, input._array.ndim), False)
 
 
-def var(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
-) -> Tensor:
-    """The variance over `dim`, dividing by n - correction; `var(x, False)` is the biased one."""
+def _spread(call: Any, input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: int) -> Tensor:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None:
         correction = int(unbiased)
-    return ops.var.call(_floating("var", input, None), axes(dim, input._array.ndim), correction, keepdim)
+    floats = _floating(call.__name__, input, None)
+    return call(floats, axes(dim, input._array.ndim), correction, keepdim)
+
+
+def var(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+) -> Tensor:
+    """The variance over `dim`, dividing by n - correction; `var(x, False)` is the biased one."""
+    return _spread(ops.var.call, input, dim, unbiased, keepdim, correction)
 
 
 def std(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
 ) -> Tensor:
-    """The square root of `var`."""
-    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+    """The square root of `var`; its gradient is 0 where all elements are equal."""
+    return _spread(ops.std.call, input, dim, unbiased, keepdim, correction)
 
 
 def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False) -> Any:
@@ -195,7 +200,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(input))) over `dim`, without overflow."""
+    """log(sum(exp(input))) over `dim`, without overflow; integers and booleans as the default dtype."""
+    if input._array.dtype.kind in "biu":
+        input = shape_ops.astype.call(input, dtypes.default_np())
     return ops.logsumexp.call(input, axes(dim, input._array.ndim), keepdim)
 
 
@@ -226,6 +233,6 @@ def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running products along `dim`."""
-    if dtype is not None:
-        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    if dtype is not None or input._array.dtype.kind in "biu":
+        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
     return ops.cumprod.call(input, check_dim(dim, input._array.ndim))

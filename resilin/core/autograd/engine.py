@@ -153,7 +153,7 @@ class _Run:
             parts[position] = None  # so that a leaf may take the array when nobody else holds it
             if part is not None and (part.shape != meta[0] or _np_dtype(part) != meta[1]):  # type: ignore[index]
                 try:
-                    part = _undo(part, meta)
+                    part = _undo(part, meta, node.dev.xp)
                 except ValueError:
                     raise RuntimeError(
                         f"function {node.name()} returned an invalid gradient at index {position} - got "
@@ -225,7 +225,7 @@ def _np_dtype(part: Any) -> Any:
     return part._array.dtype if isinstance(part, Tensor) else part.dtype
 
 
-def _undo(part: Any, meta: Any) -> Any:
+def _undo(part: Any, meta: Any, xp: Any) -> Any:
     """Undo broadcasting and promotion: sum over the dimensions that were stretched, return to the input's dtype."""
     shape, dtype = meta
     recorded = isinstance(part, Tensor)
@@ -237,7 +237,7 @@ def _undo(part: Any, meta: Any) -> Any:
             i + extra for i, n in enumerate(shape) if n == 1 and part.shape[i + extra] != 1
         )
         if axes:
-            part = TENSOR_XP.sum(part, axes, True) if recorded else part.sum(axis=axes, keepdims=True)
+            part = (TENSOR_XP if recorded else xp).sum(part, axis=axes, keepdims=True)
             part = part.reshape(part.shape[extra:])
         if part.shape != shape:
             raise ValueError("not a shape that broadcasting makes of the input's")
@@ -315,7 +315,7 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
             )
         value = gradient if run.create else gradient._array
         if gradient._array.dtype != tensor._array.dtype:
-            value = _undo(value, (tensor._array.shape, tensor._array.dtype))
+            value = _undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
         roots.append(edge)
         run.add(edge, value, run.grads if isinstance(edge, Node) else run.sums)
     return roots

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import gemm
+from resilin.core.kernels import gemm, reduce_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -72,6 +72,8 @@ def make_xp() -> SimpleNamespace:
     extras = {
         "conj": _conj,
         "astype": _astype,
+        "sum": reduce_rows.total,  # accurate along every axis, which numpy's is not
+        "mean": reduce_rows.mean,
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
         "matmul": gemm.matmul,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from resilin.core.kernels import reduce_rows
 from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
@@ -41,9 +42,9 @@ def _as_ncl(x: Array) -> Array:
 def reference_forward(x: Array, weight: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array, Array]:
     """numpy form of `forward`."""
     x_NCL = _as_ncl(x)
-    mean_C = x_NCL.mean(axis=(0, 2))
+    mean_C = reduce_rows.mean(x_NCL, (0, 2))
     centred = x_NCL - mean_C[:, None]
-    var_C = np.square(centred).mean(axis=(0, 2))
+    var_C = reduce_rows.mean(np.square(centred), (0, 2))
     scale_C = 1.0 / np.sqrt(var_C + var_C.dtype.type(eps))
     if weight is not None:
         scale_C = scale_C * weight
@@ -61,8 +62,8 @@ def reference_backward(
     count = max(x_NCL.shape[0] * x_NCL.shape[2], 1)
     rstd_C = 1.0 / np.sqrt(var + var.dtype.type(eps))
     hat = (x_NCL - mean[:, None]) * rstd_C[:, None]
-    db_C = g_NCL.sum(axis=(0, 2))
-    dw_C = (g_NCL * hat).sum(axis=(0, 2))
+    db_C = reduce_rows.total(g_NCL, (0, 2))
+    dw_C = reduce_rows.total(g_NCL * hat, (0, 2))
     scale_C = rstd_C if weight is None else rstd_C * weight
     dx = (g_NCL - (db_C / count)[:, None] - hat * (dw_C / count)[:, None]) * scale_C[:, None]
     dtype = x.dtype if weight is None else weight.dtype

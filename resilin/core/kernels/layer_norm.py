@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.reduce_rows import reference_sum_rows
 
 _native_layer_norm_forward = kernel("layer_norm_forward")
 _native_layer_norm_backward = kernel("layer_norm_backward")
@@ -61,8 +62,8 @@ def reference_backward(
     x_ND = x.reshape(N, D).astype(acc, copy=False)
     g_ND = g.reshape(N, D).astype(acc, copy=False)
     hat_ND = (x_ND - mean[:, None]) * rstd[:, None]
-    db = g_ND.sum(axis=0)
-    dw = None if weight is None else (g_ND * hat_ND).sum(axis=0)
+    db = reference_sum_rows(g_ND)
+    dw = None if weight is None else reference_sum_rows(g_ND * hat_ND)
     if weight is not None:
         g_ND = g_ND * weight.reshape(D)
     inner = g_ND - g_ND.mean(axis=1, keepdims=True) - hat_ND * (g_ND * hat_ND).mean(axis=1, keepdims=True)

@@ -1,6 +1,7 @@
 """Reductions and scans. `axis` is None (all), an int or a tuple of ints, already counted from the front.
 
-Sums run in numpy's pairwise order, 16-bit floats are summed in float32.
+`xp.sum` and `xp.mean` of a backend are accurate along every axis (`kernels/reduce_rows.py` states numpy's order); what
+is made of them here is computed in float32 for 16-bit floats. Scans add in the next wider dtype.
 """
 
 from __future__ import annotations
@@ -35,16 +36,14 @@ def _count(shape, axis):
 
 
 def _wide(x):
-    """16-bit floats as float32, to be summed without loss."""
+    """16-bit floats as float32, whose squares and sums neither overflow nor saturate."""
     return x.astype("float32") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
 @op(complex=True, samples=_axes)
 def sum(xp, x, axis=None, keepdims=False):
     """The sum over `axis`."""
-    if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
-        return xp.add.reduce(_wide(x), axis, keepdims=keepdims).astype(x.dtype)
-    return xp.add.reduce(x, axis, keepdims=keepdims)
+    return xp.sum(x, axis=axis, keepdims=keepdims)
 
 
 @sum.vjp
@@ -55,8 +54,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
 @op(complex=True, samples=_axes)
 def mean(xp, x, axis=None, keepdims=False):
     """The arithmetic mean over `axis`; NaN when it is empty."""
-    total = xp.add.reduce(_wide(x), axis, keepdims=keepdims)
-    return (total / total.dtype.type(_count(x.shape, axis))).astype(x.dtype)
+    return xp.mean(x, axis=axis, keepdims=keepdims)
 
 
 @mean.vjp
@@ -68,7 +66,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
 @op(complex=True, samples=_axes)
 def prod(xp, x, axis=None, keepdims=False):
     """The product over `axis`."""
-    return xp.multiply.reduce(x, axis, keepdims=keepdims)
+    return xp.multiply.reduce(_wide(x), axis, keepdims=keepdims).astype(x.dtype)
 
 
 @prod.vjp
@@ -94,14 +92,14 @@ def _not_empty(name, x, axis):
 
 @op(samples=_axes)
 def amax(xp, x, axis=None, keepdims=False):
-    """The largest element over `axis`; ties share the gradient."""
+    """The largest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amax", x, axis)
     return xp.max(x, axis=axis, keepdims=keepdims)
 
 
 @op(samples=_axes)
 def amin(xp, x, axis=None, keepdims=False):
-    """The smallest element over `axis`; ties share the gradient."""
+    """The smallest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amin", x, axis)
     return xp.min(x, axis=axis, keepdims=keepdims)
 
@@ -109,18 +107,31 @@ def amin(xp, x, axis=None, keepdims=False):
 @amax.vjp
 @amin.vjp
 def _(xp, g, y, x, axis=None, keepdims=False):
-    mine = xp.astype(x == _spread(xp, y, axis, keepdims), g.dtype)
+    y = _spread(xp, y, axis, keepdims)
+    mine = xp.astype(xp.logical_or(x == y, xp.logical_and(x != x, y != y)), g.dtype)
     return _spread(xp, g, axis, keepdims) * mine / xp.sum(mine, axis, keepdims=True)
 
 
-@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)])
-def var(xp, x, axis=None, correction=1, keepdims=False):
-    """The variance over `axis`, dividing by n - correction."""
+def _variance(xp, x, axis, correction, keepdims):
     count = max(_count(x.shape, axis) - correction, 0)
     centred = x - xp.mean(x, axis=axis, keepdims=True)
     square = (centred * xp.conj(centred)).real if x.dtype.kind == "c" else centred * centred
-    total = xp.add.reduce(square, axis, keepdims=keepdims)
+    total = xp.sum(square, axis=axis, keepdims=keepdims)
     return total / total.dtype.type(count)
+
+
+def _returned(y, x):
+    """`y`, computed from `_wide(x)`, in the dtype of the op's result: that of x, or of its size if x is complex."""
+    return y if x.dtype.kind == "c" else y.astype(x.dtype, copy=False)
+
+
+_SPREADS: Any = {"samples": lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)]}
+
+
+@op(**_SPREADS)
+def var(xp, x, axis=None, correction=1, keepdims=False):
+    """The variance over `axis`, dividing by n - correction."""
+    return _returned(_variance(xp, _wide(x), axis, correction, keepdims), x)
 
 
 @var.vjp
@@ -129,12 +140,28 @@ def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * (2 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
 
 
+@op(**_SPREADS)
+def std(xp, x, axis=None, correction=1, keepdims=False):
+    """The square root of the variance over `axis`; the gradient of equal numbers is zero, as in PyTorch."""
+    return _returned(xp.sqrt(_variance(xp, _wide(x), axis, correction, keepdims)), x)
+
+
+@std.vjp
+def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
+    count = max(_count(x.shape, axis) - correction, 0) or float("nan")
+    y = _spread(xp, y, axis, keepdims)
+    flat = y == 0
+    slope = xp.where(flat, xp.zeros_like(y), 1 / xp.where(flat, xp.ones_like(y), y))
+    return _spread(xp, g, axis, keepdims) * slope * (1 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
+
+
 @op(samples=_axes)
 def logsumexp(xp, x, axis=None, keepdims=False):
-    """log(sum(exp(x))) over `axis`; shifted by the maximum, so it cannot overflow."""
-    m = xp.max(x, axis=axis, keepdims=True)
+    """log(sum(exp(x))) over `axis`, -inf of none; shifted by the maximum, so it cannot overflow."""
+    wide = _wide(x)
+    m = xp.max(wide, axis=axis, keepdims=True, initial=-float("inf"))
     m = xp.where(xp.isfinite(m), m, xp.zeros_like(m))
-    y = m + xp.log(xp.sum(xp.exp(x - m), axis=axis, keepdims=True))
+    y = (m + xp.log(xp.sum(xp.exp(wide - m), axis=axis, keepdims=True))).astype(x.dtype, copy=False)
     return y if keepdims else xp.squeeze(y, axis)
 
 
@@ -146,15 +173,15 @@ def _(xp, g, y, x, axis=None, keepdims=False):
 @op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
-    size = xp.absolute(x)
-    return xp.sqrt(xp.sum(size * size, axis=axis, keepdims=keepdims))
+    size = xp.absolute(_wide(x))
+    return _returned(xp.sqrt(xp.sum(size * size, axis=axis, keepdims=keepdims)), x)
 
 
 @norm2.vjp
 def _(xp, g, y, x, axis=None, keepdims=False):
     y = _spread(xp, y, axis, keepdims)
     safe = xp.where(y == 0, xp.ones_like(y), y)
-    return x * (_spread(xp, g, axis, keepdims) / safe)
+    return x / safe * _spread(xp, g, axis, keepdims)
 
 
 @op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), None, False, 3.0), (r(3, 4, low=0.5, high=2.0), 0, True, -1.0)])
@@ -163,7 +190,7 @@ def norm_of(xp, x, axis=None, keepdims=False, p=3.0):
 
     An element that is 0 has the gradient 0, as in PyTorch.
     """
-    return xp.sum(x**p, axis=axis, keepdims=keepdims) ** (1 / p)
+    return _returned(xp.sum(_wide(x) ** p, axis=axis, keepdims=keepdims) ** (1 / p), x)
 
 
 @norm_of.vjp
@@ -174,10 +201,18 @@ def _(xp, g, y, x, axis=None, keepdims=False, p=3.0):
     return xp.where(flat, xp.zeros_like(x), ratio ** (p - 1) * _spread(xp, g, axis, keepdims))
 
 
+def _scan(ufunc, x, axis):
+    """A running sum or product, which goes through every element, so that narrow floats would lose their digits."""
+    if not x.ndim:
+        return x.copy()
+    wide = {"f": "float64", "V": "float64", "c": "complex128"}.get(x.dtype.kind, x.dtype)
+    return ufunc.accumulate(x.astype(wide, copy=False), axis).astype(x.dtype, copy=False)
+
+
 @op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), 1)])
 def cumsum(xp, x, axis=0):
-    """Running sums along `axis`."""
-    return xp.add.accumulate(x, axis) if x.ndim else x.copy()
+    """Running sums along `axis`, ascending, added in float64 (complex128) and rounded to x's dtype."""
+    return _scan(xp.add, x, axis)
 
 
 @cumsum.vjp
@@ -187,8 +222,8 @@ def _(xp, g, _y, _x, axis=0):
 
 @op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)])
 def cumprod(xp, x, axis=0):
-    """Running products along `axis`."""
-    return xp.multiply.accumulate(x, axis) if x.ndim else x.copy()
+    """Running products along `axis`, ascending, multiplied in float64 (complex128) and rounded to x's dtype."""
+    return _scan(xp.multiply, x, axis)
 
 
 @cumprod.vjp

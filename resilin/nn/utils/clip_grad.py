@@ -25,8 +25,9 @@ def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_n
     if not arrays:
         return Tensor._wrap(np.zeros((), np.float32))
     kind = np.result_type(*{array.dtype for array in arrays})
-    norms = np.array([np.linalg.norm(array.ravel(), norm_type) for array in arrays], dtype=kind)
-    total = np.asarray(np.linalg.norm(norms, norm_type), dtype=kind)
+    wide = np.dtype(np.float32) if kind.itemsize == 2 else kind  # squares of 16-bit floats overflow
+    norms = [np.linalg.norm(array.ravel().astype(wide, copy=False), norm_type) for array in arrays]
+    total = np.asarray(np.linalg.norm(np.array(norms, wide), norm_type), dtype=kind)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise ResilinError(
             f"the norm of order {norm_type} of the gradients is {float(total)}, so they cannot be clipped; "

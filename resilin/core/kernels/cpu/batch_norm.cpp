@@ -1,4 +1,5 @@
-// Batch normalization: channels are independent, each is summed sample after sample in fixed lanes.
+// Batch normalization: channels are independent, positions are summed in fixed lanes, samples one after
+// another in double.
 #include "array.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
@@ -16,18 +17,18 @@ struct Shape {
 
 RESILIN_SIMD void forward_channels(const float *x, const float *w, const float *b, float eps, Shape s, int64_t begin,
                                    int64_t end, float *y, float *mean_C, float *var_C) {
-    const float inv = 1.0f / static_cast<float>(s.N * s.L);
+    const double inv = 1.0 / static_cast<double>(s.N * s.L);
     for (int64_t c = begin; c < end; c++) {
-        float sum = 0.0f, square = 0.0f;
+        double sum = 0.0, square = 0.0;
         for (int64_t n = 0; n < s.N; n++) sum += sum_of(x + (n * s.C + c) * s.L, s.L);
-        const float mean = sum * inv;
+        const float mean = static_cast<float>(sum * inv);
         for (int64_t n = 0; n < s.N; n++) {
             const float *row = x + (n * s.C + c) * s.L;
             float *out = y + (n * s.C + c) * s.L;
             for (int64_t i = 0; i < s.L; i++) out[i] = row[i] - mean;
             square += dot_of(out, out, s.L);
         }
-        const float var = square * inv;
+        const float var = static_cast<float>(square * inv);
         const float scale = 1.0f / std::sqrt(var + eps) * (w ? w[c] : 1.0f), shift = b ? b[c] : 0.0f;
         for (int64_t n = 0; n < s.N; n++) {
             float *out = y + (n * s.C + c) * s.L;
@@ -45,10 +46,10 @@ struct Saved {
 
 RESILIN_SIMD void backward_channels(const float *g, const float *x, const float *w, Saved saved, Shape s,
                                     int64_t begin, int64_t end, float *dx, float *dw, float *db) {
-    const float inv = 1.0f / static_cast<float>(s.N * s.L);
+    const double inv = 1.0 / static_cast<double>(s.N * s.L);
     for (int64_t c = begin; c < end; c++) {
         const float mean = saved.mean[c], rstd = 1.0f / std::sqrt(saved.var[c] + saved.eps);
-        float sum = 0.0f, dot = 0.0f;
+        double sum = 0.0, dot = 0.0;
         for (int64_t n = 0; n < s.N; n++) {
             const int64_t at = (n * s.C + c) * s.L;
             float *hat = dx + at;
@@ -56,9 +57,10 @@ RESILIN_SIMD void backward_channels(const float *g, const float *x, const float 
             sum += sum_of(g + at, s.L);
             dot += dot_of(g + at, hat, s.L);
         }
-        dw[c] = dot;
-        db[c] = sum;
-        const float scale = rstd * (w ? w[c] : 1.0f), mean_g = sum * inv, mean_dot = dot * inv;
+        dw[c] = static_cast<float>(dot);
+        db[c] = static_cast<float>(sum);
+        const float scale = rstd * (w ? w[c] : 1.0f);
+        const float mean_g = static_cast<float>(sum * inv), mean_dot = static_cast<float>(dot * inv);
         for (int64_t n = 0; n < s.N; n++) {
             const int64_t at = (n * s.C + c) * s.L;
             for (int64_t i = 0; i < s.L; i++) dx[at + i] = (g[at + i] - mean_g - dx[at + i] * mean_dot) * scale;
