@@ -1,35 +1,67 @@
 """Collectives of Python objects, pickled: peers have proved the job's secret before a byte is read.
 
-Sizes travel first, then the padded bytes, by the tensor collectives; so errors and order are theirs.
+Sizes travel first, then the padded bytes, by the tensor collectives; so errors and order are theirs. A rank whose
+object cannot be pickled sends _NOTHING for its size: it raises UsageError, the others DistError, and the group stays
+usable.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from resilin.dist import api, p2p
 from resilin.dist.arguments import root_of
+from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array
 from resilin.dist.world import resolve
-from resilin.errors import UsageError
+from resilin.errors import DistError, UsageError
+
+_NOTHING = -1  # for a size
+_EMPTY: Array = np.empty(0, np.uint8)
 
 
-def _dump(thing: Any) -> Array:
-    return np.frombuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
+    """The bytes of `thing`; or the error that this rank raises once it has told the others."""
+    try:
+        return np.frombuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+    except Exception as error:  # noqa: BLE001 - whatever a __reduce__ raises: the cause of what this rank will raise
+        refused = UsageError(
+            f"{what}, {pg.title()}: expected an object that pickle can write, got {type(thing).__name__}: {error}; "
+            "no object was sent, and the group stays usable"
+        )
+        refused.__cause__ = error
+        return refused
+
+
+def _size(data: Array | UsageError) -> int:
+    return _NOTHING if isinstance(data, UsageError) else data.size
+
+
+def _sent(what: str, pg: ProcessGroup, data: Array | UsageError, sizes: Mapping[int, int]) -> Array:
+    """`data` of this rank, when every rank that sends has some; `sizes` by rank, as all have heard them."""
+    if isinstance(data, UsageError):
+        raise data
+    names = ", ".join(f"rank {rank}" for rank, size in sizes.items() if size == _NOTHING)
+    if names:
+        raise DistError(
+            f"{what}, {pg.title()}: expected an object, but {names} could not send any (its own error says why); "
+            "no object was sent, and the group stays usable"
+        )
+    return data
 
 
 def _load(data: Array, size: int) -> Any:
     return pickle.loads(data[:size].tobytes())
 
 
-def _sizes(mine: int, world_size: int, group: Any) -> Array:
-    sizes = np.empty(world_size, np.int64)
-    api.all_gather_into_tensor(sizes, np.array([mine], np.int64), group)
-    return sizes
+def _sizes(mine: int, pg: ProcessGroup) -> list[int]:
+    sizes = np.empty(pg.size(), np.int64)
+    api.all_gather_into_tensor(sizes, np.array([mine], np.int64), pg)
+    return [int(size) for size in sizes]
 
 
 def _padded(data: Array, size: int) -> Array:
@@ -45,12 +77,13 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, we
         return
     if len(object_list) != pg.size():
         raise UsageError(f"all_gather_object: object_list needs {pg.size()} places, has {len(object_list)}")
-    data = _dump(obj)
-    sizes = _sizes(data.size, pg.size(), pg)
-    largest = int(sizes.max())
+    pickled = _dump("all_gather_object", pg, obj)
+    sizes = _sizes(_size(pickled), pg)
+    data = _sent("all_gather_object", pg, pickled, dict(enumerate(sizes)))
+    largest = max(sizes)
     rows = np.empty((pg.size(), largest), np.uint8)
     api.all_gather_into_tensor(rows, _padded(data, largest), pg)
-    object_list[:] = [_load(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
+    object_list[:] = [_load(row, size) for row, size in zip(rows, sizes, strict=True)]
 
 
 def gather_object(
@@ -66,13 +99,14 @@ def gather_object(
     pg = resolve(group)
     if pg is None:
         return
-    data = _dump(obj)
-    sizes = _sizes(data.size, pg.size(), pg)
-    largest = int(sizes.max())
+    pickled = _dump("gather_object", pg, obj)
+    sizes = _sizes(_size(pickled), pg)
+    data = _sent("gather_object", pg, pickled, dict(enumerate(sizes)))
+    largest = max(sizes)
     rows = None if object_gather_list is None else np.empty((pg.size(), largest), np.uint8)
     api.gather(_padded(data, largest), None if rows is None else list(rows), dst, pg, group_dst=group_dst)
     if rows is not None and object_gather_list is not None:
-        object_gather_list[:] = [_load(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
+        object_gather_list[:] = [_load(row, size) for row, size in zip(rows, sizes, strict=True)]
 
 
 def broadcast_object_list(
@@ -89,13 +123,12 @@ def broadcast_object_list(
     if pg is None:
         return
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
-    data = _dump(object_list) if pg.rank() == root else np.empty(0, np.uint8)
-    size = np.array([data.size, len(object_list)], np.int64)
+    what = "broadcast_object_list"
+    pickled = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
+    size = np.array([_size(pickled), len(object_list)], np.int64)
     api.broadcast(size, group=pg, group_src=root)
-    if pg.rank() != root:
-        data = np.empty(int(size[0]), np.uint8)
-    else:
-        data = data.copy()
+    data = _sent(what, pg, pickled, {root: int(size[0])})
+    data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
     api.broadcast(data, group=pg, group_src=root)
     if int(size[1]) != len(object_list):
         raise UsageError(f"broadcast_object_list: rank {root} sent {size[1]} objects, this list has {len(object_list)}")
@@ -119,17 +152,23 @@ def scatter_object_list(
     if not scatter_object_output_list:
         raise UsageError("scatter_object_list: the output list needs at least one place")
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
-    sizes = np.zeros(pg.size(), np.int64)
-    blobs: list[Array] = []
+    what, given = "scatter_object_list", scatter_object_input_list
+    blobs: list[Array | UsageError] = []
     if pg.rank() == root:
-        if scatter_object_input_list is None or len(scatter_object_input_list) != pg.size():
-            raise UsageError(f"scatter_object_list: the input list of rank {root} needs {pg.size()} objects")
-        blobs = [_dump(thing) for thing in scatter_object_input_list]
-        sizes[:] = [blob.size for blob in blobs]
+        blobs = [_dump(what, pg, thing) for thing in given or ()]
+        if len(blobs) != pg.size():
+            found = "None" if given is None else f"{len(blobs)} objects"
+            blobs = [
+                UsageError(f"{what}, {pg.title()}: the source's input list needs {pg.size()} objects, got {found}")
+            ]
+    sizes = np.zeros(pg.size(), np.int64)
+    sizes[: len(blobs)] = [_size(blob) for blob in blobs]
     api.broadcast(sizes, group=pg, group_src=root)
+    ready = [_sent(what, pg, blob, {}) for blob in blobs]
+    _sent(what, pg, _EMPTY, {root: int(sizes.min())})
     largest = int(sizes.max())
     mine = np.empty(largest, np.uint8)
-    api.scatter(mine, [_padded(blob, largest) for blob in blobs] or None, group=pg, group_src=root)
+    api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
     scatter_object_output_list[0] = _load(mine, int(sizes[pg.rank()]))
 
 
@@ -146,8 +185,9 @@ def send_object_list(
     pg = resolve(group)
     if pg is None:
         return
-    data = _dump(list(object_list))
-    p2p.send(np.array([data.size], np.int64), dst, pg, _TAG, group_dst)
+    pickled = _dump("send_object_list", pg, list(object_list))
+    p2p.send(np.array([_size(pickled)], np.int64), dst, pg, _TAG, group_dst)
+    data = _sent("send_object_list", pg, pickled, {})
     p2p.send(data, dst, pg, _TAG, group_dst)
 
 
@@ -166,6 +206,7 @@ def recv_object_list(
         return -1
     size = np.empty(1, np.int64)
     sender = p2p.recv(size, src, pg, _TAG, group_src)
+    _sent("recv_object_list", pg, _EMPTY, {pg.ranks.index(sender): int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
     p2p.recv(data, sender, pg, _TAG)
     object_list[:] = _load(data, data.size)

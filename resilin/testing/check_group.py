@@ -25,7 +25,7 @@ from resilin import dist
 from resilin.core.tensor import Tensor
 from resilin.dist import tree
 from resilin.dist.reduce_op import DTYPES, Array, ReduceOp
-from resilin.errors import CollectiveMismatch, UsageError
+from resilin.errors import CollectiveMismatch, DistError, UsageError
 
 Case = Callable[[int, int], None]
 CASES: dict[str, Case] = {}
@@ -305,6 +305,35 @@ def objects_travel(rank: int, size: int) -> None:
     out: list[Any] = [None]
     dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, src=0)
     assert out == [f"for {rank}"]
+
+
+class _Unpicklable:
+    def __reduce__(self) -> Any:
+        raise ZeroDivisionError("this object does not travel")
+
+
+@case
+def an_object_that_cannot_be_pickled_is_an_error_on_all_ranks_at_once(rank: int, size: int) -> None:
+    last = size - 1
+    thing: Any = _Unpicklable() if rank == last else "fine"
+    one = [None]
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_gather_object([None] * size, thing),
+        lambda: dist.gather_object(thing, [None] * size if rank == 0 else None, dst=0),
+        lambda: dist.broadcast_object_list([thing], src=last),
+        lambda: dist.scatter_object_list(one, [thing] * size if rank == last else None, src=last),
+        lambda: dist.scatter_object_list(one, [1] * (size + 1) if rank == last else None, src=last),
+    ]
+    if size > 1 and rank in (0, last):
+        calls.append(lambda: dist.send_object_list([thing], 0) if rank == last else dist.recv_object_list(one, last))
+    for i, call in enumerate(calls):
+        with pytest.raises(UsageError if rank == last else DistError) as caught:
+            call()
+        asked = f"needs {size} objects, got {size + 1}" if i == 4 else "expected an object that pickle can write"
+        assert (asked if rank == last else f"rank {last} could not send any") in str(caught.value)
+    box: list[Any] = [None] * size
+    dist.all_gather_object(box, rank)
+    assert box == list(range(size))
 
 
 @case
