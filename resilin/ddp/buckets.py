@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
 DEFAULT_BUCKET_BYTES = 25 << 20
-ALIGN_BYTES = 64  # a slot starts on a cache line, so that no SIMD load of one gradient straddles two
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpec:
-    """One flat array: `numel` elements (gaps of alignment included, they stay zero) and its slots in order."""
+    """One flat array of `numel` elements and its slots, in order and without gaps: a hook sees gradients only."""
 
     index: int
     kind: str
@@ -83,9 +82,7 @@ def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]
     spec: ParameterSpec | None = None
     for number in members:
         spec = params[number]
-        step = max(1, ALIGN_BYTES // spec.itemsize)
-        start = -(-end // step) * step
-        end = start + spec.numel
+        start, end = end, end + spec.numel
         slots.append(Slot(number, start, end))
     assert spec is not None, "a bucket has at least one parameter"
     return BucketSpec(index, spec.kind, end, spec.itemsize, tuple(slots))

@@ -32,7 +32,7 @@ class GradBucket:
         return self._flat.spec.index
 
     def buffer(self) -> Tensor:
-        """The flat, contiguous 1-d tensor of all gradients; gaps between them (alignment) hold zeros."""
+        """The flat, contiguous 1-d tensor of all gradients, one behind the other in the order of `gradients()`."""
         return self._buffer
 
     def gradients(self) -> list[Tensor]:

@@ -53,7 +53,7 @@ def test_no_parameters_give_no_buckets() -> None:
     st.integers(1, 40_000),
     st.integers(1, 40_000),
 )
-def test_every_parameter_has_exactly_one_aligned_slot_of_its_size(
+def test_every_parameter_has_exactly_one_slot_of_its_size_and_nothing_lies_between(
     sizes: list[tuple[int, tuple[str, int]]], cap: int, first: int
 ) -> None:
     params = [ParameterSpec(f"p{i}", n, item, kind) for i, (n, (kind, item)) in enumerate(sizes)]
@@ -66,7 +66,6 @@ def test_every_parameter_has_exactly_one_aligned_slot_of_its_size(
         for slot in bucket.slots:
             spec = params[slot.param]
             assert (spec.kind, spec.numel) == (bucket.kind, slot.stop - slot.start)
-            assert slot.start >= end
-            assert slot.start * spec.itemsize % buckets.ALIGN_BYTES == 0
+            assert slot.start == end
             end = slot.stop
         assert end == bucket.numel
