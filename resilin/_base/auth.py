@@ -56,7 +56,7 @@ def check_server(sock: socket.socket, secret: str, purpose: bytes, nonces: tuple
     if not hmac.compare_digest(given, proof(secret, b"server", purpose, *nonces)):
         what = "refused our proof" if given == _REFUSAL else "did not prove its own knowledge"
         why = "another job or a wrong secret" if secret else "it has one, or it is another user's: set RESILIN_SECRET"
-        raise HandshakeError(f"{_peer(sock)} {what} of the job's secret for {purpose!r}: {why}")
+        raise HandshakeError(f"{_peer(sock)} {what} of the job's secret for {purpose.decode()}: {why}")
     if not secret:
         require_same_user(sock)
 
@@ -75,7 +75,7 @@ def prove_as_client(sock: socket.socket, secret: str, purpose: bytes, deadline: 
         sock.sendall(proof(secret, b"client", purpose, *nonces))
         given = recv_exactly(sock, WORD_BYTES, deadline)
     except OSError as error:
-        raise DistNetworkError(f"handshake for {purpose!r} with {_peer(sock)} failed: {error}") from error
+        raise DistNetworkError(f"handshake for {purpose.decode()} with {_peer(sock)} failed: {error}") from error
     check_server(sock, secret, purpose, nonces, given)
 
 
@@ -99,8 +99,8 @@ def prove_as_server(sock: socket.socket, known: str | Iterable[str], purpose: by
                 return secret
         sock.sendall(_REFUSAL)
     except OSError as error:
-        raise DistNetworkError(f"handshake for {purpose!r} with {_peer(sock)} failed: {error}") from error
-    raise HandshakeError(f"{_peer(sock)} did not prove the job's secret for {purpose!r}: refused")
+        raise DistNetworkError(f"handshake for {purpose.decode()} with {_peer(sock)} failed: {error}") from error
+    raise HandshakeError(f"{_peer(sock)} did not prove the job's secret for {purpose.decode()}")
 
 
 def _require_or_refuse(sock: socket.socket) -> None:
@@ -188,6 +188,7 @@ def _hung_up(sock: socket.socket) -> bool:
 
 def _peer(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername() or "a local peer")
+        name = sock.getpeername()
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local peer"
     except OSError:
         return "a peer that already left"

@@ -16,6 +16,29 @@ from resilin.errors import DistNetworkError, HandshakeError
 
 AGAIN = 0  # nothing to wait for: step again in a moment
 _Steps = Generator[int, None, None]
+_Target = bytes | tuple[str, int]
+_ANSWER_S = 2.0
+
+
+def answers(endpoint: Endpoint, me: Endpoint) -> bool:
+    """Whether a process listens at `endpoint`, seen from `me`. Blocks for 2 s at most."""
+    try:
+        sock, target = _way(endpoint, me)
+    except DistNetworkError:
+        return False
+    with sock:
+        sock.settimeout(_ANSWER_S)
+        return sock.connect_ex(target) in (0, EAGAIN)  # EAGAIN: the backlog of a Unix socket is full
+
+
+def _way(endpoint: Endpoint, me: Endpoint) -> tuple[socket.socket, _Target]:
+    """A fresh socket and the address to connect it to. DistNetworkError when `me` has no way to `endpoint`."""
+    if me.near(endpoint):
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), b"\0" + endpoint.unix.encode()
+    if endpoint.address:
+        family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+        return socket.socket(family, socket.SOCK_STREAM), (endpoint.address, endpoint.port)
+    raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
 
 
 class Dial:
@@ -25,15 +48,7 @@ class Dial:
     """
 
     def __init__(self, endpoint: Endpoint, me: Endpoint, hello: Hello, secret: str) -> None:
-        if me.near(endpoint):
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            target: bytes | tuple[str, int] = b"\0" + endpoint.unix.encode()
-        elif endpoint.address:
-            family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
-            self.sock = socket.socket(family, socket.SOCK_STREAM)
-            target = (endpoint.address, endpoint.port)
-        else:
-            raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
+        self.sock, target = _way(endpoint, me)
         self.sock.setblocking(False)
         self.hello = hello
         self.connected = False
@@ -46,7 +61,7 @@ class Dial:
         """
         return next(self._steps, None)
 
-    def _converse(self, target: bytes | tuple[str, int], secret: str) -> _Steps:
+    def _converse(self, target: _Target, secret: str) -> _Steps:
         while (code := self.sock.connect_ex(target)) == EAGAIN:  # the backlog of a Unix socket is full
             yield AGAIN
         if code == EINPROGRESS:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from resilin._base import auth, env, host
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline
+from resilin.dist import meeting
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
 from resilin.dist.kv.adapter import CoordinationStore
@@ -19,7 +20,7 @@ from resilin.dist.kv.base import PrefixStore, Store
 from resilin.dist.kv.file import FileStore
 from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.work import seconds
-from resilin.errors import CollectiveTimeout, DistError, DistStoreError, UsageError
+from resilin.errors import DistError, DistStoreError, UsageError
 
 if TYPE_CHECKING:
     from resilin.store.base import Store as Coordination
@@ -191,6 +192,7 @@ def init_process_group(
     if store is not None:
         given = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
         _check_rank(rank, world_size)
+    gone: ServerGone | None = None
     while True:
         owned: list[Any] = []
         try:
@@ -204,8 +206,15 @@ def init_process_group(
             for thing in owned:
                 thing.close()
             # rank 0 of the round before closed its store just after it had let us in: its next one is on the way
-            if not isinstance(error, ServerGone) or given is not None or rank == 0 or deadline.passed():
-                raise
+            gone = error if isinstance(error, ServerGone) else gone
+            if isinstance(error, ServerGone) and given is None and rank != 0 and not deadline.passed():
+                continue
+            if gone is not None and given is None and isinstance(error, DistStoreError):
+                raise DistStoreError(
+                    f"init_process_group, rank {rank} of {world_size}: {gone}; no other store of rank 0 came there "
+                    f"within {limit:g} s: did rank 0 end?"
+                ) from error
+            raise
     _WORLD.owned[group] = owned
     set_default_group(group)
 
@@ -218,8 +227,8 @@ def _join(
     listener = Listener(_own_address(keys))
     owned.insert(0, listener)
     turn = _WORLD.rounds.get((name, generation), 0)  # equal on all ranks: what earlier rounds left is never read
-    place = PrefixStore(f"{name}/{generation}/{turn}", keys)
-    endpoints = _exchange(place, listener.describe(), rank, world_size, deadline)
+    place = meeting.place_of(keys, f"{name}/{generation}/{turn}")
+    endpoints = meeting.exchange(place, listener.describe(), rank, world_size, deadline)
     group = connect(
         listener,
         endpoints,
@@ -311,8 +320,10 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
         if not url.hostname or url.port is None:
             raise UsageError(f"init_process_group: expected tcp://host:port, got {init_method!r}")
         return TCPStore(url.hostname, url.port, None, rank == 0, limit), rank, world_size
-    if not url.path:
-        raise UsageError(f"init_process_group: expected file:///path, got {init_method!r}")
+    if not url.path or url.netloc not in ("", "localhost"):
+        raise UsageError(
+            f"init_process_group: expected file:///path, with three slashes and an absolute path, got {init_method!r}"
+        )
     return FileStore(url.path, world_size, limit), rank, world_size
 
 
@@ -348,23 +359,3 @@ def _secret(store: Store, rank: int) -> str:
     if rank == 0:
         store.set("secret", auth.new_secret())
     return store.get("secret").decode()
-
-
-def _exchange(store: Store, mine: str, rank: int, world_size: int, deadline: Deadline) -> list[str]:
-    """Everybody's endpoint, in rank order. CollectiveTimeout names the ranks that never came."""
-    store.set(f"endpoint/{rank}", mine)
-    keys = [f"endpoint/{peer}" for peer in range(world_size)]
-    try:
-        store.wait(keys, deadline.left())
-    except DistStoreError as error:
-        if not deadline.passed():
-            raise
-        missing = [peer for peer, key in enumerate(keys) if not store.check([key])]
-        names = ", ".join(f"rank {peer}" for peer in missing)
-        raise CollectiveTimeout(
-            f"init_process_group, rank {rank} of {world_size}: {names or 'nobody'} missing "
-            f"after {deadline.seconds:g} s; "
-            "was every rank started, with the same world size and address?",
-            missing,
-        ) from error
-    return [value.decode() for value in store.multi_get(keys)]

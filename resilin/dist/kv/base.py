@@ -85,6 +85,10 @@ class Store(abc.ABC):
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
+    def refusals(self) -> str:
+        """What is known of connections that the store's server refused, for error messages; empty: nothing."""
+        return ""
+
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Free what the store holds. Idempotent."""
 
@@ -156,3 +160,7 @@ class PrefixStore(Store):
         """See Store: keys under the prefix, without it."""
         start = self._key("")
         return [key[len(start) :] for key in self._store.list_keys() if key.startswith(start)]
+
+    def refusals(self) -> str:
+        """See Store."""
+        return self._store.refusals()

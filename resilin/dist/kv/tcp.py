@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from resilin._base import auth, env, host
+from resilin._base import auth, env, host, log
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.framing import recv_frame, send_frame
 from resilin.dist.forked import track
@@ -29,7 +29,11 @@ _LENGTH = struct.Struct(">I")
 _OK, _ERROR = 0, 1
 _HANDSHAKE_S = 10.0
 _RETRY_S = 0.02  # a client may start before the server: it knocks again after this
-_WORKERS_KEY = "resilin/store/workers"
+_OWN = "resilin/store/"  # keys of the store's own, which are not listed
+_WORKERS_KEY = f"{_OWN}workers"
+_REFUSALS_KEY = f"{_OWN}refusals"
+_WARNINGS = 10  # of refused connections: strangers may knock for ever
+_LOG = log.logger("dist.store")
 
 
 class ServerGone(DistStoreError):
@@ -218,7 +222,11 @@ class TCPStore(Store):
 
     def list_keys(self) -> list[str]:
         """See Store."""
-        return [key for key in _text(self._call(_keys, [])) if key != _WORKERS_KEY]
+        return [key for key in _text(self._call(_keys, [])) if not key.startswith(_OWN)]
+
+    def refusals(self) -> str:
+        """See Store."""
+        return self.get(_REFUSALS_KEY).decode() if self.check([_REFUSALS_KEY]) else ""
 
     def close(self) -> None:
         """Close the connections, and the server on the rank that has it."""
@@ -325,10 +333,13 @@ class _Server:
             track(listening).listen(socket.SOMAXCONN)
         except OSError as error:
             raise DistNetworkError(
-                f"the key-value store cannot listen on {host_name}:{port}: {error.strerror}; choose another MASTER_PORT"
+                f"the key-value store cannot listen on {host_name}:{port}: {error.strerror}; choose another "
+                "MASTER_PORT, or is another process rank 0, too?"
             ) from error
         self.port = int(listening.getsockname()[1])
-        self._reception = Reception("dist-store", [listening], self._serve)
+        self._refused = 0  # guarded by _lock
+        self._lock = threading.Lock()
+        self._reception = Reception("dist-store", [listening], self._serve, self._note_refusal)
 
     def _serve(self, visit: Visit) -> None:
         visit.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -346,6 +357,15 @@ class _Server:
             return pack(_OK, _OPERATIONS[number](self._state, *fields))
         except (DistError, ValueError, TypeError, IndexError) as error:
             return pack(_ERROR, [str(error).encode()])
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Tell the user at once, and whoever finds ranks missing later."""
+        with self._lock:
+            self._refused += 1
+            many = "1 connection" if self._refused == 1 else f"{self._refused} connections"
+            self._state.set(_REFUSALS_KEY, f"{many} refused at port {self.port}, the last because {error}")
+            if self._refused <= _WARNINGS:
+                _LOG.warning("the key-value store at port %d refused a connection: %s", self.port, error)
 
     def close(self) -> None:
         self._closed = True
