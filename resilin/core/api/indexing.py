@@ -43,9 +43,9 @@ def to_index(index: Any) -> Any:
 
 def getitem(self: Tensor, index: Any) -> Tensor:
     """self[index]: a view for integers and slices, a copy for tensors of indices."""
-    found = to_index(index)
+    first, then = ops.split(to_index(index))
     try:
-        return ops.getitem.call(self, found)
+        return ops.getitem.call(self if first is None else ops.getitem.call(self, first), then)
     except IndexError as error:
         reason = str(error).rpartition("): ")[2]
         raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {reason}") from None
@@ -176,10 +176,11 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of elements that differ from 0: one row each, or one tensor per dimension."""
-    found = np.nonzero(input._dev.backend.to_host(input._array))
+    array = input._dev.backend.to_host(input._array)
+    found = np.nonzero(np.atleast_1d(array))
     if as_tuple:
         return tuple(wrap(part, input._dev) for part in found)
-    return wrap(np.stack(found, axis=-1) if found else np.zeros((int(bool(input)), 0), np.int64), input._dev)
+    return wrap(np.stack(found, axis=-1)[:, : array.ndim], input._dev)
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
@@ -210,29 +211,55 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     length = input._array.shape[axis] if input._array.ndim else 1
     if not 0 <= k <= length:
         raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
+    if input._array.ndim == 0:
+        return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
     order = np.take(_argsort(input._array, axis, largest), np.arange(k), axis=axis)
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Found:
     """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
-    found = topk(input, k, dim, largest=False)
     axis = check_dim(dim, input._array.ndim)
-    last = (slice(None),) * axis + (slice(k - 1, k) if keepdim else k - 1,)
-    return Found(found.values[last], found.indices[last])
+    length = input._array.shape[axis] if input._array.ndim else 1
+    if not 1 <= k <= length:
+        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
+    if input._array.ndim == 0:
+        return sort(input)
+    order = np.take(_argsort(input._array, axis, False), [k - 1], axis=axis)
+    return _picked(input, order, axis, keepdim)
+
+
+def _picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> Found:
+    """The elements at `places`, one along `axis`, and the places."""
+    values, indices = ops.take_along_axis.call(input, places, axis), wrap(places, input._dev)
+    if keepdim:
+        return Found(values, indices)
+    return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis))
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median (the lower one of two); with `dim` a pair (values, indices)."""
+    """The median (the lower one of two), NaN if there is one; with `dim` a pair (values, indices)."""
     if dim is None:
         flat = input.reshape(-1)
-        return kthvalue(flat, (flat.numel() + 1) // 2, 0).values
-    return kthvalue(input, (input.size(dim) + 1) // 2, dim, keepdim)
+        return median(flat, 0).values if flat.numel() else input.new_full((), float("nan"))
+    axis = check_dim(dim, input._array.ndim)
+    array = input._array
+    if array.ndim == 0:
+        return sort(input)
+    if array.shape[axis] == 0:
+        raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
+    order = np.take(_argsort(array, axis, False), [(array.shape[axis] - 1) // 2], axis=axis)
+    nan = array != array
+    first_nan = np.argmax(nan, axis=axis, keepdims=True)
+    return _picked(input, np.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
 
 
 def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    """The distinct elements in order; optionally the index of each element among them and how often each occurs."""
-    values, inverse, counts = np.unique(input._array, return_inverse=True, return_counts=True)
+    """The distinct elements in order; optionally the index of each element among them and how often each occurs.
+
+    NaNs are distinct from one another.
+    """
+    values, inverse, counts = np.unique(input._array, return_inverse=True, return_counts=True, equal_nan=False)
     out = [wrap(values, input._dev)]
     if return_inverse:
         out.append(wrap(inverse.reshape(input._array.shape), input._dev))

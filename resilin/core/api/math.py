@@ -205,10 +205,29 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return log(x / (1 - x))
 
 
-def xlogy(input: Any, other: Tensor) -> Tensor:
-    """input * log(other); 0 where input is 0 and other is not NaN."""
-    zero = eq(input, 0) if isinstance(input, Tensor) else wrap(np.asarray(input == 0), other._dev)
-    return (input * log(other.masked_fill(zero.logical_and(isnan(other).logical_not()), 1))) + 0
+def xlogy(input: Any, other: Any) -> Tensor:
+    """input * log(other), in the floating point dtype common to both; 0 where input is 0 and other is not NaN."""
+    x, y = _both_floating("xlogy", input, other)
+    zero = eq(x, 0).logical_and(isnan(y).logical_not())
+    return (x * log(y.masked_fill(zero, 1))) + 0
+
+
+def _both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Two operands, of which one may be a number, as tensors of their common floating point dtype."""
+    tensor = a if isinstance(a, Tensor) else b
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        kind = dtypes.promote_np(a._array.dtype, b._array.dtype)
+    else:  # a number widens nothing but the kind: one element says what comes of it
+        kind = _add(wrap(np.zeros(1, tensor._array.dtype)), b if tensor is a else a)._array.dtype
+    if kind.kind in "biu":
+        kind = dtypes.default_np()
+    x, y = (
+        shape_ops.astype.call(v, kind) if isinstance(v, Tensor) else wrap(np.asarray(v, kind), tensor._dev)
+        for v in (a, b)
+    )
+    return x, y
 
 
 def trace(input: Tensor) -> Tensor:
@@ -362,10 +381,16 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """NaN and infinities replaced; by the dtype's limits where no number is given."""
-    limits = np.finfo(input._array.dtype)
-    high = float(limits.max) if posinf is None else posinf
-    low = float(limits.min) if neginf is None else neginf
+    """NaN and infinities replaced; by the dtype's limits where no number is given. Integers have none: a copy."""
+    if input._array.dtype.kind in "biu":
+        return input.clone()
+    if input.is_complex():
+        parts = (shape_ops.real.call(input), shape_ops.imag.call(input))
+        re, im = (nan_to_num(part, nan, posinf, neginf) for part in parts)
+        return re + im * 1j
+    limits = dtypes.finfo(input.dtype)
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
     out = input.masked_fill(isnan(input), nan)
     out = out.masked_fill(eq(input, float("inf")), high)
     return out.masked_fill(eq(input, float("-inf")), low)

@@ -287,7 +287,8 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """The order along `dims` reversed (a copy)."""
     chosen = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
-    return ops.flip.call(input, tuple(check_dim(d, input._array.ndim) for d in chosen))
+    axes = tuple(check_dim(d, input._array.ndim) for d in chosen)
+    return ops.flip.call(input, axes) if input._array.ndim else input.clone()
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:

@@ -97,7 +97,10 @@ def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any
 
 
 def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None, dtype: Any = None) -> Tensor:
-    """Normal with this mean and standard deviation (numbers or tensors that broadcast)."""
+    """Normal with this mean and standard deviation (numbers or tensors that broadcast; no std is negative)."""
+    lowest = std if not isinstance(std, Tensor) else std.min().item() if std.numel() else 0
+    if not lowest >= 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {lowest}")
     if size is None:
         size = np.broadcast_shapes(*(v._array.shape for v in (mean, std) if isinstance(v, Tensor)))
     return randn(tuple(size), generator=generator, dtype=dtype) * std + mean
