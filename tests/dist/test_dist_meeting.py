@@ -1,0 +1,159 @@
+"""What `init_process_group` says when ranks do not come, come twice, or are not let in."""
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from resilin import dist
+from resilin._base.clock import Deadline
+from resilin.dist import meeting
+from resilin.dist.endpoint import Listener
+from resilin.errors import CollectiveTimeout, DistStoreError, HandshakeError, UsageError
+from resilin.store.memory import MemoryStore
+from resilin.testing.ranks import start_ranks
+
+
+@pytest.fixture(params=["hash", "file", "tcp", "coordination"])
+def stores(request, tmp_path):
+    """`stores(rank)`: that rank's store; closed afterwards."""
+    opened = []
+
+    def store(rank):
+        if request.param in ("hash", "coordination") and opened:
+            return opened[0]
+        if request.param == "hash":
+            made = dist.HashStore(timeout=10.0)
+        elif request.param == "coordination":
+            opened.append(MemoryStore())
+            made = dist.CoordinationStore(opened[0], timeout=10.0)
+            opened.insert(0, made)
+            return made
+        elif request.param == "file":
+            made = dist.FileStore(tmp_path / "store", timeout=10.0)
+        elif not opened:
+            made = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=10.0, secret="s")
+        else:
+            made = dist.TCPStore("127.0.0.1", opened[0].port, timeout=10.0, secret="s")
+        opened.append(made)
+        return made
+
+    yield store
+    for thing in reversed(opened):
+        thing.close()
+
+
+def meet(store, rank, size, timeout_s, listener):
+    place = meeting.place_of(store, "group")
+    return meeting.exchange(place, listener.describe(), rank, size, Deadline(timeout_s))
+
+
+def test_all_ranks_name_the_ranks_that_the_first_whose_time_is_up_misses(stores):
+    with Listener() as listener, ThreadPoolExecutor(3) as pool:
+        limits = {0: 30.0, 2: 0.3, 4: 30.0}
+        kept = {rank: stores(rank) for rank in limits}
+        waiting = {rank: pool.submit(meet, kept[rank], rank, 5, limits[rank], listener) for rank in limits}
+        for rank, result in waiting.items():
+            with pytest.raises(CollectiveTimeout) as caught:
+                result.result(10)
+            assert caught.value.ranks == {1, 3}
+            assert f"rank {rank} of 5: rank 1, rank 3 missing after 0.3 s; was every rank started" in str(caught.value)
+
+
+def test_a_second_attempt_in_the_same_store_meets_whoever_came_late(stores):
+    with Listener() as listener, ThreadPoolExecutor(1) as pool:
+        store = stores(0)
+        with pytest.raises(CollectiveTimeout, match="rank 1 missing"):
+            meet(store, 0, 2, 0.05, listener)
+        late = pool.submit(meet, stores(1), 1, 2, 10.0, listener)
+        assert meet(store, 0, 2, 10.0, listener) == late.result(10) == [listener.describe()] * 2
+
+
+def test_a_rank_that_is_taken_twice_is_refused_and_the_others_hear_of_it(stores):
+    with Listener() as listener, Listener() as double, ThreadPoolExecutor(2) as pool:
+        first, again = stores(0), stores(1)
+        one = pool.submit(meet, first, 0, 3, 2.0, listener)
+        two = pool.submit(meet, stores(1), 1, 3, 2.0, listener)
+        place = meeting.place_of(first, "group")
+        place.wait(["card/1"], 5.0)
+        with pytest.raises(
+            UsageError, match=r"rank 1 of 3: rank 1 is taken twice: by host .*, pid \d+ and by host .*pid"
+        ):
+            meet(again, 1, 3, 2.0, double)
+        for result in (one, two):
+            with pytest.raises(CollectiveTimeout, match=r"rank 2 missing after 2 s; rank 1 is taken twice: by host"):
+                result.result(10)
+
+
+def test_the_card_of_a_process_that_is_gone_is_replaced(stores):
+    with Listener() as gone:
+        card = json.dumps({"who": "host h, pid 1", "endpoint": gone.describe()})
+    store = stores(0)
+    meeting.place_of(store, "group").set("card/0", card)
+    with Listener() as listener:
+        assert meet(store, 0, 1, 5.0, listener) == [listener.describe()]
+
+
+def test_refused_handshakes_are_warned_of_at_once_and_named_when_ranks_are_missing(caplog):
+    with Listener() as listener, dist.TCPStore("127.0.0.1", 0, is_master=True, secret="right") as store:
+        assert store.refusals() == ""
+        for _ in range(2):
+            with pytest.raises(
+                HandshakeError, match=r"127.0.0.1:\d+ refused our proof of the job's secret for resilin "
+            ):
+                dist.TCPStore("127.0.0.1", store.port, timeout=5.0, secret="wrong")
+        with pytest.raises(CollectiveTimeout) as caught:
+            meet(store, 0, 2, 0.2, listener)
+        assert (
+            f"rank 1 missing after 0.2 s; 2 connections refused at port {store.port}, the last because 127.0.0.1:"
+            in str(caught.value)
+        )
+        assert "did not prove the job's secret for resilin dist key-value store; was every rank" in str(caught.value)
+        assert "b'res" not in str(caught.value)
+        warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warned) == 2
+        assert "refused a connection: 127.0.0.1:" in warned[0]
+        assert not [key for key in store.list_keys() if "refus" in key]
+
+
+ABSENT = """
+import os
+from resilin import dist
+try:
+    size = int(os.environ["WORLD_SIZE"]) + 1
+    url = f"{os.environ['METHOD']}?rank={os.environ['RANK']}&world_size={size}"
+    dist.init_process_group(init_method=url, timeout=2)
+except dist.DistError as error:
+    print(error)
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("method", ["tcp", "file"])
+def test_processes_all_name_the_rank_that_never_came(tmp_path, method):
+    with dist.TCPStore("127.0.0.1", 0, is_master=True) as probe:
+        port = probe.port
+    url = f"tcp://127.0.0.1:{port}" if method == "tcp" else f"file://{tmp_path}/rendezvous"
+    for number, rank in enumerate(start_ranks(3, ABSENT, str(tmp_path), METHOD=url)):
+        with rank:
+            _, out, err = rank.finish(30)
+            assert out.startswith(f"init_process_group, rank {number} of 4: rank 3 missing after 2 s"), out + err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_goes_away_is_named_with_the_users_own_limit():
+    with ThreadPoolExecutor(1) as pool:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=10.0)
+        url = f"tcp://127.0.0.1:{store.port}"
+        joining = pool.submit(dist.init_process_group, init_method=url, rank=1, world_size=2, timeout=1.5)
+        store.wait(["default/0/0/0/card/1"], 5.0)
+        store.close()
+        with pytest.raises(DistStoreError, match=r"rank 1 of 2: .*lost the server.*within 1.5 s: did rank 0 end\?"):
+            joining.result(20)
+
+
+@pytest.mark.parametrize("url", ["file://rel/path", "file://host/path", "file://"])
+def test_a_file_url_without_three_slashes_is_refused(url):
+    with pytest.raises(UsageError, match=r"expected file:///path, with three slashes and an absolute path, got 'file"):
+        dist.init_process_group(init_method=url, rank=0, world_size=1)
