@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from resilin.errors import StateError
+from resilin.errors import StateError, UsageError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,19 +42,33 @@ _FIELDS = tuple(field.name for field in fields(Entry))
 
 
 class Ledger:
-    """Appends entries to the file at `path` (made with its folder when missing). Close it when the world ends."""
+    """Appends entries to the file at `path` (made with its folder when missing). Close it when the world ends.
+
+    UsageError when the file cannot be opened for appending.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"RESILIN_LEDGER={path} cannot be opened for appending: {error.strerror} ({error.filename}); "
+                "name a file that every worker can write to, or unset it"
+            ) from error
 
     def append(self, entry: Entry) -> None:
-        """Write `entry`; it survives the death of this process from here on (not a power cut). OSError: disk full."""
+        """Write `entry`; it survives the death of this process from here on (not a power cut). StateError if not."""
         if self._fd is None:
             raise StateError(f"ledger {self.path} is closed")
         line = entry.to_line()
-        written = os.write(self._fd, line)
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise StateError(
+                f"ledger {self.path} (RESILIN_LEDGER): step {entry.step} cannot be written: {error.strerror}"
+            ) from error
         if written != len(line):
             raise StateError(f"ledger {self.path}: wrote {written} of {len(line)} bytes: is the disk full?")
 

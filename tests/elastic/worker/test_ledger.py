@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from resilin.elastic import ledger
 from resilin.elastic.ledger import Entry, Ledger
-from resilin.errors import StateError
+from resilin.errors import StateError, UsageError
 
 
 def entries(*sizes: int, epoch: int = 0, step: int = 0, generation: int = 1, rank: int = 0) -> list[Entry]:
@@ -32,6 +32,15 @@ def test_what_ranks_append_is_read_back_in_order(tmp_path: Path) -> None:
     assert ledger.read(path) == written
     with pytest.raises(StateError, match="closed"):
         first.append(written[0])
+
+
+def test_a_file_that_cannot_be_opened_or_written_is_named_with_its_variable() -> None:
+    with pytest.raises(UsageError, match=r"RESILIN_LEDGER=/proc/nope/x cannot be opened.*: No such file or directory"):
+        Ledger("/proc/nope/x")
+    book = Ledger("/dev/full")
+    with pytest.raises(StateError, match=r"/dev/full \(RESILIN_LEDGER\): step 3 cannot be written: No space left"):
+        book.append(entries(4, step=3)[0])
+    book.close()
 
 
 def test_a_torn_last_line_is_left_out_and_any_other_bad_line_is_named(tmp_path: Path) -> None:
