@@ -1,5 +1,7 @@
 """The functions behind torch.nn.functional: options, reductions, errors, running statistics."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,42 @@ def test_max_pool_gives_positions_and_sends_gradients_there():
     assert y.shape == (2, 3, 3, 3)
     y.sum().backward()
     assert x.grad.sum().item() == 54
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("pool", [lambda x: F.avg_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, 2)])
+def test_an_odd_pixel_reaches_only_the_averages_of_its_windows(pool, value):
+    x = resilin.ones(1, 2, 4, 4)
+    x[0, 0, 1, 2] = value
+    np.testing.assert_array_equal(pool(x).numpy(), [[[[1, value], [1, 1]], [[1, 1], [1, 1]]]])
+    g = resilin.ones(1, 2, 2, 2)
+    g[0, 0, 0, 1] = value
+    x = resilin.ones(1, 2, 4, 4, requires_grad=True)
+    pool(x).backward(g)
+    expected = np.full((1, 2, 4, 4), 0.25)
+    expected[0, 0, :2, 2:] = value
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+def test_with_ceil_mode_a_window_may_be_larger_than_the_image():
+    x = resilin.arange(4.0).reshape(1, 1, 2, 2)
+    assert F.max_pool2d(x, 3, ceil_mode=True).tolist() == [[[[3.0]]]]
+    assert F.avg_pool2d(x, 3, ceil_mode=True).tolist() == [[[[1.5]]]]
+    assert F.avg_pool2d(x, 3, ceil_mode=True, divisor_override=2).tolist() == [[[[3.0]]]]
+    assert F.max_pool2d(x, 3, 1, dilation=2, padding=2).tolist() == [[[[0, 1], [2, 3]]]]
+    for pool in (F.max_pool2d, F.avg_pool2d):
+        with pytest.raises(RuntimeError, match=f"^{pool.__name__}: a window of 5 does not fit an input of 2"):
+            pool(x, 5, 2, ceil_mode=True)
+    with pytest.raises(RuntimeError, match="divisor must be not zero"):
+        F.avg_pool2d(x, 2, divisor_override=0)
+
+
+def test_the_maximum_of_a_window_of_nothing_but_padding_is_minus_infinity_and_takes_no_gradient():
+    x = resilin.ones(1, 1, 1, 1, requires_grad=True)
+    y = F.max_pool2d(x, 2, 1, 1, dilation=2, ceil_mode=True)
+    assert y.tolist() == [[[[-math.inf]]]]
+    y.backward(resilin.ones(1, 1, 1, 1))
+    assert x.grad.tolist() == [[[[0.0]]]]
 
 
 def test_average_pools_agree_where_they_mean_the_same():

@@ -86,7 +86,7 @@ def test_python_numbers_of_several_types_become_one_dtype_that_holds_them_as_in_
 
 
 @pytest.mark.parametrize("batch", [[2.5, None], [1, "a"], [True, None], [resilin.ones(()), 2.5]])
-def test_numbers_beside_what_is_none_are_refused(batch):
+def test_numbers_beside_what_is_no_number_are_refused(batch):
     with pytest.raises(TypeError):
         default_collate(batch)
 

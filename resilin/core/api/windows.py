@@ -153,12 +153,15 @@ def avg_pool2d(
     kernel = _pair(kernel_size)
     strides = kernel if stride in (None, []) else _pair(stride)
     _check_pooling("avg_pool2d", kernel, strides, _pair(padding), (1, 1), x._array.shape[2:], ceil_mode)
-    rows, columns = conv.average_matrices(
-        x._array.shape, kernel, strides, _pair(padding), ceil_mode, count_include_pad, x._array.dtype
+    rows, columns = (
+        pool_kernel.average_windows(*along, ceil_mode, count_include_pad)
+        for along in zip(x._array.shape[2:], kernel, strides, _pair(padding), strict=True)
     )
     if divisor_override is not None:
-        rows, columns = (rows > 0).astype(rows.dtype) / divisor_override, (columns > 0).astype(rows.dtype)
-    out: Tensor = conv.separable.call(x, rows, columns)
+        if divisor_override == 0:
+            raise RuntimeError("avg_pool2d: divisor must be not zero")
+        rows[:, 2], columns[:, 2] = divisor_override, 1
+    out: Tensor = conv.avg_pool2d.call(x, rows, columns)
     return out if x is input else out.squeeze(0)
 
 
@@ -169,5 +172,6 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     wanted = [x._array.shape[2 + i] if n is None else n for i, n in enumerate(sizes)]
     if min(wanted) < 0:
         raise RuntimeError(f"adaptive_avg_pool2d: output_size must not be negative, got {tuple(wanted)}")
-    out: Tensor = conv.separable.call(x, *conv.adaptive_matrices(x._array.shape, wanted, x._array.dtype))
+    windows = map(pool_kernel.adaptive_windows, x._array.shape[2:], wanted)
+    out: Tensor = conv.avg_pool2d.call(x, *windows)
     return out if x is input else out.squeeze(0)

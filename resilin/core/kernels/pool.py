@@ -1,32 +1,42 @@
-"""Max pooling over two dimensions, with the position of each maximum."""
+"""Pooling over two dimensions: the maximum of each window with its position, or the mean.
+
+Averages take the windows of each axis as an int64 array of (start, stop, divisor) per output: the elements from start
+up to stop are summed, and the sum is divided by the product of both axes' divisors.
+"""
 
 # N samples, C channels, H W input size, P Q output size
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
 Pair = tuple[int, int]
 
+_native_avg_pool2d_backward = kernel("avg_pool2d_backward")
+_native_avg_pool2d_forward = kernel("avg_pool2d_forward")
 _native_max_pool2d_backward = kernel("max_pool2d_backward")
 _native_max_pool2d_forward = kernel("max_pool2d_forward")
 
 
 def out_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
-    """Number of window positions along one axis, by PyTorch's rule: no window starts in the right padding."""
+    """Number of window positions along one axis, by PyTorch's rule: no window starts in the right padding.
+
+    With `ceil_mode` the last window may reach beyond the padding, by less than a stride.
+    """
     span = dilation * (kernel - 1) + 1
-    reach = size + 2 * padding - span
-    if reach < 0 or padding * 2 > kernel:
+    count = (size + 2 * padding - span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if count < 1 or padding * 2 > span:
         raise UsageError(
-            f"max_pool2d: window of {span} (kernel {kernel}, dilation {dilation}) does not fit input {size} with "
-            f"padding {padding}; expected padding <= kernel / 2 and window <= input + 2 * padding"
+            f"pooling: window of {span} (kernel {kernel}, dilation {dilation}) does not fit input {size} with "
+            f"padding {padding}; expected padding <= window / 2 and window <= input + 2 * padding"
         )
-    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
     return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
 
 
@@ -35,6 +45,7 @@ def max2d_forward(
 ) -> tuple[Array, Array]:
     """Maximum of each window and its flat position in the H * W image (int64); NaN wins, the first maximum counts.
 
+    A window of nothing but padding gives -inf and position -1.
     Shape: x (N, C, H, W); y and index (N, C, P, Q).
     """
     H, W = x.shape[2:]
@@ -51,6 +62,64 @@ def max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -> Array:
     if (dx := _native_max_pool2d_backward(g, index, *x_shape)) is not None:
         return dx  # type: ignore[no-any-return]
     return reference_max2d_backward(g, index, x_shape)
+
+
+def average_windows(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool, counted: bool) -> Array:
+    """Windows of `kernel` elements every `stride` along an axis of `size`; `counted`: padding counts in divisors."""
+    starts = np.arange(out_size(size, kernel, stride, padding, 1, ceil_mode)) * stride - padding
+    ends = np.minimum(starts + kernel, size + padding)
+    inside = np.maximum(starts, 0), np.minimum(ends, size)
+    return np.stack([*inside, ends - starts if counted else inside[1] - inside[0]], 1)
+
+
+def adaptive_windows(size: int, count: int) -> Array:
+    """Windows that divide an axis of `size` into `count` parts, as equal as can be; they may overlap."""
+    places = np.arange(count)
+    starts, ends = places * size // max(count, 1), -(-(places + 1) * size // max(count, 1))
+    return np.stack([starts, ends, ends - starts], 1)
+
+
+def avg2d_forward(x: Array, rows: Array, columns: Array) -> Array:
+    """The mean of each window, shape (N, C, P, Q): columns are summed from top to bottom, their sums from the left."""
+    y: Array | None = _native_avg_pool2d_forward(x, rows, columns)
+    return reference_avg2d_forward(x, rows, columns) if y is None else y
+
+
+def avg2d_backward(g: Array, rows: Array, columns: Array, size: Pair) -> Array:
+    """Gradient of images of `size` (H, W): each element's windows are added from the left, then from the top."""
+    dx: Array | None = _native_avg_pool2d_backward(g, rows, columns, *size)
+    return reference_avg2d_backward(g, rows, columns, size) if dx is None else dx
+
+
+def _divisors(rows: Array, columns: Array, dtype: np.dtype[Any]) -> Array:
+    divisors: Array = (rows[:, 2, None] * columns[:, 2]).astype(dtype)
+    return divisors
+
+
+def reference_avg2d_forward(x: Array, rows: Array, columns: Array) -> Array:
+    """numpy form of `avg2d_forward`."""
+    N, C, _, W = x.shape
+    dtype = compute_dtype(x.dtype)
+    tall, y = np.empty((N, C, len(rows), W), dtype), np.empty((N, C, len(rows), len(columns)), dtype)
+    for p, (start, stop, _) in enumerate(rows):
+        tall[:, :, p] = x[:, :, start:stop].sum(2, dtype)
+    for q, (start, stop, _) in enumerate(columns):
+        y[:, :, :, q] = tall[:, :, :, start:stop].sum(3, dtype)
+    y /= _divisors(rows, columns, dtype)
+    return y.astype(x.dtype, copy=False)
+
+
+def reference_avg2d_backward(g: Array, rows: Array, columns: Array, size: Pair) -> Array:
+    """numpy form of `avg2d_backward`."""
+    N, C, P, _ = g.shape
+    dtype = compute_dtype(g.dtype)
+    shares = g.astype(dtype, copy=False) / _divisors(rows, columns, dtype)
+    wide, dx = np.zeros((N, C, P, size[1]), dtype), np.zeros((N, C, *size), dtype)
+    for q, (start, stop, _) in enumerate(columns):
+        wide[:, :, :, start:stop] += shares[:, :, :, q : q + 1]
+    for p, (start, stop, _) in enumerate(rows):
+        dx[:, :, start:stop] += wide[:, :, p : p + 1]
+    return dx.astype(g.dtype, copy=False)
 
 
 def reference_max2d_forward(
@@ -83,6 +152,7 @@ def reference_max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -
     """numpy form of `max2d_backward`."""
     N, C, H, W = x_shape
     dx = np.zeros((N * C, H * W), g.dtype)
-    planes = np.repeat(np.arange(N * C), index.size // max(N * C, 1))
-    np.add.at(dx, (planes, index.reshape(-1)), g.reshape(-1))
+    planes, flat = np.repeat(np.arange(N * C), index.size // max(N * C, 1)), index.reshape(-1)
+    real = flat >= 0
+    np.add.at(dx, (planes[real], flat[real]), g.reshape(-1)[real])
     return dx.reshape(x_shape)

@@ -115,51 +115,27 @@ override(
 )
 
 
-def _windows(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> list[tuple[int, int, int]]:
-    """(start, stop, divisor's length) of each window along one axis, for padding that counts in the divisor."""
-    found = []
-    for i in range(pool_kernel.out_size(size, kernel, stride, padding, 1, ceil_mode)):
-        start = i * stride - padding
-        stop = min(start + kernel, size + padding)
-        found.append((max(start, 0), min(stop, size), stop - start))
-    return found
+_ROWS = np.array([[0, 2, 2], [1, 4, 4]])
+_COLUMNS = np.array([[0, 3, 3], [0, 3, 3], [4, 6, 2]])
 
 
-def _average_matrix(windows: Any, size: int, counted: bool, dtype: Any) -> Any:
-    matrix = np.zeros((len(windows), size), dtype)
-    for row, (start, stop, length) in enumerate(windows):
-        matrix[row, start:stop] = 1 / (length if counted else stop - start)
-    return matrix
+@op(samples=lambda r: [(r(2, 3, 4, 6), _ROWS, _COLUMNS)])
+def avg_pool2d(xp, x, rows=None, columns=None):
+    """The mean of each window; `rows` and `columns` are windows as `kernels/pool.py` describes them."""
+    return pool_kernel.avg2d_forward(x, rows, columns)
 
 
-def average_matrices(
-    shape: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, counted: bool, dtype: Any
-) -> Any:
-    """Averages over windows are separable: y = rows @ x @ columns.T. Gives `rows` and `columns`."""
-    return tuple(
-        _average_matrix(
-            _windows(shape[-2 + i], kernel[i], stride[i], padding[i], ceil_mode), shape[-2 + i], counted, dtype
-        )
-        for i in range(2)
-    )
-
-
-def adaptive_matrices(shape: Any, output: Any, dtype: Any) -> Any:
-    """As `average_matrices`, for windows that divide the input into `output` parts."""
-    found = []
-    for i in range(2):
-        size, count = shape[-2 + i], output[i]
-        windows = [(j * size // count, -(-(j + 1) * size // count), 0) for j in range(count)]
-        found.append(_average_matrix(windows, size, False, dtype))
-    return tuple(found)
-
-
-@op(samples=lambda r: [(r(2, 3, 4, 6), np.full((2, 4), 0.25), np.full((3, 6), 0.5))])
-def separable(xp, x, rows=None, columns=None):
-    """rows @ x @ columns.T for constant matrices, over the last two dimensions."""
-    return xp.matmul(xp.matmul(rows, x), columns.T)
-
-
-@separable.vjp
+@avg_pool2d.vjp
 def _(xp, g, _y, _x, rows=None, columns=None):
-    return xp.separable(g, rows.T, columns.T)
+    return xp.avg_pool2d_spread(g, rows, columns, tuple(_x.shape[2:]))
+
+
+@op(samples=lambda r: [(r(2, 3, 2, 3), _ROWS, _COLUMNS, (4, 6))])
+def avg_pool2d_spread(xp, g, rows=None, columns=None, size=()):
+    """`g` divided by its windows' divisors and added to all their elements, in images of `size`."""
+    return pool_kernel.avg2d_backward(g, rows, columns, size)
+
+
+@avg_pool2d_spread.vjp
+def _(xp, h, _y, _g, rows=None, columns=None, size=()):
+    return xp.avg_pool2d(h, rows, columns)

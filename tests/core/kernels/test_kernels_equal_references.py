@@ -312,6 +312,7 @@ def test_conv2d_refuses_a_window_larger_than_the_input(rand: Any) -> None:
         ((2, 1, 9, 9), (3, 3), (1, 2), (0, 1), (2, 1), False),
         ((1, 1, 5, 5), (3, 3), (3, 3), (0, 0), (1, 1), True),
         ((0, 2, 4, 4), (2, 2), (2, 2), (0, 0), (1, 1), False),
+        ((2, 2, 1, 5), (2, 2), (1, 1), (1, 1), (2, 2), True),
     ],
 )
 def test_max_pool2d(
@@ -336,6 +337,38 @@ def test_max_pool2d_of_neighbours_prefers_the_first_maximum_and_the_first_nan(sh
     slow = pool.reference_max2d_forward(x, y.shape[2:], (2, 2), (2, 2), (0, 0), (1, 1))
     np.testing.assert_array_equal(y.view(np.int32), slow[0].view(np.int32))
     np.testing.assert_array_equal(index, slow[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize(
+    ("shape", "windows"),
+    [
+        ((2, 3, 8, 9), [(2, 2, 0, False, True)] * 2),
+        ((1, 2, 7, 5), [(3, 2, 1, True, True), (2, 3, 1, True, False)]),
+        ((1, 1, 2, 2), [(3, 3, 0, True, True)] * 2),
+        ((70, 31, 14, 14), [(3, 1, 1, False, False)] * 2),
+        ((2, 3, 7, 5), [3, 4]),
+        ((2, 3, 3, 2), [7, 5]),
+        ((3, 2, 33, 31), [1, 1]),
+        ((0, 2, 4, 4), [2, 2]),
+        ((2, 2, 4, 4), [0, 2]),
+    ],
+)
+def test_avg_pool2d(rand: Any, dtype: type, shape: Any, windows: Any) -> None:
+    rows, columns = (
+        pool.adaptive_windows(size, given) if isinstance(given, int) else pool.average_windows(size, *given)
+        for size, given in zip(shape[2:], windows, strict=True)
+    )
+    x = rand(*shape).astype(dtype)
+    if x.size:
+        x.flat[3] = np.nan
+        x.flat[-1] = np.inf
+    y = pool.avg2d_forward(x, rows, columns)
+    tol = 1e-3 if dtype is np.float16 else 1e-6
+    same(y, pool.reference_avg2d_forward(x, rows, columns), tol)
+    g = rand(*y.shape).astype(dtype)
+    slow = pool.reference_avg2d_backward(g, rows, columns, shape[2:])
+    same(pool.avg2d_backward(g, rows, columns, shape[2:]), slow, tol)
 
 
 @pytest.mark.parametrize("padding_idx", [None, 2])

@@ -61,6 +61,17 @@ def test_native_windows_of_absurd_geometry_are_left_to_the_reference() -> None:
     assert loader.native.col2im(_ones(4, 9), -1, -1, 4, 4, 2, 2, 1, 1, 0, 0, 1, 1) is None
 
 
+@native
+@pytest.mark.parametrize("wrong", [(-1, 2, 2), (0, 5, 5), (3, 2, 1), (1 << 62, 1 << 62, 1)])
+def test_native_averages_over_windows_outside_of_the_image_are_left_to_the_reference(wrong: Any) -> None:
+    fine, bad = np.array([[0, 2, 2]]), np.array([wrong])
+    for rows, columns in ((fine, bad), (bad, fine), (fine, fine.reshape(3, 1)), (fine, fine.astype(np.float32))):
+        assert loader.native.avg_pool2d_forward(_ones(1, 1, 4, 4), rows, columns) is None
+        assert loader.native.avg_pool2d_backward(_ones(1, 1, 1, 1), rows, columns, 4, 4) is None
+    assert loader.native.avg_pool2d_backward(_ones(1, 1, 2, 2), fine, fine, 4, 4) is None
+    assert loader.native.avg_pool2d_backward(_ones(1, 1, 1, 1), fine, fine, -4, 4) is None
+
+
 @pytest.mark.parametrize(
     "window",
     [

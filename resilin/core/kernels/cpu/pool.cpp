@@ -1,11 +1,14 @@
-// Max pooling; planes (one channel of one sample) are independent.
+// Max and average pooling; planes (one channel of one sample) are independent.
 #include "array.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 #include "simd.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
+#include <vector>
 
 namespace resilin {
 namespace {
@@ -19,7 +22,7 @@ template <class T>
 RESILIN_INLINE void plane(const T *__restrict x, const Window &s, T *__restrict y, int64_t *__restrict index) {
     for (int64_t p = 0; p < s.P; p++, y += s.Q, index += s.Q) {
         for (int64_t q = 0; q < s.Q; q++) {
-            y[q] = T(0);
+            y[q] = -std::numeric_limits<T>::infinity(); // of a window of nothing but padding
             index[q] = -1;
         }
         for (int64_t i = 0; i < s.KH; i++) {
@@ -144,9 +147,120 @@ nb::object backward(Array g, Array index, int64_t N, int64_t C, int64_t H, int64
                             : nb::none();
 }
 
+// Averages. The windows of an axis are rows of (start, stop, divisor), which Python computed.
+struct Windows {
+    const int64_t *at;
+    int64_t count;
+    explicit Windows(const Array &array) : at(array.data<int64_t>()), count(array.dim(0)) {}
+    int64_t start(int64_t i) const { return at[3 * i]; }
+    int64_t stop(int64_t i) const { return at[3 * i + 1]; }
+    int64_t divisor(int64_t i) const { return at[3 * i + 2]; }
+};
+
+bool are_windows(const Array &array, int64_t size) {
+    if (!array.is<int64_t>() || array.ndim() != 2 || array.dim(1) != 3) return false;
+    const Windows windows(array);
+    for (int64_t i = 0; i < windows.count; i++)
+        if (windows.start(i) < 0 || windows.start(i) > windows.stop(i) || windows.stop(i) > size) return false;
+    return true;
+}
+
+// The rows of a window are added up to one line, which is then summed window by window.
+template <class T>
+RESILIN_INLINE void average(const T *__restrict x, int64_t W, Windows rows, Windows columns, T *__restrict line,
+                            T *__restrict y) {
+    for (int64_t p = 0; p < rows.count; p++, y += columns.count) {
+        std::fill(line, line + W, T(0));
+        for (int64_t h = rows.start(p); h < rows.stop(p); h++)
+            for (int64_t w = 0; w < W; w++) line[w] += x[h * W + w];
+        for (int64_t q = 0; q < columns.count; q++) {
+            T sum = 0;
+            for (int64_t w = columns.start(q); w < columns.stop(q); w++) sum += line[w];
+            y[q] = sum / static_cast<T>(rows.divisor(p) * columns.divisor(q));
+        }
+    }
+}
+
+template <class T>
+RESILIN_INLINE void spread(const T *__restrict g, int64_t H, int64_t W, Windows rows, Windows columns,
+                           T *__restrict line, T *__restrict dx) {
+    std::fill(dx, dx + H * W, T(0));
+    for (int64_t p = 0; p < rows.count; p++, g += columns.count) {
+        std::fill(line, line + W, T(0));
+        for (int64_t q = 0; q < columns.count; q++) {
+            const T share = g[q] / static_cast<T>(rows.divisor(p) * columns.divisor(q));
+            for (int64_t w = columns.start(q); w < columns.stop(q); w++) line[w] += share;
+        }
+        for (int64_t h = rows.start(p); h < rows.stop(p); h++)
+            for (int64_t w = 0; w < W; w++) dx[h * W + w] += line[w];
+    }
+}
+
+RESILIN_SIMD void average_plane(const float *x, int64_t W, Windows rows, Windows columns, float *line, float *y) {
+    average(x, W, rows, columns, line, y);
+}
+RESILIN_SIMD void average_plane(const double *x, int64_t W, Windows rows, Windows columns, double *line, double *y) {
+    average(x, W, rows, columns, line, y);
+}
+RESILIN_SIMD void spread_plane(const float *g, int64_t H, int64_t W, Windows rows, Windows columns, float *line,
+                               float *dx) {
+    spread(g, H, W, rows, columns, line, dx);
+}
+RESILIN_SIMD void spread_plane(const double *g, int64_t H, int64_t W, Windows rows, Windows columns, double *line,
+                               double *dx) {
+    spread(g, H, W, rows, columns, line, dx);
+}
+
+template <class T> nb::object average_as(Array x, Windows rows, Windows columns) {
+    const int64_t planes = x.dim(0) * x.dim(1), H = x.dim(2), W = x.dim(3), L = rows.count * columns.count;
+    NewArray<T> y({static_cast<npy_intp>(x.dim(0)), static_cast<npy_intp>(x.dim(1)),
+                   static_cast<npy_intp>(rows.count), static_cast<npy_intp>(columns.count)});
+    {
+        WithoutGil free(x.size());
+        parallel_rows(planes, std::max(H * W, L), [&](int64_t begin, int64_t end) {
+            std::vector<T> line(static_cast<size_t>(W));
+            for (int64_t n = begin; n < end; n++)
+                average_plane(x.data<T>() + n * H * W, W, rows, columns, line.data(), y.data + n * L);
+        });
+    }
+    return y.object;
+}
+
+template <class T> nb::object spread_as(Array g, Windows rows, Windows columns, int64_t H, int64_t W) {
+    const int64_t planes = g.dim(0) * g.dim(1), L = rows.count * columns.count;
+    NewArray<T> dx({static_cast<npy_intp>(g.dim(0)), static_cast<npy_intp>(g.dim(1)), static_cast<npy_intp>(H),
+                    static_cast<npy_intp>(W)});
+    {
+        WithoutGil free(planes * H * W);
+        parallel_rows(planes, std::max(H * W, L), [&](int64_t begin, int64_t end) {
+            std::vector<T> line(static_cast<size_t>(W));
+            for (int64_t n = begin; n < end; n++)
+                spread_plane(g.data<T>() + n * L, H, W, rows, columns, line.data(), dx.data + n * H * W);
+        });
+    }
+    return dx.object;
+}
+
+nb::object average_forward(Array x, Array rows, Array columns) {
+    if (x.ndim() != 4 || !are_windows(rows, x.dim(2)) || !are_windows(columns, x.dim(3))) return nb::none();
+    return x.is<float>()    ? average_as<float>(x, Windows(rows), Windows(columns))
+           : x.is<double>() ? average_as<double>(x, Windows(rows), Windows(columns))
+                            : nb::none();
+}
+
+nb::object average_backward(Array g, Array rows, Array columns, int64_t H, int64_t W) {
+    if (g.ndim() != 4 || H < 0 || W < 0 || !are_windows(rows, H) || !are_windows(columns, W)) return nb::none();
+    if (g.dim(2) != rows.dim(0) || g.dim(3) != columns.dim(0)) return nb::none();
+    return g.is<float>()    ? spread_as<float>(g, Windows(rows), Windows(columns), H, W)
+           : g.is<double>() ? spread_as<double>(g, Windows(rows), Windows(columns), H, W)
+                            : nb::none();
+}
+
 } // namespace
 
 void bind_pool(nb::module_ &m) {
+    m.def("avg_pool2d_forward", &average_forward);
+    m.def("avg_pool2d_backward", &average_backward);
     m.def("max_pool2d_forward", &forward);
     m.def("max_pool2d_backward", &backward);
 }
