@@ -1,4 +1,8 @@
-"""Two-dimensional convolution as im2col and matrix products over many samples at once."""
+"""Two-dimensional convolution as im2col and matrix products.
+
+The native kernels work tile by tile (a few output rows, or a few small samples), the numpy forms over many samples at
+once.
+"""
 
 # N samples, C input channels, H W input size, O output channels, P Q output size, KH KW kernel size, G groups
 
@@ -11,14 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.gemm import matmul
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
 Pair = tuple[int, int]
 
-_native_im2col = kernel("im2col")
-_native_col2im = kernel("col2im")
+_native_forward = kernel("conv2d_forward")
+_native_input_gradient = kernel("conv2d_input_gradient")
+_native_weight_gradient = kernel("conv2d_weight_gradient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,11 @@ class Geometry:
             if min(lengths) < least:
                 raise UsageError(f"conv2d: {name} must be at least {least}, got {lengths}")
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Stride, padding and dilation of both axes, as the native kernels take them."""
+        return (*self.stride, *self.padding, *self.dilation)
+
     def out_size(self, H: int, W: int) -> Pair:
         """Number of window positions along both axes; UsageError when the window does not fit."""
         sizes = []
@@ -51,29 +62,15 @@ class Geometry:
         return sizes[0], sizes[1]
 
 
-# Samples are taken in chunks whose columns fill about this much: larger ones leave the caches, smaller ones make the
-# matrix products small. The chunks fix the order in which dw is summed.
-_CHUNK_BYTES = 8 << 20
-
-
 def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     """Cross-correlation, as in PyTorch.
 
     Shape: x (N, C, H, W), w (O, C / groups, KH, KW), bias (O,); y (N, O, P, Q).
     """
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
-    N, O = x.shape[0], w.shape[0]
-    P, Q = geometry.out_size(x.shape[2], x.shape[3])
-    w_GOK = w.reshape(groups, O // groups, -1)
-    y_NOL = np.empty((N, O, P * Q), x.dtype)
-    for chunk in _chunks(x, geometry):
-        cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
-        y_ONL = np.matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q)
-        if bias is None:
-            y_NOL[chunk] = y_ONL.swapaxes(0, 1)
-        else:
-            np.add(y_ONL.swapaxes(0, 1), bias[:, None], out=y_NOL[chunk])
-    return y_NOL.reshape(N, O, P, Q)
+    geometry.out_size(x.shape[2], x.shape[3])
+    y: Array | None = _native_forward(x, w, bias, geometry.lengths, groups)
+    return reference_forward(x, w, bias, geometry, groups) if y is None else y
 
 
 def backward(
@@ -88,52 +85,81 @@ def backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients (dx, dw, db); None for those not in `need`.
 
-    Order: dw and db are summed over chunks of samples whose size depends on the shapes alone, chunks ascending.
+    Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending.
     """
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
-    O = w.shape[0]
+    dx = dw = db = None
+    if need[0]:
+        dx = _native_input_gradient(g, w, x.shape[2], x.shape[3], geometry.lengths, groups)
+        if dx is None:
+            dx = reference_input_gradient(g, w, x.shape, geometry, groups)
+    if need[1] or need[2]:
+        found = _native_weight_gradient(g, x, *geometry.kernel, geometry.lengths, groups, need[1], need[2])
+        dw, db = reference_weight_gradient(g, x, w.shape, geometry, groups, need[1:]) if found is None else found
+    return dx, dw, db
+
+
+# Samples are taken in chunks whose columns fill about this much: larger ones leave the caches, smaller ones make the
+# matrix products small. The chunks fix the order in which dw is summed.
+_CHUNK_BYTES = 8 << 20
+
+
+def reference_forward(x: Array, w: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
+    """numpy form of `forward`."""
+    N, O = x.shape[0], w.shape[0]
+    P, Q = geometry.out_size(x.shape[2], x.shape[3])
     w_GOK = w.reshape(groups, O // groups, -1)
-    dx = np.empty(x.shape, x.dtype) if need[0] else None
-    dw_GOK = np.zeros(w_GOK.shape, w.dtype) if need[1] else None
-    db = np.zeros(O, g.dtype) if need[2] else None
-    for chunk in _chunks(x, geometry):
-        g_OM = np.ascontiguousarray(g[chunk].swapaxes(0, 1)).reshape(O, -1)
-        g_GOM = g_OM.reshape(groups, O // groups, -1)
-        if dw_GOK is not None:
-            cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
-            dw_GOK += np.matmul(g_GOM, cols_GKM.swapaxes(-1, -2))
-        if db is not None:
-            db += g_OM.sum(axis=1)
-        if dx is not None:
-            dx[chunk] = col2im(np.matmul(w_GOK.swapaxes(-1, -2), g_GOM), dx[chunk].shape, geometry)
-    return dx, None if dw_GOK is None else dw_GOK.reshape(w.shape), db
+    y_NOL = np.empty((N, O, P * Q), x.dtype)
+    for chunk in _chunks(x.shape, x.itemsize, geometry):
+        cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
+        y_NOL[chunk] = matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
+    if bias is not None:
+        y_NOL += bias[:, None]
+    return y_NOL.reshape(N, O, P, Q)
 
 
-def _chunks(x: Array, geometry: Geometry) -> Iterator[slice]:
-    N, C, H, W = x.shape
-    sample_bytes = C * math.prod(geometry.kernel) * math.prod(geometry.out_size(H, W)) * x.itemsize
+def reference_input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometry: Geometry, groups: int) -> Array:
+    """numpy form of the gradient of x, which has `shape`."""
+    w_GKO = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(-1, -2)
+    dx = np.empty(shape, g.dtype)
+    for chunk in _chunks(shape, g.itemsize, geometry):
+        g_GOM = _channels_first(g[chunk], groups)
+        dx[chunk] = col2im(matmul(w_GKO, g_GOM), dx[chunk].shape, geometry)
+    return dx
+
+
+def reference_weight_gradient(
+    g: Array, x: Array, shape: tuple[int, ...], geometry: Geometry, groups: int, need: tuple[bool, ...] = (True, True)
+) -> tuple[Array | None, Array | None]:
+    """numpy form of the gradients of w, which has `shape`, and of the bias."""
+    O, K = shape[0], math.prod(shape[1:])
+    acc = compute_dtype(g.dtype)
+    dw_GOK = np.zeros((groups, O // groups, K), acc)
+    db = np.zeros(O, acc)
+    for chunk in _chunks(x.shape, x.itemsize, geometry):
+        g_GOM = _channels_first(g[chunk], groups)
+        db += g_GOM.reshape(O, -1).sum(axis=1, dtype=acc)
+        if need[0]:
+            cols_GKM = im2col(x[chunk], geometry).reshape(groups, K, -1)
+            dw_GOK += matmul(g_GOM, cols_GKM.swapaxes(-1, -2))
+    dw, db = (array.astype(g.dtype, copy=False) for array in (dw_GOK.reshape(shape), db))
+    return (dw if need[0] else None), (db if need[1] else None)
+
+
+def _channels_first(g: Array, groups: int) -> Array:
+    """Images (N, O, P, Q) as matrices (groups, O / groups, N * P * Q)."""
+    return np.ascontiguousarray(g.swapaxes(0, 1)).reshape(groups, g.shape[1] // groups, -1)
+
+
+def _chunks(shape: tuple[int, ...], itemsize: int, geometry: Geometry) -> Iterator[slice]:
+    N, C, H, W = shape
+    sample_bytes = C * math.prod(geometry.kernel) * math.prod(geometry.out_size(H, W)) * itemsize
     size = max(1, _CHUNK_BYTES // max(sample_bytes, 1))
     return (slice(start, start + size) for start in range(0, N, size))
 
 
 def im2col(x: Array, geometry: Geometry) -> Array:
     """The windows of x (N, C, H, W) as a matrix (C * KH * KW, N * P * Q)."""
-    cols: Array | None = _native_im2col(x, *_flat(geometry))
-    return reference_im2col(x, geometry) if cols is None else cols
-
-
-def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
-    """The adjoint of `im2col`: window elements added back to images of `shape`, in ascending kernel position."""
-    x: Array | None = _native_col2im(cols, *shape, *_flat(geometry))
-    return reference_col2im(cols, shape, geometry) if x is None else x
-
-
-def _flat(geometry: Geometry) -> tuple[int, ...]:
-    return (*geometry.kernel, *geometry.stride, *geometry.padding, *geometry.dilation)
-
-
-def reference_im2col(x: Array, geometry: Geometry) -> Array:
-    """numpy form of `im2col`."""
     N, C, H, W = x.shape
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)
@@ -144,8 +170,8 @@ def reference_im2col(x: Array, geometry: Geometry) -> Array:
     return windows.reshape(C * KH * KW, N * P * Q)
 
 
-def reference_col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
-    """numpy form of `col2im`."""
+def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
+    """The adjoint of `im2col`: window elements added back to images of `shape`, in ascending kernel position."""
     N, C, H, W = shape
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)

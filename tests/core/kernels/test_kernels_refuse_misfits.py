@@ -51,14 +51,30 @@ def test_a_native_kernel_refuses_none_for_an_array(name: str) -> None:
 
 
 @native
-def test_native_windows_of_absurd_geometry_are_left_to_the_reference() -> None:
-    x = _ones(1, 1, 4, 4)
-    for place, value in itertools.product(range(8), (-1, 1 << 40, 1 << 62)):
-        geometry = [2, 2, 1, 1, 0, 0, 1, 1]
-        geometry[place] = value
-        assert loader.native.im2col(x, *geometry) is None
-        assert loader.native.col2im(_ones(4, 9), 1, 1, 4, 4, *geometry) is None
-    assert loader.native.col2im(_ones(4, 9), -1, -1, 4, 4, 2, 2, 1, 1, 0, 0, 1, 1) is None
+def test_native_convolutions_of_absurd_geometry_are_left_to_the_reference() -> None:
+    x, w, g = _ones(1, 1, 4, 4), _ones(1, 1, 2, 2), _ones(1, 1, 3, 3)
+    for place, value in itertools.product(range(6), (-1, 1 << 40, 1 << 62)):
+        lengths = [1, 1, 0, 0, 1, 1]
+        lengths[place] = value
+        assert loader.native.conv2d_forward(x, w, None, tuple(lengths), 1) is None
+        assert loader.native.conv2d_input_gradient(g, w, 4, 4, tuple(lengths), 1) is None
+        assert loader.native.conv2d_weight_gradient(g, x, 2, 2, tuple(lengths), 1, True, True) is None
+
+
+@native
+def test_native_convolutions_refuse_arrays_that_do_not_fit_each_other() -> None:
+    x, w, g, plain = _ones(1, 2, 4, 4), _ones(3, 2, 2, 2), _ones(1, 3, 3, 3), (1, 1, 0, 0, 1, 1)
+    assert loader.native.conv2d_forward(x, w, None, plain, 1) is not None
+    for groups in (-1, 0, 2, 3, 1 << 62):
+        assert loader.native.conv2d_forward(x, w, None, plain, groups) is None
+        assert loader.native.conv2d_input_gradient(g, w, 4, 4, plain, groups) is None or groups == 3
+        assert loader.native.conv2d_weight_gradient(g, x, 2, 2, plain, groups, True, True) is None
+    assert loader.native.conv2d_forward(x, w, _ones(2), plain, 1) is None
+    assert loader.native.conv2d_forward(x, w[0], None, plain, 1) is None
+    assert loader.native.conv2d_input_gradient(g, w, 5, 4, plain, 1) is None
+    assert loader.native.conv2d_input_gradient(g, w, -4, 4, plain, 1) is None
+    assert loader.native.conv2d_weight_gradient(g, x, 3, 2, plain, 1, True, True) is None
+    assert loader.native.conv2d_weight_gradient(g, x, 0, 2, plain, 1, True, True) is None
 
 
 @native

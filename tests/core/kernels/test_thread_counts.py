@@ -40,13 +40,15 @@ def _everything(rand: Any) -> list[Any]:
     y, mean, rstd = layer_norm.forward(x, w, w, 1e-5, 300)
     normed = batch_norm.forward(image, None, None, 1e-5)
     loss = cross_entropy.forward(x, np.arange(1000) % 300, None, -100, 0.1)
-    cols = conv2d.im2col(image, conv2d.Geometry((3, 3), (1, 1), (1, 1), (1, 1)))
+    filters = rand(7, 6, 3, 3)
+    convolved = conv2d.forward(image, filters, None, (1, 1), (1, 1), (1, 1), 1)
     return [
         y,
         *layer_norm.backward(x, x, w, mean, rstd),
         *normed,
         *loss,
-        cols,
+        convolved,
+        *conv2d.backward(convolved, image, filters, (1, 1), (1, 1), (1, 1), 1),
         gelu.forward(x, "none"),
         softmax.forward(x),
         reduce_rows.sum_rows(x),

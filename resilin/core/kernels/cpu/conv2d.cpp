@@ -1,153 +1,391 @@
-// im2col and col2im. Columns are laid out [channel][kernel row][kernel column][sample][output row][output column], so
-// that one matrix product serves all samples.
+// Convolution as im2col and matrix products, tile by tile: a tile's columns stay in the cache of the core that made
+// them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the bits do not depend
+// on the number of threads.
 #include "array.hpp"
+#include "gemm.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 #include "simd.hpp"
 
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 namespace resilin {
 namespace {
 
 constexpr int64_t MAX_LENGTH = int64_t(1) << 28;
+constexpr int64_t TILE_ELEMENTS = 192 << 10; // of a tile's columns: most of a core's second cache
+constexpr int64_t TILE_POSITIONS = 256;      // output positions that make a matrix product efficient
+constexpr int64_t SUMS = 16;                 // partial sums of the weight's gradient, at most
+constexpr int64_t SUMS_BYTES = 32 << 20;     // and the memory that they may take
 
-// N samples, C channels, H W input size, P Q output size, KH KW kernel size; s stride, p padding, d dilation
-struct Window {
-    int64_t N, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw, P, Q;
-    // Every product below stays inside int64, and a padded image is small enough to be held by each thread.
+// N samples, C channels, H W input size, P Q output size, KH KW kernel size, O output channels, G groups;
+// s stride, p padding, d dilation
+struct Shape {
+    int64_t N, C, H, W, O, G, KH, KW, sh, sw, ph, pw, dh, dw, P = 0, Q = 0;
+
+    // Every product below stays inside int64, and there is at least one output position.
     bool fits() const {
-        for (int64_t length : {N, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw})
+        for (int64_t length : {N, C, H, W, O, KH, KW, sh, sw, ph, pw, dh, dw})
             if (length < 0 || length > MAX_LENGTH) return false;
         const double columns = 1.0 * N * C * KH * KW * (H + 2 * ph) * (W + 2 * pw);
-        return columns < 1e18 && padded_height() * padded_width() <= MAX_LENGTH && KH > 0 && KW > 0 && sh > 0 && sw > 0 && dh > 0 && dw > 0 && ph >= 0 && pw >= 0 &&
-               H + 2 * ph >= dh * (KH - 1) + 1 && W + 2 * pw >= dw * (KW - 1) + 1;
+        return columns < 1e18 && N > 0 && C > 0 && O > 0 && G > 0 && C % G == 0 && O % G == 0 && KH > 0 && KW > 0 &&
+               sh > 0 && sw > 0 && dh > 0 && dw > 0 && H + 2 * ph >= dh * (KH - 1) + 1 &&
+               W + 2 * pw >= dw * (KW - 1) + 1;
     }
     void set_output() {
         P = (H + 2 * ph - dh * (KH - 1) - 1) / sh + 1;
         Q = (W + 2 * pw - dw * (KW - 1) - 1) / sw + 1;
     }
-    int64_t padded_height() const { return H + 2 * ph; }
-    int64_t padded_width() const { return W + 2 * pw; }
+    int64_t channels() const { return C / G; }           // of a group's input
+    int64_t outputs() const { return O / G; }            // of a group's output
+    int64_t depth() const { return channels() * KH * KW; } // of a group's columns
+    int64_t positions() const { return P * Q; }
+    // whether a sample's columns are the sample itself
+    bool pointwise() const { return KH == 1 && KW == 1 && sh == 1 && sw == 1 && ph == 0 && pw == 0; }
 };
 
-// Copies or adds n elements; pieces of 8 have a fixed size, so that rows of small images cost a few instructions.
-template <class T> RESILIN_INLINE void copy_row(const T *from, T *to, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(T));
-    for (; i < n; i++) to[i] = from[i];
+// Some samples, or some output rows of one sample.
+struct Tile {
+    int64_t n0, n1, p0, p1;
+};
+
+struct Tiles {
+    const Shape &s;
+    int64_t samples, rows, per_sample, count; // samples or rows of a tile; tiles of a sample; tiles
+
+    explicit Tiles(const Shape &shape) : s(shape) {
+        const int64_t L = s.positions();
+        samples = std::max<int64_t>(1, std::min(s.N, TILE_POSITIONS / L));
+        const int64_t wanted = (s.depth() * L + TILE_ELEMENTS - 1) / TILE_ELEMENTS; // tiles of a large sample
+        const int64_t most = std::max<int64_t>(1, L / TILE_POSITIONS);
+        const int64_t pieces = samples > 1 ? 1 : std::min({wanted, most, s.P});
+        rows = (s.P + pieces - 1) / pieces;
+        per_sample = (s.P + rows - 1) / rows;
+        count = (s.N + samples - 1) / samples * per_sample;
+    }
+    Tile operator[](int64_t i) const {
+        const int64_t n = i / per_sample * samples, p = i % per_sample * rows;
+        return {n, std::min(s.N, n + samples), p, std::min(s.P, p + rows)};
+    }
+    int64_t positions() const { return samples * rows * s.Q; } // of the largest tile
+};
+
+// Along one axis and for one place of the kernel: output positions [begin, end) read the input, from `first` on, the
+// others its zero padding.
+struct Span {
+    int64_t begin, end, first;
+    Span(int64_t from, int64_t to, int64_t place, int64_t stride, int64_t padding, int64_t dilation, int64_t length) {
+        const int64_t offset = place * dilation - padding;
+        begin = std::clamp<int64_t>(offset < 0 ? (-offset + stride - 1) / stride : 0, from, to);
+        end = std::clamp<int64_t>(length > offset ? (length - offset - 1) / stride + 1 : 0, begin, to);
+        first = begin * stride + offset;
+    }
+};
+
+// n elements of each of `rows` rows, copied or added. Vectors have a fixed size, the last one of a row overlaps the one
+// before it: rows of small images cost a few instructions.
+template <class T> RESILIN_INLINE void copy_rows(const T *from, int64_t down, T *to, int64_t below, int64_t rows, int64_t n) {
+    constexpr int64_t V = 64 / sizeof(T);
+    for (int64_t r = 0; r < rows; r++, from += down, to += below) {
+        if (n < V) {
+            for (int64_t i = 0; i < n; i++) to[i] = from[i];
+            continue;
+        }
+        for (int64_t i = 0; i + V < n; i += V) std::memcpy(to + i, from + i, V * sizeof(T));
+        std::memcpy(to + n - V, from + n - V, V * sizeof(T));
+    }
 }
-template <class T> RESILIN_INLINE void add_row(const T *from, T *to, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int64_t j = 0; j < 8; j++) to[i + j] += from[i + j];
-    for (; i < n; i++) to[i] += from[i];
+template <class T> RESILIN_INLINE void add_rows(const T *from, int64_t down, T *to, int64_t below, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, from += down, to += below) {
+        int64_t i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int64_t j = 0; j < 8; j++) to[i + j] += from[i + j];
+        for (; i < n; i++) to[i] += from[i];
+    }
 }
 
-// All windows of one padded image: P * Q values for each kernel position, `step` elements apart.
-template <class T> RESILIN_INLINE void gather(const T *padded, const Window &s, int64_t step, T *cols) {
-    const int64_t wide = s.padded_width();
-    for (int64_t i = 0; i < s.KH; i++)
-        for (int64_t j = 0; j < s.KW; j++, cols += step)
-            for (int64_t p = 0; p < s.P; p++) {
-                const T *row = padded + (p * s.sh + i * s.dh) * wide + j * s.dw;
-                if (s.sw == 1)
-                    copy_row(row, cols + p * s.Q, s.Q);
-                else
-                    for (int64_t q = 0; q < s.Q; q++) cols[p * s.Q + q] = row[q * s.sw];
+// fn(down, right, image, cols) for each kernel position of each channel; `cols` advances by `ld` from one to the next.
+template <class Image, class Cols, class Fn>
+RESILIN_INLINE void each_place(const Shape &s, const Tile &tile, int64_t ld, Image *image, Cols *cols, Fn fn) {
+    for (int64_t c = 0; c < s.channels(); c++, image += s.H * s.W)
+        for (int64_t i = 0; i < s.KH; i++) {
+            const Span down(tile.p0, tile.p1, i, s.sh, s.ph, s.dh, s.H);
+            for (int64_t j = 0; j < s.KW; j++, cols += ld)
+                fn(down, Span(0, s.Q, j, s.sw, s.pw, s.dw, s.W), image, cols);
+        }
+}
+
+template <class T> RESILIN_INLINE void gather(const T *x, const Shape &s, const Tile &tile, int64_t ld, T *into) {
+    each_place(s, tile, ld, x, into, [&](const Span &down, const Span &right, const T *image, T *cols) __attribute__((always_inline)) {
+        const int64_t rows = down.end - down.begin, n = right.end - right.begin;
+        if (rows < tile.p1 - tile.p0 || n < s.Q) std::fill(cols, cols + (tile.p1 - tile.p0) * s.Q, T(0));
+        const T *from = image + down.first * s.W + right.first;
+        T *to = cols + (down.begin - tile.p0) * s.Q + right.begin;
+        if (s.sw == 1)
+            copy_rows(from, s.sh * s.W, to, s.Q, rows, n);
+        else
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t q = 0; q < n; q++) to[r * s.Q + q] = from[r * s.sh * s.W + q * s.sw];
+    });
+}
+template <class T> RESILIN_INLINE void scatter(const T *from, const Shape &s, const Tile &tile, int64_t ld, T *x) {
+    each_place(s, tile, ld, x, from, [&](const Span &down, const Span &right, T *image, const T *cols) __attribute__((always_inline)) {
+        const int64_t rows = down.end - down.begin, n = right.end - right.begin;
+        const T *of = cols + (down.begin - tile.p0) * s.Q + right.begin;
+        T *to = image + down.first * s.W + right.first;
+        if (s.sw == 1)
+            add_rows(of, s.Q, to, s.sh * s.W, rows, n);
+        else
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t q = 0; q < n; q++) to[r * s.sh * s.W + q * s.sw] += of[r * s.Q + q];
+    });
+}
+RESILIN_SIMD void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t ld, float *cols) {
+    gather(x, s, tile, ld, cols);
+}
+RESILIN_SIMD void gather_tile(const double *x, const Shape &s, const Tile &tile, int64_t ld, double *cols) {
+    gather(x, s, tile, ld, cols);
+}
+RESILIN_SIMD void scatter_tile(const float *cols, const Shape &s, const Tile &tile, int64_t ld, float *x) {
+    scatter(cols, s, tile, ld, x);
+}
+RESILIN_SIMD void scatter_tile(const double *cols, const Shape &s, const Tile &tile, int64_t ld, double *x) {
+    scatter(cols, s, tile, ld, x);
+}
+RESILIN_SIMD float row_sum(const float *x, int64_t n) { return sum_of(x, n); }
+double row_sum(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+// A matrix (rows, positions) with `ld` elements from row to row.
+template <class T> struct Rows {
+    T *data;
+    int64_t ld;
+};
+
+// What the tiles of one call share; G groups are done one after the other inside a tile.
+template <class T> struct Conv {
+    const Shape &s;
+    const Tiles tiles;
+
+    explicit Conv(const Shape &shape) : s(shape), tiles(shape) {}
+
+    int64_t length(const Tile &t) const { return (t.n1 - t.n0) * (t.p1 - t.p0) * s.Q; }
+    const T *image(const T *x, int64_t n, int64_t group) const { return x + (n * s.C + group * s.channels()) * s.H * s.W; }
+    T *image(T *x, int64_t n, int64_t group) const { return x + (n * s.C + group * s.channels()) * s.H * s.W; }
+    int64_t output(int64_t n, int64_t group) const { return (n * s.O + group * s.outputs()) * s.positions(); }
+
+    // The columns of a tile: made in `scratch`, or the image itself.
+    Rows<const T> columns(const T *x, const Tile &t, int64_t group, T *scratch) const {
+        if (s.pointwise() && t.n1 - t.n0 == 1) return {image(x, t.n0, group) + t.p0 * s.Q, s.positions()};
+        const int64_t ld = length(t), each = (t.p1 - t.p0) * s.Q;
+        for (int64_t n = t.n0; n < t.n1; n++)
+            gather_tile(image(x, n, group), s, t, ld, scratch + (n - t.n0) * each);
+        return {scratch, ld};
+    }
+    // Outputs (or their gradients) of a tile as one matrix: where they lie, or with the samples side by side in `scratch`.
+    template <class U> Rows<U> outputs(U *y, const Tile &t, int64_t group, U *scratch) const {
+        if (t.n1 - t.n0 == 1) return {y + output(t.n0, group) + t.p0 * s.Q, s.positions()};
+        return {scratch, length(t)};
+    }
+    template <class Fn> void each_sample_row(const Tile &t, int64_t group, Fn fn) const {
+        const int64_t L = s.positions();
+        for (int64_t n = t.n0; n < t.n1; n++)
+            for (int64_t o = 0; o < s.outputs(); o++)
+                fn(output(n, group) + o * L, o * length(t) + (n - t.n0) * L, o);
+    }
+    // g's rows of a tile; several samples are brought together in `scratch`
+    Rows<const T> gradients(const T *g, const Tile &t, int64_t group, T *scratch) const {
+        if (t.n1 - t.n0 > 1)
+            each_sample_row(t, group, [&](int64_t from, int64_t to, int64_t) {
+                std::copy_n(g + from, s.positions(), scratch + to);
+            });
+        return outputs<const T>(g, t, group, scratch);
+    }
+
+    void forward(const T *x, const T *w, const T *bias, const Tile &t, T *scratch, T *y) const {
+        T *side = scratch + s.depth() * tiles.positions();
+        for (int64_t group = 0; group < s.G; group++) {
+            const Rows<const T> cols = columns(x, t, group, scratch);
+            const Rows<T> out = outputs<T>(y, t, group, side);
+            const int64_t O = s.outputs();
+            for (int64_t o = 0; o < O && bias; o++)
+                std::fill_n(out.data + o * out.ld, length(t), bias[group * O + o]);
+            gemm(false, false, O, length(t), s.depth(), T(1), w + group * O * s.depth(), s.depth(), cols.data, cols.ld,
+                 bias ? T(1) : T(0), out.data, out.ld);
+            if (t.n1 - t.n0 > 1)
+                each_sample_row(t, group, [&](int64_t to, int64_t from, int64_t) {
+                    std::copy_n(side + from, s.positions(), y + to);
+                });
+        }
+    }
+
+    // The whole gradient of the tile's samples: `dx` must be zero where windows do not reach.
+    void input_gradient(const T *g, const T *w, const Tile &t, T *scratch, T *dx) const {
+        T *side = scratch + s.depth() * tiles.positions();
+        for (int64_t group = 0; group < s.G; group++) {
+            const Rows<const T> out = gradients(g, t, group, side);
+            const int64_t l = length(t), each = (t.p1 - t.p0) * s.Q;
+            gemm(true, false, s.depth(), l, s.outputs(), T(1), w + group * s.outputs() * s.depth(), s.depth(), out.data,
+                 out.ld, T(0), scratch, l);
+            for (int64_t n = t.n0; n < t.n1; n++)
+                scatter_tile(scratch + (n - t.n0) * each, s, t, l, image(dx, n, group));
+        }
+    }
+
+    // Adds the tile's share to dw (O, depth) and db (O); output channels [o0, o1) of each group.
+    void weight_gradient(const T *g, const T *x, const Tile &t, int64_t o0, int64_t o1, T *scratch, T *dw, T *db) const {
+        T *side = scratch + s.depth() * tiles.positions();
+        for (int64_t group = 0; group < s.G; group++) {
+            const Rows<const T> out = gradients(g, t, group, side);
+            const int64_t O = s.outputs();
+            if (dw) {
+                const Rows<const T> cols = columns(x, t, group, scratch);
+                gemm(false, true, o1 - o0, s.depth(), length(t), T(1), out.data + o0 * out.ld, out.ld, cols.data, cols.ld,
+                     T(1), dw + (group * O + o0) * s.depth(), s.depth());
             }
-}
-RESILIN_SIMD void gather_windows(const float *x, const Window &s, int64_t step, float *cols) {
-    gather(x, s, step, cols);
-}
-RESILIN_SIMD void gather_windows(const double *x, const Window &s, int64_t step, double *cols) {
-    gather(x, s, step, cols);
+            for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + o * out.ld, length(t));
+        }
+    }
+};
+
+// Elements of scratch that one thread needs: columns, and outputs side by side where tiles have several samples.
+template <class T> int64_t scratch_size(const Conv<T> &conv) {
+    const int64_t sides = conv.tiles.samples > 1 ? conv.s.outputs() : 0;
+    return (conv.s.depth() + sides) * conv.tiles.positions();
 }
 
-template <class T> RESILIN_INLINE void scatter(const T *cols, const Window &s, int64_t step, T *padded) {
-    const int64_t wide = s.padded_width();
-    for (int64_t i = 0; i < s.KH; i++)
-        for (int64_t j = 0; j < s.KW; j++, cols += step)
-            for (int64_t p = 0; p < s.P; p++) {
-                T *row = padded + (p * s.sh + i * s.dh) * wide + j * s.dw;
-                if (s.sw == 1)
-                    add_row(cols + p * s.Q, row, s.Q);
-                else
-                    for (int64_t q = 0; q < s.Q; q++) row[q * s.sw] += cols[p * s.Q + q];
-            }
-}
-RESILIN_SIMD void scatter_windows(const float *cols, const Window &s, int64_t step, float *padded) {
-    scatter(cols, s, step, padded);
-}
-RESILIN_SIMD void scatter_windows(const double *cols, const Window &s, int64_t step, double *padded) {
-    scatter(cols, s, step, padded);
-}
-
-template <class T> nb::object im2col_as(Array x, const Window &s) {
-    const int64_t KK = s.KH * s.KW, L = s.P * s.Q;
-    NewArray<T> cols({static_cast<npy_intp>(s.C * KK), static_cast<npy_intp>(s.N * L)});
+template <class T> nb::object forward_as(Array x, Array w, Array bias, const Shape &s) {
+    const Conv<T> conv(s);
+    NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P),
+                   static_cast<npy_intp>(s.Q)});
+    const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), conv.tiles.count);
+    NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
     {
-        WithoutGil free(s.C * KK * s.N * L);
-        parallel_rows(s.C * s.N, KK * L, [&](int64_t begin, int64_t end) {
-            const bool bare = s.ph == 0 && s.pw == 0;
-            std::vector<T> padded(bare ? 0 : static_cast<size_t>(s.padded_height() * s.padded_width()));
-            for (int64_t cn = begin; cn < end; cn++) {
-                const int64_t c = cn / s.N, n = cn % s.N;
-                const T *image = x.data<T>() + (n * s.C + c) * s.H * s.W;
-                for (int64_t h = 0; h < s.H && !bare; h++) // the border stays zero
-                    copy_row(image + h * s.W, padded.data() + (h + s.ph) * s.padded_width() + s.pw, s.W);
-                gather_windows(bare ? image : padded.data(), s, s.N * L, cols.data + (c * KK * s.N + n) * L);
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        parallel_slots(conv.tiles.count, slots, size * s.outputs(), [&](int64_t slot, int64_t i) {
+            conv.forward(x.data<T>(), w.data<T>(), bias.data<T>(), conv.tiles[i], scratch.data + slot * size, y.data);
+        });
+    }
+    return y.object;
+}
+
+template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s) {
+    const Conv<T> conv(s);
+    NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
+                    static_cast<npy_intp>(s.W)});
+    const int64_t size = scratch_size(conv), runs = conv.tiles.count / conv.tiles.per_sample;
+    const int64_t slots = std::min<int64_t>(num_threads(), runs);
+    NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        // all tiles of a sample in one thread: neighbours add to the same rows
+        parallel_slots(runs, slots, size * s.outputs(), [&](int64_t slot, int64_t run) {
+            const Tile first = conv.tiles[run * conv.tiles.per_sample];
+            std::fill(dx.data + first.n0 * s.C * s.H * s.W, dx.data + first.n1 * s.C * s.H * s.W, T(0));
+            for (int64_t i = 0; i < conv.tiles.per_sample; i++)
+                conv.input_gradient(g.data<T>(), w.data<T>(), conv.tiles[run * conv.tiles.per_sample + i],
+                                    scratch.data + slot * size, dx.data);
+        });
+    }
+    return dx.object;
+}
+
+// Tiles in runs that are summed one after the other; the runs' sums are added in order. Large weights allow few partial
+// sums: their rows are divided among the threads, too.
+template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s, bool weight, bool bias) {
+    const Conv<T> conv(s);
+    const int64_t wide = weight ? s.O * s.depth() : 0, row = wide + s.O;
+    const int64_t room = std::max<int64_t>(1, SUMS_BYTES / static_cast<int64_t>(sizeof(T)) / row);
+    const int64_t runs = std::min({SUMS, room, conv.tiles.count});
+    const int64_t slabs = runs < SUMS / 2 ? std::max<int64_t>(1, std::min<int64_t>(s.outputs() / 128, SUMS / runs)) : 1;
+    NewArray<T> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH),
+                    static_cast<npy_intp>(s.KW)});
+    NewArray<T> db({static_cast<npy_intp>(s.O)});
+    const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * slabs);
+    NewArray<T> scratch({static_cast<npy_intp>(slots * size)}), sums({static_cast<npy_intp>(runs * row)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        std::fill(sums.data, sums.data + runs * row, T(0));
+        parallel_slots(runs * slabs, slots, size * s.outputs(), [&](int64_t slot, int64_t i) {
+            const int64_t run = i / slabs, slab = i % slabs;
+            T *sum = sums.data + run * row;
+            for (int64_t t = conv.tiles.count * run / runs; t < conv.tiles.count * (run + 1) / runs; t++)
+                conv.weight_gradient(g.data<T>(), x.data<T>(), conv.tiles[t], s.outputs() * slab / slabs,
+                                     s.outputs() * (slab + 1) / slabs, scratch.data + slot * size,
+                                     weight ? sum : nullptr, bias ? sum + wide : nullptr);
+        });
+        parallel_rows(row, runs, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) {
+                T sum = sums.data[i];
+                for (int64_t run = 1; run < runs; run++) sum += sums.data[run * row + i];
+                (i < wide ? dw.data[i] : db.data[i - wide]) = sum;
             }
         });
     }
-    return cols.object;
+    return nb::make_tuple(weight ? dw.object : nb::none(), bias ? db.object : nb::none());
 }
 
-template <class T> nb::object col2im_as(Array cols, const Window &s) {
-    const int64_t KK = s.KH * s.KW, L = s.P * s.Q;
-    NewArray<T> x({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
-                   static_cast<npy_intp>(s.W)});
-    {
-        WithoutGil free(s.C * KK * s.N * L);
-        parallel_rows(s.C * s.N, KK * L, [&](int64_t begin, int64_t end) {
-            std::vector<T> padded(static_cast<size_t>(s.padded_height() * s.padded_width()));
-            for (int64_t cn = begin; cn < end; cn++) {
-                const int64_t c = cn / s.N, n = cn % s.N;
-                std::fill(padded.begin(), padded.end(), T(0));
-                scatter_windows(cols.data<T>() + (c * KK * s.N + n) * L, s, s.N * L, padded.data());
-                T *image = x.data + (n * s.C + c) * s.H * s.W;
-                for (int64_t h = 0; h < s.H; h++)
-                    copy_row(padded.data() + (h + s.ph) * s.padded_width() + s.pw, image + h * s.W, s.W);
-            }
-        });
-    }
-    return x.object;
-}
+using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
 
-nb::object im2col(Array x, int64_t KH, int64_t KW, int64_t sh, int64_t sw, int64_t ph, int64_t pw, int64_t dh,
-                  int64_t dw) {
-    if (x.ndim() != 4) return nb::none();
-    Window s{x.dim(0), x.dim(1), x.dim(2), x.dim(3), KH, KW, sh, sw, ph, pw, dh, dw, 0, 0};
-    if (!s.fits()) return nb::none();
+// The shape of a convolution of x (N, C, H, W) with w (O, C / groups, KH, KW); false when there is no kernel for it.
+bool shape_of(const int64_t *x, const int64_t *w, const Lengths &lengths, int64_t groups, Shape &s) {
+    const auto &[sh, sw, ph, pw, dh, dw] = lengths;
+    s = Shape{x[0], x[1], x[2], x[3], w[0], groups, w[2], w[3], sh, sw, ph, pw, dh, dw};
+    if (!have_gemm() || !s.fits() || s.channels() != w[1]) return false;
     s.set_output();
-    return x.is<float>() ? im2col_as<float>(x, s) : x.is<double>() ? im2col_as<double>(x, s) : nb::none();
+    return true;
+}
+bool shape_of(const ExactArray &x, const ExactArray &w, const Lengths &lengths, int64_t groups, Shape &s) {
+    const int64_t from[] = {x.dim(0), x.dim(1), x.dim(2), x.dim(3)}, with[] = {w.dim(0), w.dim(1), w.dim(2), w.dim(3)};
+    return shape_of(from, with, lengths, groups, s);
+}
+bool is_output(const ExactArray &g, const Shape &s) {
+    return g.ndim() == 4 && g.dim(0) == s.N && g.dim(1) == s.O && g.dim(2) == s.P && g.dim(3) == s.Q;
+}
+template <class T> bool all_are(const ExactArray &a, const ExactArray &b) { return a.is<T>() && b.is<T>(); }
+
+nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups) {
+    Shape s;
+    if (!x || !w || x.ndim() != 4 || w.ndim() != 4 || !shape_of(x, w, lengths, groups, s)) return nb::none();
+    if (bias && (bias.ndim() != 1 || bias.size() != s.O)) return nb::none();
+    if (all_are<float>(x, w) && bias.is_or_none<float>()) return forward_as<float>(x, w, bias, s);
+    if (all_are<double>(x, w) && bias.is_or_none<double>()) return forward_as<double>(x, w, bias, s);
+    return nb::none();
 }
 
-nb::object col2im(Array cols, int64_t N, int64_t C, int64_t H, int64_t W, int64_t KH, int64_t KW, int64_t sh,
-                  int64_t sw, int64_t ph, int64_t pw, int64_t dh, int64_t dw) {
-    Window s{N, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw, 0, 0};
-    if (!s.fits()) return nb::none();
-    s.set_output();
-    if (cols.size() != C * KH * KW * N * s.P * s.Q) return nb::none();
-    return cols.is<float>() ? col2im_as<float>(cols, s) : cols.is<double>() ? col2im_as<double>(cols, s) : nb::none();
+nb::object input_gradient(Array g, Array w, int64_t H, int64_t W, Lengths lengths, int64_t groups) {
+    Shape s;
+    if (!g || !w || g.ndim() != 4 || w.ndim() != 4) return nb::none();
+    const int64_t from[] = {g.dim(0), w.dim(1) * groups, H, W}, with[] = {w.dim(0), w.dim(1), w.dim(2), w.dim(3)};
+    if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
+    if (all_are<float>(g, w)) return input_gradient_as<float>(g, w, s);
+    if (all_are<double>(g, w)) return input_gradient_as<double>(g, w, s);
+    return nb::none();
+}
+
+nb::object weight_gradient(Array g, Array x, int64_t KH, int64_t KW, Lengths lengths, int64_t groups, bool weight,
+                           bool bias) {
+    Shape s;
+    if (!g || !x || g.ndim() != 4 || x.ndim() != 4 || groups < 1) return nb::none();
+    const int64_t from[] = {x.dim(0), x.dim(1), x.dim(2), x.dim(3)}, with[] = {g.dim(1), x.dim(1) / groups, KH, KW};
+    if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
+    if (all_are<float>(g, x)) return weight_gradient_as<float>(g, x, s, weight, bias);
+    if (all_are<double>(g, x)) return weight_gradient_as<double>(g, x, s, weight, bias);
+    return nb::none();
 }
 
 } // namespace
 
 void bind_conv2d(nb::module_ &m) {
-    m.def("im2col", &im2col);
-    m.def("col2im", &col2im);
+    m.def("conv2d_forward", &forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+    m.def("conv2d_input_gradient", &input_gradient);
+    m.def("conv2d_weight_gradient", &weight_gradient);
 }
 
 } // namespace resilin

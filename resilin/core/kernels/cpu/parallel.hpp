@@ -1,6 +1,7 @@
 // A small pool of threads for row-parallel kernels.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -35,6 +36,18 @@ template <class Fn> void parallel_fixed(int64_t rows, int64_t size, int64_t row_
         return;
     }
     run_blocks(blocks, block);
+}
+
+// fn(slot, item) for each of `items`; no two run in one of `slots` at a time, so that a slot can own scratch memory.
+template <class Fn> void parallel_slots(int64_t items, int64_t slots, int64_t item_size, Fn fn) {
+    if (slots <= 1 || items <= 1 || items * item_size < PARALLEL_MIN) {
+        for (int64_t item = 0; item < items; item++) fn(int64_t{0}, item);
+        return;
+    }
+    std::atomic<int64_t> next{0};
+    run_blocks(slots, [&](int64_t slot) {
+        for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) fn(slot, item);
+    });
 }
 
 } // namespace resilin
