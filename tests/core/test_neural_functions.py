@@ -229,3 +229,54 @@ def test_a_kernel_chosen_by_device_gives_what_the_declared_form_gives():
     here = F.layer_norm(x, (6,), w, b)
     there = F.layer_norm(x.to("sim:1"), (6,), w.to("sim:1"), b.to("sim:1")).cpu()
     np.testing.assert_allclose(here.numpy(), there.numpy(), rtol=1e-5, atol=1e-6)
+
+
+_OF_A_NUMBER = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "softmax": lambda x: F.softmax(x, 0),
+    "log_softmax": lambda x: F.log_softmax(x, 0),
+}
+
+
+@pytest.mark.parametrize("fn", _OF_A_NUMBER.values(), ids=_OF_A_NUMBER)
+def test_a_fused_activation_of_a_single_number_has_a_gradient(fn):
+    x = resilin.tensor([1.0, 2.0], requires_grad=True)
+    (0.5 * fn(x.sum())).backward()
+    z = resilin.tensor([3.0], requires_grad=True)
+    fn(z).backward(resilin.tensor([0.5]))
+    np.testing.assert_allclose(x.grad.numpy(), [z.grad.item()] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 4, 0), (0, 3), (0, 2, 3)])
+def test_a_linear_layer_of_nothing_has_gradients(shape):
+    x = resilin.ones(*shape, requires_grad=True)
+    w = resilin.ones(3, shape[-1], requires_grad=True)
+    b = resilin.ones(3, requires_grad=True)
+    F.linear(x, w, b).sum().backward()
+    rows = math.prod(shape[:-1])
+    assert (x.grad.shape, w.grad.tolist(), b.grad.tolist()) == (shape, [[0.0] * shape[-1]] * 3, [rows] * 3)
+    y = resilin.ones(*shape, requires_grad=True)
+    v = resilin.ones(shape[-1], 3, requires_grad=True)
+    (y @ v).sum().backward()
+    assert (y.grad.shape, v.grad.tolist()) == (shape, [[0.0] * 3] * shape[-1])
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_second_derivatives_of_attention_are_finite_where_a_query_sees_no_key(added):
+    mask = resilin.tensor([[True, False, False], [False] * 3, [True] * 3])
+    if added:
+        mask = resilin.where(mask, 0.0, -math.inf)
+    resilin.manual_seed(3)
+    q = resilin.randn(1, 3, 2, dtype=resilin.float64, requires_grad=True)
+    out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask.to(q.dtype) if added else mask)
+    fused = resilin.autograd.grad((out * out).sum(), q, retain_graph=True)[0]
+    recorded = resilin.autograd.grad((out * out).sum(), q, create_graph=True)[0]
+    np.testing.assert_allclose(recorded.detach().numpy(), fused.numpy())
+    second = resilin.autograd.grad((recorded * recorded).sum(), q)[0]
+    assert np.isfinite(second.numpy()).all()
+    assert resilin.autograd.gradgradcheck(
+        lambda t: F.scaled_dot_product_attention(t, t, t, attn_mask=mask.to(t.dtype) if added else mask), (q,)
+    )

@@ -89,14 +89,15 @@ class _Run:
     def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
         """Sum `g` into what waits at `edge`."""
         before = waiting.get(edge)
-        if before is None:
-            waiting[edge] = g
-        elif edge in self.owned:
+        if before is not None and edge in self.owned:
             np.add(before, g, out=before)
-        else:
-            waiting[edge] = before + g
-            if not self.create and isinstance(waiting[edge], np.ndarray):
-                self.owned.add(edge)
+            return
+        total = g if before is None else before + g
+        if isinstance(total, np.generic):  # arithmetic on 0-d arrays gives numpy's scalars, which no kernel takes
+            total = np.asarray(total)
+        waiting[edge] = total
+        if before is not None and not self.create and isinstance(total, np.ndarray):
+            self.owned.add(edge)
 
     def walk(self, order: list[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
@@ -193,7 +194,7 @@ class _Run:
 
     def hooked(self, hooks: dict[int, Any], g: Any, dev: Any) -> Any:
         """The gradient after the hooks saw it."""
-        value = g if self.create else wrap(g if isinstance(g, np.ndarray) or dev is not CPU else np.asarray(g), dev)
+        value = g if self.create else wrap(g, dev)
         for hook in tuple(hooks.values()):
             result = hook(value)
             if result is not None:
@@ -354,10 +355,7 @@ def run_backward(
     if targets is None:
         return []
     found = [run.captured.get(edge_of(t)) for t in targets]
-    return [
-        g if g is None or isinstance(g, Tensor) else wrap(np.asarray(g) if isinstance(g, np.generic) else g, t._dev)
-        for g, t in zip(found, targets, strict=True)
-    ]
+    return [g if g is None or isinstance(g, Tensor) else wrap(g, t._dev) for g, t in zip(found, targets, strict=True)]
 
 
 def backward(

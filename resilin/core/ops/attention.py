@@ -37,8 +37,10 @@ def _added(shape, mask, causal, dtype):
 def _(xp, needs, g, _y, q, k, v, mask, causal, scale, dropout_mask):
     scores = xp.matmul(q, xp.swapaxes(k, -1, -2)) * scale
     added = _added(scores.shape, mask, causal, np.float64)
-    p = xp.softmax(scores + xp.constant(added, g), scores.ndim - 1)
-    p = p * xp.constant((added > -np.inf).any(-1, keepdims=True), g)  # a query without keys gives zeros
+    some = (added > -np.inf).any(-1, keepdims=True)
+    # a query without keys gives zeros: its row is made finite first, as 0 * NaN would stay NaN
+    added = np.where(some, added, 0.0)
+    p = xp.softmax(scores + xp.constant(added, g), scores.ndim - 1) * xp.constant(some, g)
     kept = p if dropout_mask is None else p * xp.constant(dropout_mask, g)
     dv = xp.matmul(xp.swapaxes(kept, -1, -2), g)
     dp = xp.matmul(g, xp.swapaxes(v, -1, -2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from resilin.core.kernels import reduce_rows as kernel
@@ -11,6 +12,11 @@ from resilin.core.ops.registry import op
 def _t(xp, x):
     """The last two dimensions exchanged; conjugated."""
     return xp.conj(x.swapaxes(-1, -2))
+
+
+def _rows(x):
+    """A matrix of all rows. Its shape is written out, as -1 could not be inferred where there is nothing."""
+    return x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _shapes(r: Any) -> list[tuple[Any, ...]]:
@@ -46,7 +52,7 @@ def _(xp, g, _y, a, _b):
     if _b.ndim == 1:
         return xp.matmul(_t(xp, a), xp.expand_dims(g, -1))[..., 0]
     if _b.ndim == 2 and a.ndim > 2:  # one product over all rows instead of a sum of many
-        return xp.matmul(_t(xp, a.reshape((-1, a.shape[-1]))), g.reshape((-1, g.shape[-1])))
+        return xp.matmul(_t(xp, _rows(a)), _rows(g))
     return xp.matmul(_t(xp, a), g)
 
 
@@ -58,7 +64,7 @@ def _(xp, g, _y, a, _b):
 def linear(xp, x, w, b=None):
     """x @ w.T + b for `w` of shape (out, in)."""
     if x.ndim > 2:  # one product over all rows: BLAS runs one large product faster than many small ones
-        y = xp.matmul(x.reshape(-1, x.shape[-1]), w.T)
+        y = xp.matmul(_rows(x), w.T)
         if b is not None:
             y += b
         return y.reshape(*x.shape[:-1], w.shape[0])
@@ -70,9 +76,9 @@ def linear(xp, x, w, b=None):
 
 @linear.vjp_all
 def _(xp, needs, g, _y, x, w, _b):
-    rows = g.reshape((-1, g.shape[-1]))
+    rows = _rows(g)
     dx = xp.matmul(rows, xp.conj(w)).reshape(x.shape) if needs[0] else None
-    dw = xp.matmul(xp.swapaxes(rows, 0, 1), xp.conj(x.reshape((-1, x.shape[-1])))) if needs[1] else None
+    dw = xp.matmul(xp.swapaxes(rows, 0, 1), xp.conj(_rows(x))) if needs[1] else None
     db = xp.sum_rows(rows) if needs[2] else None
     return dx, dw, db
 
