@@ -12,13 +12,17 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, record
-from resilin.core.ops.index import index_put
+from resilin.core.ops.index import getitem, index_put, split
 from resilin.core.ops.registry import Op, wants
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, View, wrap
 
 
-def _check_inference(tensor: Tensor) -> None:
+def _check_origin(tensor: Tensor) -> None:
+    """RuntimeError when memory made outside of recording would be written where backward would not see it."""
+    view = tensor._view
+    if view is not None and not view.recorded and mode.grad and view.base._rg:
+        raise _unrecorded_view()
     if not mode.inference and tensor.is_inference():
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed: it was made in inference_mode. "
@@ -26,8 +30,18 @@ def _check_inference(tensor: Tensor) -> None:
         )
 
 
+def _unrecorded_view() -> RuntimeError:
+    return RuntimeError(
+        "A view that was created in no_grad mode is being modified in place with grad mode enabled: backward could not "
+        "follow the write to the tensor it is a view of. Create the view and modify it both inside no_grad(), or both "
+        "outside of it"
+    )
+
+
 def check_writable(tensor: Tensor) -> None:
     """RuntimeError when an in-place write of `tensor` would escape the graph."""
+    if tensor._view is not None and not tensor._view.recorded:
+        raise _unrecorded_view()
     if tensor._view is not None and tensor._view.base._rg and tensor._view.base._node is None:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
     if tensor._rg and edge_of(tensor) is tensor:
@@ -56,16 +70,39 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
 
 
 def _write_array(old: Any, new: Any) -> None:
-    if not getattr(old.flags, "writeable", True):
-        if all(stride or length < 2 for stride, length in zip(old.strides, old.shape, strict=True)):
-            raise RuntimeError(
-                "this tensor's memory is read-only, as is the numpy array it was made of: clone() it before writing"
-            )
+    _writable(old)[...] = new
+
+
+def _writable(array: Any) -> Any:
+    """`array`, or the same elements where numpy has locked a view (of a diagonal, of a row of an expanded array).
+
+    RuntimeError when elements share memory, or when the memory itself is read-only.
+    """
+    if getattr(array.flags, "writeable", True):
+        return array
+    if _overlaps(array):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
-    old[...] = new
+    unlocked = array.view()
+    try:
+        unlocked.flags.writeable = True  # numpy allows it when the owner of the memory is writeable
+    except ValueError:
+        raise RuntimeError(
+            "this tensor's memory is read-only, as is the numpy array it was made of: clone() it before writing"
+        ) from None
+    return unlocked
+
+
+def _overlaps(array: Any) -> bool:
+    """Whether two elements may lie at one place: no, when each stride steps over all that smaller strides reach."""
+    reach = array.itemsize
+    for stride, length in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
 
 
 def adopt(tensor: Tensor, result: Tensor) -> None:
@@ -99,7 +136,7 @@ def _replay(xp: Any, value: Any, chain: Any) -> Any:
 
 def _splice_forward(xp: Any, base: Any, part: Any, chain: Any = ()) -> Any:
     out = xp.array(base, copy=True)
-    _replay(xp, out, chain)[...] = part
+    _writable(_replay(xp, out, chain))[...] = part
     return out
 
 
@@ -128,7 +165,7 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._vc is not None:
-            _check_inference(self)
+            _check_origin(self)
         recorded = mode.grad and (wants(self, args[0] if args else None) or any(wants(a, None) for a in args))
         if recorded:
             check_writable(self)
@@ -184,7 +221,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the elements of `src` (broadcast, converted) into this tensor."""
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
-    _check_inference(self)
+    _check_origin(self)
     if mode.grad and wants(self, src):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
         return self
@@ -203,7 +240,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
         return copy_(self, value)
-    _check_inference(self)
+    _check_origin(self)
     if mode.grad and self.requires_grad:
         setitem(self, Ellipsis, value)
         return self
@@ -219,7 +256,10 @@ def zero_(self: Tensor) -> Tensor:
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """self[index] = value, in place."""
-    _check_inference(self)
+    first, index = split(index)
+    if first is not None:
+        self = getitem.call(self, first)
+    _check_origin(self)
     if mode.grad and wants(self, value):
         check_writable(self)
         source = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)
@@ -234,8 +274,6 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
 def _assign(self: Tensor, index: Any, value: Any) -> None:
     try:
-        if not self._array.flags.writeable:
-            _write_array(self._array, value)
-        self._array[index] = value
+        _writable(self._array)[index] = value
     except ValueError as error:
         raise RuntimeError(f"shape mismatch: {error}") from None

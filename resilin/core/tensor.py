@@ -52,10 +52,15 @@ class RemovableHandle:
         self.remove()
 
 
+_RETAIN = -1  # the key of the hook of `retain_grad`, which stays the last: it keeps what all others made
+
+
 def add_hook(hooks: dict[int, Any], fn: Callable[..., Any]) -> RemovableHandle:
     """Put `fn` at the end of `hooks`."""
     handle = RemovableHandle(hooks)
     hooks[handle.id] = fn
+    if _RETAIN in hooks:
+        hooks[_RETAIN] = hooks.pop(_RETAIN)
     return handle
 
 
@@ -66,12 +71,22 @@ class InferenceCount(list[Any]):
 
 
 class View:
-    """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded."""
+    """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded.
 
-    __slots__ = ("base", "chain", "seen")
+    `recorded` is False of a view made in no_grad or inference_mode, and of its views.
+    """
 
-    def __init__(self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any) -> None:
-        self.base, self.chain, self.seen = base, chain, seen
+    __slots__ = ("base", "chain", "recorded", "seen")
+
+    def __init__(
+        self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any, recorded: bool = True
+    ) -> None:
+        self.base, self.chain, self.seen, self.recorded = base, chain, seen, recorded
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an in-place write has moved the base in the graph since the view was recorded."""
+        return self.recorded and self.base._node is not self.seen
 
 
 class Tensor:
@@ -245,7 +260,7 @@ class Tensor:
     def requires_grad(self) -> bool:
         """Whether operations on it are recorded for backward."""
         view = self._view
-        return self._rg or (view is not None and view.base._rg and view.base._node is not view.seen)
+        return self._rg or (view is not None and view.base._rg and view.outdated)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -371,10 +386,10 @@ class Tensor:
         return self._hooks
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf tensor in `grad`, too."""
+        """Keep the gradient of this non-leaf tensor in `grad`, too, as it is after all hooks."""
         if not self.requires_grad:
             raise RuntimeError("cannot retain the gradient of a tensor that does not require gradients")
-        if self._node is None:
+        if self._node is None or _RETAIN in self._node.pre_hooks():
             return
         weak = weakref.ref(self)
 
@@ -383,7 +398,7 @@ class Tensor:
             if alive is not None:
                 alive._grad = grad.detach() if alive._grad is None else alive._grad + grad
 
-        add_hook(self._node.pre_hooks(), keep)
+        self._node.pre_hooks()[_RETAIN] = keep
 
     # Out of the library
 

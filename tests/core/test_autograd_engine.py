@@ -291,3 +291,13 @@ def test_nothing_is_recorded_under_no_grad_also_as_decorator():
     with resilin.set_grad_enabled(False):
         assert not resilin.is_grad_enabled()
     assert resilin.is_grad_enabled()
+
+
+def test_retain_grad_keeps_what_hooks_made_of_the_gradient_once():
+    x = resilin.tensor([1.0], requires_grad=True)
+    y = x * 2
+    y.retain_grad()
+    y.retain_grad()
+    y.register_hook(lambda g: g * 10)
+    y.sum().backward()
+    assert (y.grad.item(), x.grad.item()) == (10.0, 20.0)

@@ -102,3 +102,47 @@ def test_a_mask_and_causal_order_hide_keys_together(graded: bool) -> None:
     np.testing.assert_allclose(
         found.detach().numpy(), F.scaled_dot_product_attention(q, q, q, both).detach().numpy(), rtol=1e-12
     )
+
+
+def _grid() -> Any:
+    return resilin.arange(120.0).reshape(4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("index", "selected"),
+    [
+        ((0, slice(None), [0, 1]), lambda x: x[0][:, [0, 1]]),
+        ((resilin.tensor(0), slice(None), resilin.tensor([0, 1])), lambda x: x[0][:, [0, 1]]),
+        (([0, 1], slice(None), -1), lambda x: x[:, :, -1][[0, 1]]),
+        ((1, ..., [2, 0]), lambda x: x[1][..., [2, 0]]),
+        ((None, 0, slice(1, 3), [1]), lambda x: x[0][None, 1:3, [1]]),
+        ((0, np.array([True, False] * 2 + [True]), slice(None)), lambda x: x[0][[0, 2, 4]]),
+        ((0, np.eye(5, 6, dtype=bool)), lambda x: x[0][np.eye(5, 6, dtype=bool)]),
+        ((True, slice(None), [0, 1], 2), lambda x: x[:, :, 2][True, :, [0, 1]]),
+    ],
+)
+def test_an_integer_beside_an_array_selects_first(index: Any, selected: Any) -> None:
+    expected = selected(_grid().numpy())
+    np.testing.assert_array_equal(_grid()[index].numpy(), expected)
+
+    x = _grid().requires_grad_()
+    x[index].square().sum().backward()
+    hit = np.zeros((4, 5, 6), bool)
+    view = _grid()
+    view[index] = resilin.full(expected.shape, -1.0)  # the same index, written
+    hit[view.numpy() == -1] = True
+    assert hit.sum() == expected.size
+    np.testing.assert_array_equal(np.sort(_grid().numpy()[hit]), np.sort(expected.reshape(-1)))
+    np.testing.assert_array_equal(x.grad.numpy(), np.where(hit, 2 * _grid().numpy(), 0))
+
+
+def test_a_write_at_an_integer_beside_an_array_is_differentiated() -> None:
+    a = resilin.ones(4, 5, 6, requires_grad=True)
+    value = resilin.arange(10.0).reshape(5, 2).requires_grad_()
+    x = a * 2
+    x[0, :, [0, 1]] = value * 3
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(value.grad.numpy(), 18 * np.arange(10.0).reshape(5, 2))
+    expected = np.full((4, 5, 6), 8.0)
+    expected[0, :, :2] = 0
+    np.testing.assert_array_equal(a.grad.numpy(), expected)

@@ -194,3 +194,78 @@ def test_writes_under_no_grad_leave_a_tensors_place_in_the_graph_alone():
     assert p.requires_grad
     assert p.is_leaf
     assert computed.grad_fn is node
+
+
+_WRITES = {
+    "mul_": lambda v: v.mul_(2),
+    "zero_": lambda v: v.zero_(),
+    "copy_": lambda v: v.copy_(resilin.tensor([5.0])),
+    "setitem": lambda v: v.__setitem__(0, 1.0),
+    "of a view of it": lambda v: v.view(-1).mul_(2),
+}
+
+
+@pytest.mark.parametrize("write", _WRITES.values(), ids=_WRITES)
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("made_in", [resilin.no_grad, resilin.inference_mode])
+def test_a_view_made_under_no_grad_cannot_be_written_where_backward_would_miss_it(write, leaf, made_in):
+    a = resilin.tensor([1.0, 2.0], requires_grad=True)
+    x = a if leaf else a * 1
+    with made_in():
+        v = x[:1]
+    with pytest.raises(RuntimeError, match="created in no_grad mode"):
+        write(v)
+    assert x.tolist() == [1, 2]
+    assert not v.requires_grad
+    with resilin.no_grad():
+        write(v)
+    assert x.tolist()[0] == v.item() != 1 or write is _WRITES["setitem"]
+
+
+def test_a_view_made_under_no_grad_may_be_written_where_nothing_is_differentiated():
+    x = resilin.tensor([1.0, 2.0])
+    with resilin.no_grad():
+        v = x[:1]
+    v.mul_(3)
+    assert x.tolist() == [3, 2]
+    with pytest.raises(RuntimeError, match="created in no_grad mode"):
+        v.mul_(resilin.tensor([2.0], requires_grad=True))
+
+
+def test_a_view_made_under_no_grad_stays_a_constant_when_its_base_is_written():
+    x = resilin.zeros(2)
+    with resilin.no_grad():
+        v = x[:1]
+    x.mul_(resilin.ones(2, requires_grad=True))
+    assert x.requires_grad
+    assert not v.requires_grad
+
+
+def test_a_diagonal_is_written_through_with_gradients():
+    a = resilin.ones(2, 2, requires_grad=True)
+    x = a * 1
+    x.diagonal().mul_(3)
+    x.diagonal()[0] = 7
+    assert x.tolist() == [[7, 1], [1, 3]]
+    (x * x).sum().backward()
+    assert a.grad.tolist() == [[0, 2], [2, 18]]
+
+
+def test_one_row_of_an_expanded_tensor_is_written_through_with_gradients():
+    a = resilin.ones(1, 3, requires_grad=True)
+    x = a * 1
+    rows = x.expand(2, 3)
+    rows[0].mul_(3)
+    assert (x.tolist(), rows.tolist()) == ([[3] * 3], [[3] * 3] * 2)
+    (x * x).sum().backward()
+    assert a.grad.tolist() == [[18] * 3]
+
+
+def test_only_memory_that_is_read_only_is_called_so():
+    frozen = np.zeros((2, 2))
+    frozen.flags.writeable = False
+    for x in (resilin.from_numpy(frozen), resilin.from_numpy(frozen).diagonal()):
+        with pytest.raises(RuntimeError, match="read-only"):
+            x.add_(1)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        resilin.zeros(1, 3).expand(2, 3).diagonal(0, 0, 1).unsqueeze(0).expand(3, 2).add_(1)

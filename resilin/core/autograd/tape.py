@@ -194,7 +194,7 @@ def _modified(node: Node, value: Any, version: int) -> RuntimeError:
 def edge_of(tensor: Tensor) -> Any:
     """Where the gradient of `tensor` goes: its node, the leaf itself, or None when it needs none."""
     view = tensor._view
-    if view is not None and view.base._node is not view.seen:
+    if view is not None and view.outdated:
         refresh(tensor, view)
     if not tensor._rg:
         return None
@@ -212,12 +212,12 @@ def refresh(tensor: Tensor, view: View) -> None:
 def mark_view(out: Tensor, source: Tensor, op: Any, params: tuple[Any, ...]) -> None:
     """Say that `out` shares `source`'s memory, made by view op `op`."""
     out._vc = share_version(source)
-    if mode.grad:
-        parent = source._view
-        if parent is None:
-            out._view = View(source, ((op, params),), source._node)
-        else:
-            out._view = View(parent.base, (*parent.chain, (op, params)), parent.base._node)
+    parent = source._view
+    if parent is None:
+        out._view = View(source, ((op, params),), source._node, mode.grad)
+    else:
+        recorded = mode.grad and parent.recorded
+        out._view = View(parent.base, (*parent.chain, (op, params)), parent.base._node, recorded)
 
 
 def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tuple[Any, ...], residual: Any) -> None:

@@ -3,11 +3,40 @@ deterministic."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from resilin.core.ops.registry import op
 
 _ROWS = np.array([2, 0, 2, 1])
+
+
+def split(index: Any) -> tuple[Any, Any]:
+    """`index` as two, one after the other: (integers and slices, arrays), the first None when one is enough.
+
+    Beside an array, PyTorch selects at an integer first; numpy would broadcast it with the arrays, and so put the
+    dimensions elsewhere: of zeros(4, 5, 6)[0, :, [0, 1]] it makes (2, 5) instead of (5, 2).
+    """
+    if not isinstance(index, tuple) or not any(type(i) is int for i in index) or all(_basic(i) for i in index):
+        return None, index
+    first: list[Any] = []
+    then: list[Any] = []
+    for part in index:
+        if type(part) is int:
+            first.append(part)
+        elif _basic(part):
+            first.append(part)
+            then.append(Ellipsis if part is Ellipsis else slice(None))
+        else:
+            array = np.asarray(part)
+            first += [slice(None)] * (array.ndim if array.dtype == np.bool_ else 1)  # True alone adds a dimension
+            then.append(part)
+    return tuple(first), tuple(then)
+
+
+def _basic(part: Any) -> bool:
+    return part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
 
 
 @op(
