@@ -12,6 +12,7 @@ import json
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from resilin._base import auth, env, host
@@ -21,7 +22,7 @@ from resilin.dist import hello as wire
 from resilin.dist import loader
 from resilin.dist.forked import track
 from resilin.dist.hello import Hello
-from resilin.dist.reception import Reception, Visit
+from resilin.dist.reception import Reception, Refusals, Visit
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired, UsageError
 
 _HANDSHAKE_TIMEOUT_S = 10.0  # a stranger that proves nothing is dropped after this
@@ -86,6 +87,7 @@ class Expectation:
         self.wanted = set(wanted)  # guarded by changed: still missing
         self.arrived: Connections = {}  # guarded by changed
         self.error: BaseException | None = None  # guarded by changed: set by Listener.interrupt
+        self.refusals: Callable[[], str] = lambda: ""  # set by Listener.expect: whom it did not let in, for errors
         self.wake: socket.socket | None = None  # closed to wake a `connect` that waits on its own dials
 
     def deliver(self, hello: Hello, sock: socket.socket) -> bool:
@@ -159,6 +161,7 @@ class Listener:
             port,
             bool(shm and unix_name and loader.shared_memory),
         )
+        self._refusals = Refusals(f"the dist listener {self.endpoint}")
         self._reception = Reception("dist", self._sockets, self._visit)
 
     def _listen_unix(self) -> str:
@@ -195,6 +198,7 @@ class Listener:
             self._secrets.add(expectation.secret)
             newest = self._newest.get(expectation.group, -1)
             self._newest[expectation.group] = max(newest, expectation.generation)
+            expectation.refusals = self._refusals.text
             over, error = self._over
             self._lock.notify_all()
         if error is not None and expectation.generation <= over:
@@ -250,7 +254,9 @@ class Listener:
         user = auth.peer_user(sock) if self._open or sock.family == getattr(socket, "AF_UNIX", None) else None
         if user is not None:
             auth.refuse_other_user(user)  # whatever they know
-        secret = auth.prove_as_server(sock, self._known(visit), wire.PURPOSE, Deadline(_HANDSHAKE_TIMEOUT_S))
+        known = self._known(visit)
+        with self._refusals.noted():
+            secret = auth.prove_as_server(sock, known, wire.PURPOSE, Deadline(_HANDSHAKE_TIMEOUT_S))
         self._reception.admit(visit)
         hello = _read_hello(sock, Deadline(_HANDSHAKE_TIMEOUT_S))
         expectation = self._find(hello, secret, visit)

@@ -153,9 +153,10 @@ def _missing(
     with expectation.changed:
         missing = missing | {peer for peer, _ in expectation.wanted}
     names = ", ".join(f"rank {peer}" for peer in sorted(missing))
+    late = f"{names} did not join within {deadline.seconds:g} s"
+    advice = "check that the process was started, is at the same generation and can reach this host"
     return CollectiveTimeout(
-        f"{_name(expectation, rank, topology)}: {names} did not join within {deadline.seconds} s; check that the "
-        "process was started, is at the same generation and can reach this host",
+        f"{_name(expectation, rank, topology)}: {'; '.join(filter(None, [late, expectation.refusals(), advice]))}",
         missing,
     )
 

@@ -13,7 +13,7 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from resilin._base import log
@@ -24,6 +24,7 @@ from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 _LOG = log.logger("dist.reception")
 _MAX_STRANGERS = 128
 _MAX_GUESTS = 4096
+_MAX_WARNINGS = 10  # of refused connections: strangers may knock for ever
 _RELIEF_S = 0.05  # pause after an accept that failed for want of descriptors or memory
 _BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)  # the listening socket itself is gone: a bug, not the weather
 _HUNG_UP = getattr(select, "POLLRDHUP", 0x2000) | select.POLLHUP | select.POLLERR
@@ -42,6 +43,40 @@ class Visit:
         poller = select.poll()
         poller.register(self.sock, _HUNG_UP)
         return bool(poller.poll(0))
+
+
+class Refusals:
+    """Connections that did not prove the job's secret: the first are warned of at once, all are counted for later.
+
+    `at` names the server; `on_change` hears `text()` after each.
+    """
+
+    def __init__(self, at: str, on_change: Callable[[str], None] = lambda text: None) -> None:
+        self._at = at
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._count = 0  # guarded by _lock
+        self._last = ""  # guarded by _lock
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around a proof: what refuses the peer is noted and raised again."""
+        try:
+            yield
+        except (HandshakeError, SecretRequired) as error:
+            with self._lock:
+                self._count, self._last = self._count + 1, str(error)
+                warn = self._count <= _MAX_WARNINGS
+            if warn:
+                _LOG.warning("a connection to %s was refused: %s", self._at, error)
+            self._on_change(self.text())
+            raise
+
+    def text(self) -> str:
+        """How many and why, for the error of somebody who waits for them; empty: none."""
+        with self._lock:
+            many = "1 connection" if self._count == 1 else f"{self._count} connections"
+            return f"{many} to {self._at} refused, the last because {self._last}" if self._count else ""
 
 
 class Reception:

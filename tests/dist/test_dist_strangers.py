@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,7 +17,7 @@ from resilin.dist.endpoint import Listener
 from resilin.dist.group import connect
 from resilin.dist.hello import Hello
 from resilin.dist.kv import FileStore, TCPStore
-from resilin.errors import DistStoreError, HandshakeError, SecretRequired
+from resilin.errors import CollectiveTimeout, DistStoreError, HandshakeError, SecretRequired
 
 NOBODY = 65534
 
@@ -144,6 +145,21 @@ def test_a_thousand_silent_strangers_do_not_keep_peers_out(room):
         assert zero._reception.counts()[0] <= 128
         for stranger in strangers:
             stranger.close()
+
+
+def test_a_rank_with_another_secret_is_named_as_refused_by_the_rank_that_waits_for_it(caplog):
+    with Listener() as zero, Listener() as one, ThreadPoolExecutor(1) as pool:
+        endpoints = [zero.describe(), one.describe()]
+        waiting = pool.submit(connect, zero, endpoints, 0, group_name="g", secret="right", timeout_s=0.5)
+        with pytest.raises(HandshakeError, match="refused our proof of the job's secret"):
+            connect(one, endpoints, 1, group_name="g", secret="wrong", timeout_s=5.0)
+        with pytest.raises(
+            CollectiveTimeout,
+            match=r"rank 1 did not join within 0.5 s; [12] connections? to the dist listener .* refused, the last "
+            r"because .* did not prove the job's secret for resilin dist group; check that",
+        ):
+            waiting.result(10)
+    assert "did not prove the job's secret" in caplog.text
 
 
 def test_a_peer_that_hangs_up_while_it_waits_for_us_is_forgotten():
