@@ -60,7 +60,7 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None, asyn
         return None
     target = Output(tensor, load=True)
     flat = target.flat
-    op = reduce_op.check(ReduceOp(op), flat.dtype)
+    op = reduce_op.check(op, flat.dtype)
     backend = pg.backend
 
     def task(call: Any) -> None:
@@ -126,7 +126,7 @@ def reduce(
     root = root_of(pg, dst, group_dst, "dst")
     target = Output(tensor, load=True)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(ReduceOp(op), flat.dtype)
+    op = reduce_op.check(op, flat.dtype)
     outputs = [target] if root == pg.rank() else []
     return _run(pg, Kind.REDUCE, lambda call: backend.reduce(call, flat, op, root), outputs, async_op)
 
@@ -164,7 +164,7 @@ def reduce_scatter(
         return None
     target = Output(output)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(ReduceOp(op), flat.dtype)
+    op = reduce_op.check(op, flat.dtype)
     inputs = [contiguous(tensor) for tensor in input_list]
     same_layout(inputs, flat, pg.size(), "input_list")
     alike = shaped(inputs, flat)
@@ -180,7 +180,7 @@ def reduce_scatter_tensor(
         return None
     target, whole = Output(output), contiguous(input)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(ReduceOp(op), flat.dtype)
+    op = reduce_op.check(op, flat.dtype)
     rows = rows_of(whole, flat, pg.size(), "input")
     return _run(pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, rows, flat, op), [target], async_op)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name:
     if group_rank is not None:
         if rank is not None:
             raise UsageError(f"give {name} or group_{name}, not both")
-        if not 0 <= group_rank < group.size():
-            raise UsageError(f"group_{name} {group_rank} is not in {group!r}")
+        if not isinstance(group_rank, Integral) or not 0 <= group_rank < group.size():
+            raise UsageError(f"group_{name}: expected a rank in {group!r}, got {group_rank!r}")
         return group_rank
     if rank is None:
         raise UsageError(f"give {name} or group_{name}")

@@ -63,8 +63,13 @@ _COMBINE: dict[ReduceOp, Callable[..., Any]] = {
 }
 
 
-def check(op: ReduceOp, dtype: np.dtype[Any]) -> ReduceOp:
-    """`op` if it is defined for `dtype`; UsageError otherwise, before anything is sent."""
+def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
+    """`given` as the ReduceOp it is, if that is defined for `dtype`; UsageError otherwise, before anything is sent."""
+    try:
+        op = ReduceOp(given)
+    except ValueError:
+        names = ", ".join(known.name for known in ReduceOp)
+        raise UsageError(f"op: expected a ReduceOp, as in op=ReduceOp.SUM, got {given!r}; there are {names}") from None
     if dtype not in DTYPE_CODES:
         raise UsageError(f"collectives do not carry dtype {dtype}; they carry {', '.join(str(d) for d in DTYPES)}")
     if op in _BITWISE and dtype.kind not in "bui":

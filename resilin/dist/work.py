@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from numbers import Real
 from typing import Any
 
 from resilin.dist.future import Future
@@ -11,8 +12,12 @@ from resilin.errors import CollectiveTimeout, UsageError
 
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """A timeout given as timedelta or seconds, in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    """A timeout given as timedelta or seconds, in seconds. UsageError for anything else."""
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if timeout is not None and not isinstance(timeout, Real):
+        raise UsageError(f"timeout: expected seconds or a timedelta, got {timeout!r}")
+    return timeout
 
 
 class Work:

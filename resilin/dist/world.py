@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -89,7 +90,11 @@ def resolve(group: Any) -> ProcessGroup | None:
     """The group that an API argument means: None is the default group; None is returned outside the group."""
     if group is None:
         return default_group()
-    return None if group is GroupMember.NON_GROUP_MEMBER else group
+    if group is GroupMember.NON_GROUP_MEMBER:
+        return None
+    if not isinstance(group, ProcessGroup):
+        raise UsageError(f"group: expected a ProcessGroup, as new_group() returns, got {group!r}")
+    return group
 
 
 def is_available() -> bool:
@@ -137,7 +142,7 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
     try:
         return group.ranks.index(global_rank)
     except ValueError:
-        raise UsageError(f"global rank {global_rank} is not in {group!r} with ranks {list(group.ranks)}") from None
+        raise UsageError(f"global rank {global_rank!r} is not in {group!r} with ranks {list(group.ranks)}") from None
 
 
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
@@ -182,8 +187,11 @@ def init_process_group(
     """
     if is_initialized():
         raise UsageError("init_process_group: there is a default group already; destroy_process_group() first")
-    if backend is not None and backend.lower() not in _BACKENDS:
+    if backend is not None and str(backend).lower() not in _BACKENDS:
         raise UsageError(f"init_process_group: backend {backend!r} is not available; use 'cpu'")
+    for name, number in (("rank", rank), ("world_size", world_size)):
+        if not isinstance(number, Integral):
+            raise UsageError(f"init_process_group: {name}: expected an integer, got {number!r}")
     limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout) or 0.0
     deadline = Deadline(limit)
     if store is not None and init_method is not None:
@@ -271,7 +279,8 @@ def new_group(
     """
     world = default_group()
     members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
-    if len(set(members)) != len(members) or not all(0 <= r < world.size() for r in members):
+    known = set(range(world.size()))
+    if len(set(members)) != len(members) or not known.issuperset(members):
         raise UsageError(f"new_group: ranks {members} must be distinct ranks of the default group of {world.size()}")
     if world.listener is None:
         raise UsageError(f"new_group: {world!r} was made without a Listener")
@@ -299,8 +308,13 @@ def new_group(
 
 def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tuple[Store, int, int]:
     """The store that an init method means, with the rank and world size it may carry."""
-    url = urlsplit(init_method)
-    query = parse_qs(url.query)
+    try:
+        url = urlsplit(init_method)
+        query, port = parse_qs(url.query), url.port
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"init_process_group: expected env://, tcp://host:port or file:///path, got {init_method!r}: {error}"
+        ) from None
     if url.scheme == "env":
         if rank < 0:
             rank = _integer("RANK")
@@ -311,15 +325,16 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
         return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
     if url.scheme not in ("tcp", "file"):
         raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
-    rank = int(query["rank"][0]) if rank < 0 and "rank" in query else rank
-    world_size = int(query["world_size"][0]) if world_size < 0 and "world_size" in query else world_size
+    rank = _queried("rank", query, init_method) if rank < 0 and "rank" in query else rank
+    if world_size < 0 and "world_size" in query:
+        world_size = _queried("world_size", query, init_method)
     if rank < 0 or world_size < 1:
         raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
     _check_rank(rank, world_size)
     if url.scheme == "tcp":
-        if not url.hostname or url.port is None:
+        if not url.hostname or port is None:
             raise UsageError(f"init_process_group: expected tcp://host:port, got {init_method!r}")
-        return TCPStore(url.hostname, url.port, None, rank == 0, limit), rank, world_size
+        return TCPStore(url.hostname, port, None, rank == 0, limit), rank, world_size
     if not url.path or url.netloc not in ("", "localhost"):
         raise UsageError(
             f"init_process_group: expected file:///path, with three slashes and an absolute path, got {init_method!r}"
@@ -330,6 +345,15 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
 def _check_rank(rank: int, world_size: int) -> None:
     if rank < 0 or world_size < 1 or rank >= world_size:
         raise UsageError(f"init_process_group: rank {rank} of world_size {world_size} is not possible")
+
+
+def _queried(name: str, query: Mapping[str, list[str]], init_method: str) -> int:
+    try:
+        return int(query[name][0])
+    except ValueError:
+        raise UsageError(
+            f"init_process_group({init_method!r}): {name}: expected an integer, got {query[name][0]!r}"
+        ) from None
 
 
 def _integer(name: str) -> int:

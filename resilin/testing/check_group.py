@@ -130,6 +130,22 @@ def all_reduce_gives_equal_bits_on_all_ranks(rank: int, size: int) -> None:
 
 
 @case
+def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) -> None:
+    array: Any = np.ones(3, np.float32)
+    text: Any = "0"
+    sum_: Any = "sum"
+    for call, said in (
+        (lambda: dist.all_reduce(array, op=sum_), "expected a ReduceOp, as in op=ReduceOp.SUM, got 'sum'"),
+        (lambda: dist.broadcast(array, group_src=text), "group_src: expected a rank in"),
+        (lambda: dist.broadcast(array, src=text), "global rank '0' is not in"),
+        (lambda: dist.all_reduce(array, group=5), "group: expected a ProcessGroup"),
+        (lambda: dist.new_group([text]), "must be distinct ranks"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            call()
+
+
+@case
 def nan_wins_min_and_max(rank: int, size: int) -> None:
     for count in (8, 5000):
         array = np.full(count, float(rank), np.float32)

@@ -203,6 +203,11 @@ def test_init_names_the_ranks_that_never_came(tmp_path):
         ({"init_method": "tcp://127.0.0.1:1"}, "give rank and world_size"),
         ({"init_method": "tcp://127.0.0.1", "rank": 0, "world_size": 1}, "expected tcp://host:port"),
         ({"init_method": "file:///x", "rank": 2, "world_size": 2}, "rank 2 of world_size 2"),
+        ({"init_method": "tcp://127.0.0.1:70000", "rank": 0, "world_size": 1}, "got 'tcp://127.0.0.1:70000': Port out"),
+        ({"init_method": "tcp://127.0.0.1:1?rank=x&world_size=1"}, "rank: expected an integer, got 'x'"),
+        ({"init_method": "tcp://127.0.0.1:1", "rank": "0", "world_size": 1}, "rank: expected an integer, got '0'"),
+        ({"init_method": 5, "rank": 0, "world_size": 1}, "expected env://, tcp://host:port or file:///path, got 5"),
+        ({"init_method": "env://", "timeout": "5"}, "timeout: expected seconds or a timedelta, got '5'"),
     ],
 )
 def test_bad_arguments_are_refused_before_any_work(arguments, message):
@@ -268,3 +273,40 @@ def test_processes_find_one_another(tmp_path, method, secret):
         with rank:
             code, out, err = rank.finish(30)
             assert (code, out) == (0, "3\n"), err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda store: store.set(5, "x"), "key: expected str, got 5"),
+        (lambda store: store.get(5), "key: expected str, got 5"),
+        (lambda store: store.set("k", 5), r"value: expected bytes or str, got 5; write str\(value\)"),
+        (lambda store: store.compare_set("k", "", None), "value: expected bytes or str, got None"),
+        (lambda store: store.multi_set(["a", "b"], ["x"]), "multi_set: .* got 2 keys and 1 values"),
+        (lambda store: store.add("c", 1.5), r"add: expected an integer amount, got 1\.5"),
+        (lambda store: store.wait(["k"], "soon"), "timeout: expected seconds or a timedelta, got 'soon'"),
+    ],
+)
+def test_what_a_store_cannot_hold_is_refused_and_it_stays_usable(store, call, message):
+    with pytest.raises(UsageError, match=message):
+        call(store)
+    assert store.num_keys() == 0
+
+
+def test_adding_to_what_is_no_number_is_said(store):
+    store.set("word", "seven")
+    with pytest.raises(DistStoreError, match=r"word'\): expected a counter, found the value b'seven'"):
+        store.add("word", 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("127.0.0.1", 70000, "port: expected an integer from 1 to 65535, got 70000"),
+        ("127.0.0.1", "2000", "port: expected an integer from 1 to 65535, got '2000'"),
+        (None, 2000, "host_name: expected the server's name or address, got None"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_at_once(host, port, message):
+    with pytest.raises(UsageError, match=message):
+        dist.TCPStore(host, port, timeout=60.0)

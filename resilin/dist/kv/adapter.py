@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError, StoreError
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class CoordinationStore(Store):
 
     def set(self, key: str, value: Value) -> None:
         """See Store."""
-        self._store.put(self._prefix + key, encode(value))
+        self._store.put(self._prefix + text(key), encode(value))
 
     def get(self, key: str) -> bytes:
         """See Store."""
         self.wait([key])
-        found = self._store.get(self._prefix + key)
+        found = self._store.get(self._prefix + text(key))
         if found is None:
             raise DistStoreError(f"{key!r} was deleted while it was read")
         return bytes(found.value)
@@ -39,15 +39,15 @@ class CoordinationStore(Store):
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         while True:
-            found = self._store.get(self._prefix + key)
-            total = (0 if found is None else int(found.value)) + amount
+            found = self._store.get(self._prefix + text(key))
+            total = added(key, None if found is None else bytes(found.value), amount)
             if self._replace(key, 0 if found is None else found.mod_revision, str(total).encode()):
                 return total
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """See Store."""
         while True:
-            found = self._store.get(self._prefix + key)
+            found = self._store.get(self._prefix + text(key))
             present = None if found is None else bytes(found.value)
             if not ((present is None and not encode(expected)) or present == encode(expected)):
                 return encode(expected) if present is None else present
@@ -56,7 +56,7 @@ class CoordinationStore(Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         """See Store."""
-        return all(self._store.get(self._prefix + key) is not None for key in keys)
+        return all(self._store.get(self._prefix + text(key)) is not None for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
         """See Store. Woken by a watch."""
@@ -85,14 +85,14 @@ class CoordinationStore(Store):
     def append(self, key: str, value: Value) -> None:
         """See Store."""
         while True:
-            found = self._store.get(self._prefix + key)
+            found = self._store.get(self._prefix + text(key))
             before = b"" if found is None else bytes(found.value)
             if self._replace(key, 0 if found is None else found.mod_revision, before + encode(value)):
                 return
 
     def delete_key(self, key: str) -> bool:
         """See Store."""
-        return bool(self._store.delete(self._prefix + key))
+        return bool(self._store.delete(self._prefix + text(key)))
 
     def num_keys(self) -> int:
         """See Store."""
@@ -103,5 +103,5 @@ class CoordinationStore(Store):
         return [kv.key[len(self._prefix) :] for kv in self._store.range(self._prefix)[0]]
 
     def _replace(self, key: str, revision: int, value: bytes) -> bool:
-        done, _ = self._store.compare_and_put(self._prefix + key, revision, value)
+        done, _ = self._store.compare_and_put(self._prefix + text(key), revision, value)
         return bool(done)

@@ -5,17 +5,53 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from datetime import timedelta
+from numbers import Integral
 
 from resilin._base.clock import Deadline
 from resilin.dist.work import seconds
+from resilin.errors import DistStoreError, UsageError
 
 DEFAULT_TIMEOUT_S = 300.0
 Value = bytes | str
 
 
 def encode(value: Value) -> bytes:
-    """A value as bytes; text as UTF-8."""
-    return value.encode() if isinstance(value, str) else bytes(value)
+    """A value as bytes; text as UTF-8. UsageError for anything else."""
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise UsageError(f"value: expected bytes or str, got {value!r}; write str(value)")
+    return bytes(value)
+
+
+def text(key: str) -> str:
+    """`key`. UsageError unless it is text."""
+    if not isinstance(key, str):
+        raise UsageError(f"key: expected str, got {key!r}")
+    return key
+
+
+def whole(amount: int) -> int:
+    """`amount` of an `add`. UsageError unless it is an integer."""
+    if not isinstance(amount, Integral):
+        raise UsageError(f"add: expected an integer amount, got {amount!r}")
+    return int(amount)
+
+
+def added(key: str, present: bytes | None, amount: int) -> int:
+    """The counter `key` after an `add`; `present` is its text. DistStoreError when that is not a number."""
+    more = whole(amount)
+    try:
+        return int(present or b"0") + more
+    except ValueError:
+        raise DistStoreError(f"add({key!r}): expected a counter, found the value {present!r:.80}") from None
+
+
+def paired(keys: Sequence[str], values: Sequence[Value]) -> list[tuple[str, bytes]]:
+    """The keys and values of a `multi_set`. UsageError unless there are as many of each."""
+    if len(keys) != len(values):
+        raise UsageError(f"multi_set: expected a value for each key, got {len(keys)} keys and {len(values)} values")
+    return [(text(key), encode(value)) for key, value in zip(keys, values, strict=True)]
 
 
 class Store(abc.ABC):
@@ -82,7 +118,7 @@ class Store(abc.ABC):
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """Put each value under its key."""
-        for key, value in zip(keys, values, strict=True):
+        for key, value in paired(keys, values):
             self.set(key, value)
 
     def refusals(self) -> str:
@@ -116,7 +152,7 @@ class PrefixStore(Store):
         return self._store
 
     def _key(self, key: str) -> str:
-        return f"{self._prefix}/{key}"
+        return f"{self._prefix}/{text(key)}"
 
     def set(self, key: str, value: Value) -> None:
         """See Store."""

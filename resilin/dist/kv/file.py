@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from resilin._base.clock import SYSTEM
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError
 
 _LOOK_AGAIN_S = 0.005
@@ -52,7 +52,7 @@ class FileStore(Store):
     def set(self, key: str, value: Value) -> None:
         """See Store."""
         with self._table() as values:
-            values[key] = encode(value)
+            values[text(key)] = encode(value)
 
     def get(self, key: str) -> bytes:
         """See Store."""
@@ -63,8 +63,8 @@ class FileStore(Store):
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         with self._table() as values:
-            total = int(values.get(key, b"0")) + amount
-            values[key] = str(total).encode()
+            total = added(key, values.get(key), amount)
+            values[text(key)] = str(total).encode()
             return total
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
@@ -72,13 +72,13 @@ class FileStore(Store):
         with self._table() as values:
             present = values.get(key)
             if (present is None and not encode(expected)) or present == encode(expected):
-                present = values[key] = encode(desired)
+                present = values[text(key)] = encode(desired)
             return encode(expected) if present is None else present
 
     def check(self, keys: Sequence[str]) -> bool:
         """See Store."""
         with self._table() as values:
-            return all(key in values for key in keys)
+            return all(text(key) in values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
         """See Store."""
@@ -87,12 +87,12 @@ class FileStore(Store):
     def append(self, key: str, value: Value) -> None:
         """See Store."""
         with self._table() as values:
-            values[key] = values.get(key, b"") + encode(value)
+            values[text(key)] = values.get(key, b"") + encode(value)
 
     def delete_key(self, key: str) -> bool:
         """See Store."""
         with self._table() as values:
-            return values.pop(key, None) is not None
+            return values.pop(text(key), None) is not None
 
     def num_keys(self) -> int:
         """See Store."""

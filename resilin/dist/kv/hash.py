@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from resilin._base.clock import Deadline
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError
 
 
@@ -23,7 +23,7 @@ class HashStore(Store):
     def set(self, key: str, value: Value) -> None:
         """See Store."""
         with self._changed:
-            self._values[key] = encode(value)
+            self._values[text(key)] = encode(value)
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
@@ -35,11 +35,8 @@ class HashStore(Store):
     def add(self, key: str, amount: int) -> int:
         """See Store."""
         with self._changed:
-            try:
-                total = int(self._values.get(key, b"0")) + amount
-            except ValueError:
-                raise DistStoreError(f"add({key!r}): the value is not a number") from None
-            self._values[key] = str(total).encode()
+            total = added(key, self._values.get(key), amount)
+            self._values[text(key)] = str(total).encode()
             self._changed.notify_all()
             return total
 
@@ -48,14 +45,14 @@ class HashStore(Store):
         with self._changed:
             present = self._values.get(key)
             if (present is None and not encode(expected)) or present == encode(expected):
-                present = self._values[key] = encode(desired)
+                present = self._values[text(key)] = encode(desired)
                 self._changed.notify_all()
             return encode(expected) if present is None else present
 
     def check(self, keys: Sequence[str]) -> bool:
         """See Store."""
         with self._changed:
-            return all(key in self._values for key in keys)
+            return all(text(key) in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
         """See Store."""
@@ -65,13 +62,13 @@ class HashStore(Store):
     def append(self, key: str, value: Value) -> None:
         """See Store."""
         with self._changed:
-            self._values[key] = self._values.get(key, b"") + encode(value)
+            self._values[text(key)] = self._values.get(key, b"") + encode(value)
             self._changed.notify_all()
 
     def delete_key(self, key: str) -> bool:
         """See Store."""
         with self._changed:
-            return self._values.pop(key, None) is not None
+            return self._values.pop(text(key), None) is not None
 
     def num_keys(self) -> int:
         """See Store."""
@@ -90,7 +87,7 @@ class HashStore(Store):
             self._changed.notify_all()
 
     def _await(self, keys: Sequence[str], deadline: Deadline) -> None:
-        while missing := [key for key in keys if key not in self._values]:
+        while missing := [key for key in keys if text(key) not in self._values]:
             if self._closed:
                 raise DistStoreError("the store was closed")
             if deadline.passed():

@@ -14,20 +14,22 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from numbers import Integral
 
 from resilin._base import auth, env, host, log
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.framing import recv_frame, send_frame
 from resilin.dist.forked import track
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode, paired, text, whole
 from resilin.dist.kv.hash import HashStore
 from resilin.dist.reception import Reception, Visit
-from resilin.errors import DistError, DistNetworkError, DistStoreError, HandshakeError, SecretRequired
+from resilin.errors import DistError, DistNetworkError, DistStoreError, HandshakeError, SecretRequired, UsageError
 
 _PURPOSE = b"resilin dist key-value store"
 _LENGTH = struct.Struct(">I")
 _OK, _ERROR = 0, 1
 _HANDSHAKE_S = 10.0
+_HIGHEST_PORT = 65535
 _RETRY_S = 0.02  # a client may start before the server: it knocks again after this
 _OWN = "resilin/store/"  # keys of the store's own, which are not listed
 _WORKERS_KEY = f"{_OWN}workers"
@@ -117,6 +119,14 @@ _OPERATIONS: tuple[Callable[..., list[bytes]], ...] = (
 _NUMBER = {operation: number for number, operation in enumerate(_OPERATIONS)}
 
 
+def _check_address(host_name: str, port: int, is_master: bool) -> None:
+    if not isinstance(host_name, str):
+        raise UsageError(f"TCPStore: host_name: expected the server's name or address, got {host_name!r}")
+    lowest = 0 if is_master else 1  # 0: the server takes any free port
+    if not isinstance(port, Integral) or not lowest <= port <= _HIGHEST_PORT:
+        raise UsageError(f"TCPStore: port: expected an integer from {lowest} to {_HIGHEST_PORT}, got {port!r}")
+
+
 def require_secret(address: str, secret: str) -> None:
     """SecretRequired when `address` is beyond loopback and there is no secret."""
     if secret:
@@ -154,6 +164,7 @@ class TCPStore(Store):
         secret: str | None = None,
     ) -> None:
         super().__init__(timeout)
+        _check_address(host_name, port, is_master)
         self.host = host_name
         self._secret = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
         require_secret(host_name, self._secret)
@@ -175,7 +186,7 @@ class TCPStore(Store):
 
     def set(self, key: str, value: Value) -> None:
         """See Store."""
-        self._call(_set, [key.encode(), encode(value)])
+        self._call(_set, [text(key).encode(), encode(value)])
 
     def get(self, key: str) -> bytes:
         """See Store."""
@@ -184,37 +195,36 @@ class TCPStore(Store):
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """See Store: one round trip."""
         deadline = self._deadline()
-        return self._call(_get, [_limit(deadline), *(key.encode() for key in keys)], deadline)
+        return self._call(_get, [_limit(deadline), *(text(key).encode() for key in keys)], deadline)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """See Store: one round trip."""
-        pairs = zip(keys, values, strict=True)
-        self._call(_set, [field for key, value in pairs for field in (key.encode(), encode(value))])
+        self._call(_set, [field for key, value in paired(keys, values) for field in (key.encode(), value)])
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
-        return int(self._call(_add, [key.encode(), str(amount).encode()])[0])
+        return int(self._call(_add, [text(key).encode(), str(whole(amount)).encode()])[0])
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """See Store."""
-        return self._call(_compare_set, [key.encode(), encode(expected), encode(desired)])[0]
+        return self._call(_compare_set, [text(key).encode(), encode(expected), encode(desired)])[0]
 
     def check(self, keys: Sequence[str]) -> bool:
         """See Store."""
-        return bool(self._call(_check, [key.encode() for key in keys])[0])
+        return bool(self._call(_check, [text(key).encode() for key in keys])[0])
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
         """See Store."""
         deadline = self._deadline(timeout)
-        self._call(_wait, [_limit(deadline), *(key.encode() for key in keys)], deadline)
+        self._call(_wait, [_limit(deadline), *(text(key).encode() for key in keys)], deadline)
 
     def append(self, key: str, value: Value) -> None:
         """See Store."""
-        self._call(_append, [key.encode(), encode(value)])
+        self._call(_append, [text(key).encode(), encode(value)])
 
     def delete_key(self, key: str) -> bool:
         """See Store."""
-        return bool(self._call(_delete, [key.encode()])[0])
+        return bool(self._call(_delete, [text(key).encode()])[0])
 
     def num_keys(self) -> int:
         """See Store."""
