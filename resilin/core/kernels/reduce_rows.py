@@ -2,12 +2,15 @@
 
 Order of a sum over one dimension: along the fastest one numpy's pairwise order; along any other in blocks of `FAN`,
 elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions the fastest in
-memory goes first; leading ones of a contiguous array count as one. 16-bit floats are summed in float32.
+memory goes first; neighbours in a contiguous array count as one. Small arrays are summed in numpy's order, 16-bit
+floats in float32.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from resilin.core.kernels.loader import kernel
 _native_sum_rows = kernel("sum_rows")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
+_SMALL = 1024  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
 
 
 def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -29,19 +33,32 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
         return total(x.astype(np.float32), axis, keepdims).astype(x.dtype)
-    if x.dtype.kind not in "fc" or x.size <= FAN or (axis is None and x.flags.forc):
+    if x.size <= _SMALL or x.dtype.kind not in "fc" or (axis is None and x.flags.forc):
         return np.add.reduce(x, axis, keepdims=keepdims)
-    axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
-    if _is_accurate_in_numpy(x, axes):
+    axes = range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim)
+    y, places = _joined(x, axes)
+    if math.prod([y.shape[i] for i in places]) <= FAN or (places == [y.ndim - 1] and y.flags.c_contiguous):
         return np.add.reduce(x, axis, keepdims=keepdims)
-    y = x
-    if x.flags.c_contiguous and sorted(axes) == list(range(len(axes))):
-        last = len(axes) - 1
-        y = _along(x.reshape(*(1,) * last, -1, *x.shape[last + 1 :]), last)
-    else:
-        for place in sorted(axes, key=lambda i: abs(x.strides[i])):
-            y = _along(y, place)
-    return y if keepdims else np.squeeze(y, axes)
+    for place in sorted(places, key=[abs(step) for step in y.strides].__getitem__):
+        y = _along(y, place)
+    left = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
+    return y.reshape(left)
+
+
+def _joined(x: Array, axes: Collection[int]) -> tuple[Array, list[int]]:
+    """x with neighbouring dimensions that are summed, or kept, as one, and the places of those that are summed.
+
+    The dimensions of an array that is not contiguous stay as they are.
+    """
+    if not x.flags.c_contiguous:
+        return x, list(axes)
+    places: list[int] = []
+    lengths: list[int] = []
+    for summed, run in itertools.groupby(range(x.ndim), key=axes.__contains__):
+        if summed:
+            places.append(len(lengths))
+        lengths.append(math.prod([x.shape[i] for i in run]))
+    return x.reshape(lengths), places
 
 
 def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -54,13 +71,6 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     return (y / y.dtype.type(x.size // max(y.size, 1))).astype(x.dtype, copy=False)
 
 
-def _is_accurate_in_numpy(x: Array, axes: tuple[int, ...]) -> bool:
-    """Few elements, or the trailing dimensions of a contiguous array, which numpy takes as one."""
-    if math.prod([x.shape[i] for i in axes]) <= FAN:
-        return True
-    return x.flags.c_contiguous and sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
-
-
 def _along(x: Array, axis: int) -> Array:
     """Sum over one dimension, which is kept with length 1."""
     if x.shape[axis] <= FAN:
@@ -69,8 +79,9 @@ def _along(x: Array, axis: int) -> Array:
     if all(n == 1 or s == 0 or abs(s) >= step for n, s in zip(x.shape, x.strides, strict=True)):
         # as the last dimension: numpy sums pairwise along its inner loop, for which it takes the last of equals
         return np.expand_dims(np.add.reduce(np.moveaxis(x, axis, -1), -1), axis)
-    if x.flags.c_contiguous and math.prod(x.shape[:axis]) == 1:
-        return sum_rows(x.reshape(x.shape[axis], -1)).reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    if x.flags.c_contiguous:
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        return sum_rows(x.reshape(math.prod(before), x.shape[axis], math.prod(after))).reshape(*before, 1, *after)
     return _in_blocks(x, axis)
 
 
@@ -86,7 +97,7 @@ def _in_blocks(x: Array, axis: int) -> Array:
 
 
 def sum_rows(x: Array) -> Array:
-    """Sum of x (N, D) over its rows: (D,).
+    """Sum of each matrix of x (..., N, D) over its rows: (..., D).
 
     Order: blocks of `FAN` rows, ascending inside a block, then blocks of these sums; the same for any thread count.
     """
@@ -97,4 +108,5 @@ def sum_rows(x: Array) -> Array:
 
 def reference_sum_rows(x: Array) -> Array:
     """numpy form of `sum_rows`."""
-    return _in_blocks(x.astype(compute_dtype(x.dtype), copy=False), 0)[0].astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+    sums = _in_blocks(x.astype(compute_dtype(x.dtype), copy=False), x.ndim - 2)
+    return sums[..., 0, :].astype(x.dtype, copy=False)

@@ -52,6 +52,8 @@ def _everything(rand: Any) -> list[Any]:
         gelu.forward(x, "none"),
         softmax.forward(x),
         reduce_rows.sum_rows(x),
+        reduce_rows.sum_rows(x.reshape(-1, 3)),
+        reduce_rows.total(image, (0, 2, 3)),
         philox.normal(1, 2, 3, (300_001,)),
     ]
 

@@ -1,4 +1,4 @@
-// Column sums of a matrix: FAN rows ascending, then FAN of these sums, and so on.
+// Column sums of matrices: FAN rows ascending, then FAN of these sums, and so on.
 #include "array.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
@@ -38,22 +38,29 @@ RESILIN_SIMD void add_block(const float *x, int64_t D, int64_t width, int64_t ro
 }
 
 nb::object sum_rows(Array x) {
-    if (!x.is<float>() || x.ndim() != 2) return nb::none();
-    const int64_t N = x.dim(0), D = x.dim(1);
-    NewArray<float> y({static_cast<npy_intp>(D)});
+    if (!x.is<float>() || x.ndim() < 2) return nb::none();
+    const int64_t N = x.dim(x.ndim() - 2), D = x.last();
+    std::vector<npy_intp> dims(PyArray_DIMS(x.array), PyArray_DIMS(x.array) + x.ndim() - 2);
+    int64_t matrices = 1;
+    for (npy_intp n : dims) matrices *= n;
+    dims.push_back(D);
+    NewArray<float> y(static_cast<int>(dims.size()), dims.data());
     {
         WithoutGil free(x.size());
         const int64_t blocks = (N + BLOCK_ROWS - 1) / BLOCK_ROWS, tiles = (D + TILE - 1) / TILE;
-        std::vector<float> partial(static_cast<size_t>(blocks * D));
-        // rows of the division: blocks x tiles, each with the elements of a whole block
-        parallel_rows(blocks * tiles, std::min(N, BLOCK_ROWS) * std::min(D, TILE), [&](int64_t begin, int64_t end) {
+        std::vector<float> partial(static_cast<size_t>(blocks > 1 ? matrices * blocks * D : 0));
+        float *sums = blocks == 1 ? y.data : partial.data();
+        // what is divided: the tiles of all blocks of all matrices
+        const int64_t tasks = matrices * blocks * tiles, task_size = std::min(N, BLOCK_ROWS) * std::min(D, TILE);
+        parallel_rows(tasks, task_size, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; task++) {
-                const int64_t n = task / tiles * BLOCK_ROWS, i = task % tiles * TILE;
-                add_block(x.data<float>() + n * D + i, D, std::min(TILE, D - i), std::min(BLOCK_ROWS, N - n),
-                          partial.data() + task / tiles * D + i);
+                const int64_t at = task / tiles, n = at % blocks * BLOCK_ROWS, i = task % tiles * TILE;
+                add_block(x.data<float>() + (at / blocks * N + n) * D + i, D, std::min(TILE, D - i),
+                          std::min(BLOCK_ROWS, N - n), sums + at * D + i);
             }
         });
-        add_partials(partial.data(), blocks, D, D, y.data);
+        for (int64_t m = 0; m < matrices && blocks != 1; m++)
+            add_partials(partial.data() + m * blocks * D, blocks, D, D, y.data + m * D);
     }
     return y.object;
 }
