@@ -21,14 +21,17 @@ _PACKAGES = frozenset(
         "dist",
         "elastic",
         "errors",
+        "fft",
         "launcher",
+        "linalg",
         "nn",
         "optim",
+        "special",
         "store",
         "testing",
     )
 )
-_LATER = frozenset(("amp", "checkpoint", "fft", "fx", "linalg", "pipeline", "profiler", "rpc", "special", "zero"))
+_LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
 _MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
 
 

@@ -3,6 +3,7 @@
     ResilinError (RuntimeError)
     ├── UsageError (also ValueError)      the caller's mistake, found before any work was done
     │   └── SecretRequired                something would listen beyond loopback without a job secret
+    ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── DistError                         collectives; names as in torch.distributed
     │   ├── DistBackendError
     │   │   ├── PeerLost                  a peer died or closed its connection; carries `ranks`
@@ -46,6 +47,10 @@ class UsageError(ResilinError, ValueError):
 
 class SecretRequired(UsageError):
     """A socket would listen beyond loopback, but the job has no secret."""
+
+
+class LinAlgError(ResilinError):
+    """A matrix is singular, not positive definite, or not finite; the message says which one of the batch."""
 
 
 class DistError(ResilinError):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import inplace
-from resilin.core.api import convert, indexing, math, neural, reducing, shaping
+from resilin.core.api import convert, indexing, linear_algebra, math, neural, reducing, shaping
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random
@@ -50,6 +50,12 @@ _INDEX = _words(
     masked_select masked_fill nonzero sort argsort topk kthvalue median unique bincount cummax cummin unfold
     """
 )
+_LINEAR_ALGEBRA = _words(
+    """
+    det slogdet logdet inverse pinverse matrix_exp matrix_power cholesky cholesky_inverse cholesky_solve qr svd cross
+    kron ger
+    """
+)
 _NEURAL = _words(
     """
     erf softmax log_softmax relu sigmoid
@@ -68,7 +74,15 @@ _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divi
 
 def _attach() -> None:
     tensor: Any = Tensor
-    for module, names in ((math, _MATH), (reducing, _REDUCE), (shaping, _SHAPE), (indexing, _INDEX), (neural, _NEURAL)):
+    families = (
+        (math, _MATH),
+        (reducing, _REDUCE),
+        (shaping, _SHAPE),
+        (indexing, _INDEX),
+        (neural, _NEURAL),
+        (linear_algebra, _LINEAR_ALGEBRA),
+    )
+    for module, names in families:
         for name in names:
             setattr(tensor, name, getattr(module, name))
     for name, cast in convert.CASTS.items():
@@ -84,6 +98,7 @@ def _attach() -> None:
     tensor.where = _where
     tensor.backward = backward
     tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_adjoint)
+    tensor.mH, tensor.adjoint = property(_adjoint), _adjoint
     tensor.real, tensor.imag = property(math.real), property(math.imag)
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
     tensor.pin_memory = tensor.share_memory_ = _as_it_is

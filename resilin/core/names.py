@@ -33,6 +33,25 @@ from resilin.core.api.indexing import (
     unique,
     where,
 )
+from resilin.core.api.linear_algebra import (
+    chain_matmul,
+    cholesky,
+    cholesky_inverse,
+    cholesky_solve,
+    cross,
+    det,
+    ger,
+    inverse,
+    kron,
+    logdet,
+    matrix_exp,
+    matrix_power,
+    pinverse,
+    qr,
+    slogdet,
+    svd,
+    vander,
+)
 from resilin.core.api.math import (
     abs,
     absolute,

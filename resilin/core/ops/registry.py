@@ -169,7 +169,7 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     handled), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
     off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
     converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
-    `deterministic`, `dtypes`, `order` of derivatives that tests check,
+    `deterministic`, `dtypes` ("full": not of 16 bits), `order` of derivatives that tests check,
     `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
     """
 

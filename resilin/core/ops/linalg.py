@@ -1,0 +1,268 @@
+"""Inverses, determinants, solving, Cholesky factors, pseudo-inverses, matrix exponentials of batches of matrices.
+
+The arithmetic is numpy.linalg's, LAPACK on one matrix after the other. Rules follow the complex convention of
+elementwise.py; for Y = inv(A) that gives -Y^H g Y^H. A matrix that cannot be treated raises LinAlgError, which says
+which one of the batch it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels import factorize
+from resilin.core.ops.registry import op
+
+
+def adjoint(xp, x):
+    """The last two dimensions exchanged, conjugated."""
+    return xp.conj(x.swapaxes(-1, -2))
+
+
+def trace_of_product(xp, a, b):
+    """trace(a^T b), as (..., 1, 1)."""
+    return xp.sum(a * b, axis=(-2, -1), keepdims=True)
+
+
+def _square(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 3),), (r(2, 2, 3, 3),), (r(0, 0),), (r(0, 2, 2),)]
+
+
+def _systems(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 3), r(3, 2)), (r(2, 3, 3), r(3, 2)), (r(3, 3), r(2, 3, 1))]
+
+
+@op(dtypes="full", complex=True, samples=_square)
+def inv(xp, x):
+    """The inverses of square matrices."""
+    try:
+        return np.linalg.inv(x)
+    except np.linalg.LinAlgError:
+        raise factorize.singular("linalg.inv", x) from None
+
+
+@inv.vjp
+def _(xp, g, y, _x):
+    back = adjoint(xp, y)
+    return -xp.matmul(xp.matmul(back, g), back)
+
+
+@op(dtypes="full", complex=True, samples=_systems)
+def solve(xp, a, b):
+    """X with a X = b, for square matrices `a` and matrices `b`; leading dimensions broadcast."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        raise factorize.singular("linalg.solve", a) from None
+
+
+@solve.vjp_all
+def _(xp, needs, g, y, a, _b):
+    back = xp.solve(adjoint(xp, a), g)
+    return (-xp.matmul(back, adjoint(xp, y)) if needs[0] else None), back
+
+
+def _triangles(r: Any) -> list[tuple[Any, ...]]:
+    return [
+        (r(3, 3, low=0.5), r(3, 2), True, False),
+        (r(2, 3, 3, low=0.5), r(3, 2), False, False),
+        (r(3, 3), r(2, 3, 1), True, True),
+    ]
+
+
+@op(dtypes="full", complex=True, samples=_triangles)
+def solve_triangular(xp, a, b, upper=True, unit=False):
+    """X with T X = b, T the upper or lower triangle of `a`, with ones on its diagonal if `unit`.
+
+    An upper triangle is its own LU factor, so numpy's solver only substitutes; a lower one is turned around.
+    A zero on the diagonal gives infinities or NaN, as in PyTorch.
+    """
+    t = np.triu(a) if upper else np.flip(np.tril(a), (-2, -1))
+    if unit:
+        i = np.arange(a.shape[-1])
+        t[..., i, i] = 1
+    if not upper:
+        b = np.flip(b, -2)
+    try:
+        x = np.linalg.solve(t, b)
+    except np.linalg.LinAlgError:
+        x = factorize.substitute(t, b)
+    return x if upper else np.flip(x, -2)
+
+
+@solve_triangular.vjp_all
+def _(xp, needs, g, y, a, _b, upper=True, unit=False):
+    back = xp.solve_triangular(adjoint(xp, a), g, not upper, unit)
+    if not needs[0]:
+        return None, back
+    da = -xp.matmul(back, adjoint(xp, y))
+    return (xp.triu(da, 1 if unit else 0) if upper else xp.tril(da, -1 if unit else 0)), back
+
+
+@op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),), (r(1, 1),), (r(4, 4),), (r(0, 0),)])
+def det(xp, x):
+    """The determinants of square matrices."""
+    return np.asarray(np.linalg.det(x)).astype(x.dtype, copy=False)
+
+
+@det.vjp
+def _(xp, g, _y, x):
+    return xp.expand_dims(g, (-2, -1)) * xp.conj(xp.cofactors(x))
+
+
+@op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
+def cofactors(xp, x):
+    """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division."""
+    u, s, vh = np.linalg.svd(x)
+    n = s.shape[-1]
+    others = np.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
+    others[..., np.arange(n), np.arange(n)] = 1
+    phase = np.linalg.det(u) * np.linalg.det(vh)
+    adjugate = (adjoint(np, vh) * np.prod(others, -1)[..., None, :]) @ adjoint(np, u)
+    return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+
+
+@cofactors.vjp
+def _(xp, g, y, x):
+    m = xp.inv(x)
+    back = adjoint(xp, m)
+    spread = xp.conj(trace_of_product(xp, xp.conj(g), y)) * back
+    d = xp.conj(xp.expand_dims(xp.det(x), (-2, -1)))
+    return spread - d * xp.matmul(xp.matmul(back, g.swapaxes(-1, -2)), back)
+
+
+@op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
+def slogdet(xp, x):
+    """Sign (of absolute value 1, or 0) and logarithm of the absolute value of determinants."""
+    sign, logabs = np.linalg.slogdet(x)
+    return np.asarray(sign, x.dtype), np.asarray(logabs, x.real.dtype)
+
+
+@slogdet.vjp_all
+def _(xp, needs, g, _y, x):
+    """d log|det| = Re tr(inv(x) dx), d sign = i sign Im tr(inv(x) dx)."""
+    g_sign, g_log = g
+    total = None if g_log is None else xp.expand_dims(g_log, (-2, -1))
+    if g_sign is not None and x.dtype.kind == "c":
+        sign, _ = xp.slogdet(x)
+        turned = xp.expand_dims(xp.imag(xp.conj(g_sign) * sign), (-2, -1)) * -1j
+        total = turned if total is None else turned + total
+    return (None if total is None else total * adjoint(xp, xp.inv(x)),)
+
+
+@op(
+    dtypes="full", complex=True, order=0, samples=lambda r: []
+)  # reads one triangle only: checked through a @ a^H in tests/linalg
+def cholesky(xp, x):
+    """Lower L with L L^H = x, of Hermitian positive definite matrices, of which the lower triangle is read."""
+    try:
+        return np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        raise factorize.indefinite("linalg.cholesky", x) from None
+
+
+@cholesky.vjp
+def _(xp, g, y, _x):
+    back = adjoint(xp, y)
+    inner = xp.matmul(back, g)
+    n = inner.shape[-1]
+    inner = inner * xp.constant(np.tril(np.ones((n, n))) - 0.5 * np.eye(n), inner)
+    left = xp.solve_triangular(back, inner, True, False)
+    full = adjoint(xp, xp.solve_triangular(back, adjoint(xp, left), True, False))
+    return (full + adjoint(xp, full)) * 0.5
+
+
+@op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2, low=-9.0, high=9.0),), (r(0, 2, 2),)])
+def matrix_exp(xp, x):
+    """The exponentials of square matrices, by Pade's approximant of degree 13 after halving, then squaring.
+
+    Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005.
+    """
+    n = x.shape[-1]
+    if x.size == 0:
+        return x.copy()
+    largest = np.abs(x).sum(-2).max(-1)
+    halvings = np.ceil(np.log2(np.maximum(largest / _PADE_RADIUS, 1)))
+    halvings = np.where(np.isfinite(halvings), halvings, 0).astype(np.int64)
+    a = x / np.exp2(halvings)[..., None, None].astype(x.real.dtype)
+    eye = np.broadcast_to(np.eye(n, dtype=x.dtype), x.shape)
+    even, odd, power, square = _PADE[0] * eye, _PADE[1] * eye, eye, a @ a
+    for i in range(2, len(_PADE), 2):
+        power = power @ square
+        even = even + _PADE[i] * power
+        odd = odd + _PADE[i + 1] * power
+    odd = a @ odd
+    y = np.asarray(np.linalg.solve(even - odd, even + odd), x.dtype)
+    for step in range(int(halvings.max())):
+        y = np.where((halvings > step)[..., None, None], y @ y, y)
+    return y
+
+
+# Pade's coefficients of exp; |x| <= radius keeps the backward error below 2 ** -53.
+_PADE = [math.comb(13, i) * math.factorial(26 - i) / math.factorial(13) for i in range(14)]
+_PADE_RADIUS = 5.371920351148152
+
+
+@matrix_exp.vjp
+def _(xp, g, _y, x):
+    """The adjoint of the derivative is the upper right block of exp([[x^H, g], [0, x^H]])."""
+    n = x.shape[-1]
+    back = adjoint(xp, x)
+    below = xp.concat((xp.zeros_like(back), back), -1)
+    return xp.matrix_exp(xp.concat((xp.concat((back, g), -1), below), -2))[..., :n, n:]
+
+
+@op(
+    dtypes="full",
+    complex=True,
+    samples=lambda r: [(r(4, 3), 1e-15), (r(2, 3, 4), 1e-15), (r(3, 3), 1e-15), (r(0, 3), 1e-15)],
+)
+def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
+    """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
+    if x.size == 0:
+        return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    u, s, vh = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    keep = s > np.maximum(s[..., :1] * rtol, atol)
+    inverse = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
+    return (adjoint(np, vh) * inverse[..., None, :]) @ adjoint(np, u)
+
+
+@pinv.vjp
+def _(xp, g, y, x, rtol=0.0, atol=0.0, hermitian=False):
+    return _through_pinv(xp, g, y, x)
+
+
+def _through_pinv(xp, g, y, x):
+    """The gradient of `x` for that of its pseudo-inverse `y` (Golub and Pereyra 1973), at constant rank."""
+    yh, gh = adjoint(xp, y), adjoint(xp, g)
+    inside = xp.matmul(xp.matmul(yh, g), yh)
+    left = xp.matmul(xp.matmul(gh, y), yh)
+    right = xp.matmul(xp.matmul(yh, y), gh)
+    left = left - xp.matmul(x, xp.matmul(y, left))
+    right = right - xp.matmul(xp.matmul(right, y), x)
+    return left + right - inside
+
+
+@op(
+    dtypes="full",
+    complex=True,
+    samples=lambda r: [(r(4, 3), r(4, 2), 1e-15), (r(2, 3, 3), r(2, 3, 2), 1e-15), (r(2, 4), r(2, 1), 1e-15)],
+)
+def lstsq(xp, a, b, rtol=0.0):
+    """The shortest X that minimises |a X - b|, by singular values; those up to rtol * largest count as 0."""
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    keep = s > s[..., :1] * rtol
+    inverse = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
+    return adjoint(np, vh) @ (inverse[..., :, None] * (adjoint(np, u) @ b))
+
+
+@lstsq.vjp_all
+def _(xp, needs, g, _y, a, b, rtol=0.0):
+    inverse = xp.pinv(a, rtol)
+    db = xp.matmul(adjoint(xp, inverse), g) if needs[1] else None
+    if not needs[0]:
+        return None, db
+    outer = xp.matmul(g, adjoint(xp, b))
+    return _through_pinv(xp, outer, inverse, a), db

@@ -1,0 +1,201 @@
+"""Factorisations and eigenvalues."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from resilin.core.api import linear_algebra
+from resilin.core.api.linear_algebra import need_matrices
+from resilin.core.kernels import factorize
+from resilin.core.ops import decompositions as ops
+from resilin.core.ops import index
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import LinAlgError
+
+
+class CholeskyInfo(NamedTuple):
+    """What `cholesky_ex` gives."""
+
+    L: Tensor
+    info: Tensor
+
+
+class Eigen(NamedTuple):
+    """What `eig` and `eigh` give."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class Singular(NamedTuple):
+    """What `svd` gives."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class PLU(NamedTuple):
+    """What `lu` gives."""
+
+    P: Tensor
+    L: Tensor
+    U: Tensor
+
+
+class LUFactors(NamedTuple):
+    """What `lu_factor` gives."""
+
+    LU: Tensor
+    pivots: Tensor
+
+
+class LUFactorsInfo(NamedTuple):
+    """What `lu_factor_ex` gives."""
+
+    LU: Tensor
+    pivots: Tensor
+    info: Tensor
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """Lower L with A = L @ L^H (`upper`: U with U^H @ U); LinAlgError unless all are positive definite."""
+    return linear_algebra.cholesky(A, upper)
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
+    """`cholesky` that reports instead of raising: `info` (int32, one per matrix) is 0 where it went well, else the
+    order of the first leading minor that is not positive definite; the factor of such a matrix is NaN."""
+    need_matrices("linalg.cholesky_ex", A, square=True)
+    try:
+        return CholeskyInfo(cholesky(A, upper=upper), _no_info(A))
+    except LinAlgError:
+        if check_errors:
+            raise
+    lower = A.mH if upper else A
+    info = wrap(factorize.minors(lower._array), A._dev)
+    return CholeskyInfo(cholesky(with_identity(A, info), upper=upper).masked_fill(_of(info), float("nan")), info)
+
+
+def _no_info(A: Tensor) -> Tensor:
+    return wrap(np.zeros(A._array.shape[:-2], np.int32), A._dev)
+
+
+def _of(info: Tensor) -> Tensor:
+    """Which matrices failed, for masked_fill."""
+    return (info != 0)[..., None, None]
+
+
+def with_identity(A: Tensor, info: Tensor) -> Tensor:
+    """`A` with the identity in place of the matrices that `info` calls bad."""
+    eye = wrap(np.eye(A._array.shape[-1], dtype=A._array.dtype), A._dev)
+    return index.where_else.call(eye, A, np.broadcast_to(_of(info)._array, A._array.shape))  # type: ignore[no-any-return]
+
+
+def qr(A: Tensor, mode: str = "reduced") -> linear_algebra.QR:
+    """A = Q R: "reduced" with Q (m, k), k the smaller size, "complete" with square Q, "r" with an empty Q."""
+    need_matrices("linalg.qr", A)
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(f"qr received unrecognized mode {mode!r} but expected one of 'reduced', 'r', or 'complete'")
+    q, r = ops.qr.call(A, mode == "complete")
+    return linear_algebra.QR(A.new_empty(0) if mode == "r" else q, r)
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorsInfo:
+    """`lu_factor` and `info` (int32): the number of the first pivot that is zero, 0 where none is."""
+    need_matrices("linalg.lu_factor", A)
+    packed, pivots, info = ops.lu_packed.call(A, pivot)
+    if check_errors and info._array.any():
+        raise factorize.singular("linalg.lu_factor", A._array)
+    return LUFactorsInfo(packed, pivots, info)
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactors:
+    """L and U of A = P L U in one matrix (L's ones left out) and the row exchanges, from 1 (int32), as LAPACK's."""
+    return LUFactors(*lu_factor_ex(A, pivot=pivot)[:2])
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> PLU:
+    """A = P @ L @ U: a permutation, unit lower and upper triangles. Without `pivot` P is empty."""
+    packed, pivots, _ = lu_factor_ex(A, pivot=pivot)
+    m, n = A._array.shape[-2:]
+    k = min(m, n)
+    eye = wrap(np.eye(m, k, dtype=A._array.dtype), A._dev)
+    lower = packed[..., :k].tril(-1) + eye
+    upper = packed[..., :k, :].triu()
+    if not pivot:
+        return PLU(A.new_empty(0), lower, upper)
+    rows = factorize.permutation(pivots._array, m)
+    return PLU(wrap(np.eye(m, dtype=A._array.dtype)[rows].swapaxes(-1, -2).copy(), A._dev), lower, upper)
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
+    """Ascending eigenvalues (real) and orthonormal eigenvectors (columns) of Hermitian matrices.
+
+    Only the lower triangle is read, with UPLO="U" the upper one. Signs or phases of the vectors are not unique.
+    """
+    need_matrices("linalg.eigh", A, square=True)
+    return Eigen(*ops.eigh.call(A, _triangle(UPLO)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of `eigh`."""
+    need_matrices("linalg.eigvalsh", A, square=True)
+    return ops.eigvalsh.call(A, _triangle(UPLO))  # type: ignore[no-any-return]
+
+
+def _triangle(UPLO: str) -> str:
+    if UPLO.upper() not in ("L", "U"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO!r}")
+    return UPLO.upper()
+
+
+def eig(A: Tensor) -> Eigen:
+    """Eigenvalues and eigenvectors (columns of length 1) of square matrices, always complex, in no fixed order."""
+    need_matrices("linalg.eig", A, square=True)
+    return Eigen(*ops.eig.call(A))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """The eigenvalues of `eig`."""
+    need_matrices("linalg.eigvals", A, square=True)
+    return eig(A).eigenvalues if A.requires_grad else ops.eigvals.call(A)
+
+
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Singular:
+    """A = U @ diag(S) @ Vh, S descending and real. `full_matrices` makes U and Vh square: what that adds is
+    arbitrary and has no gradient. `driver` is for GPUs."""
+    need_matrices("linalg.svd", A)
+    _no_driver("linalg.svd", driver)
+    return Singular(*ops.svd.call(A, full_matrices))
+
+
+def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
+    """The singular values, descending, real."""
+    need_matrices("linalg.svdvals", A)
+    _no_driver("linalg.svdvals", driver)
+    return ops.svdvals.call(A)  # type: ignore[no-any-return]
+
+
+def _no_driver(where: str, driver: str | None) -> None:
+    if driver is not None:
+        raise RuntimeError(f"{where}: keyword argument `driver=` is only supported on GPUs, got {driver!r}")
+
+
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
+    """The first n columns of H_1 H_2 ... H_k for the reflectors I - tau_i v_i v_i^H that geqrf packs below the
+    diagonal of `A` (m, n), m >= n >= k."""
+    need_matrices("linalg.householder_product", A)
+    m, n = A._array.shape[-2:]
+    k = tau._array.shape[-1]
+    if not m >= n >= k:
+        raise RuntimeError(f"linalg.householder_product: expected m >= n >= k, got A {m} by {n} and {k} factors")
+    start = np.broadcast_to(np.eye(m, n, dtype=A._array.dtype), A._array.shape)
+    product = wrap(start.copy(), A._dev)
+    vectors = A.tril(-1) + wrap(np.eye(m, n, dtype=A._array.dtype), A._dev)
+    for i in range(k - 1, -1, -1):
+        v = vectors[..., i : i + 1]
+        product = product - tau[..., i, None, None] * (v @ (v.mH @ product))
+    return product
