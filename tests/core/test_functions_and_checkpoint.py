@@ -1,6 +1,7 @@
 """autograd.Function, checkpoint, functional derivatives, gradcheck."""
 
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -189,3 +190,120 @@ def test_a_function_may_compute_without_context_and_set_it_up_after():
     cubes.sum().backward()
     assert x.grad.tolist() == [6.0, 24.0]
     assert gradgradcheck(lambda t: CubeInTwoParts.apply(t, 2.0)[0], x)
+
+
+def _checkpointed(w):
+    return lambda t: checkpoint(lambda s: (s * w).tanh() * w, t)
+
+
+def test_checkpoint_is_differentiated_as_the_plain_call_to_any_order():
+    w, x = double([0.5, 2.0]), double([0.3, -0.4])
+    assert resilin.autograd.gradgradcheck(lambda t, v: _checkpointed(v)(t), (x, w))
+    values = []
+    for y in ((x * w).tanh() * w, _checkpointed(w)(x)):
+        first = resilin.autograd.grad(y.sum(), [x, w], create_graph=True)
+        second = resilin.autograd.grad((first[0] * first[1]).sum(), [x, w])
+        values.append([g.tolist() for g in (*first, *second)])
+    assert values[0] == values[1]
+    assert w.grad is None
+
+
+def test_checkpoint_gives_parameters_their_gradients_only_when_asked():
+    w, x = double([0.5, 2.0]), double([0.3, -0.4])
+    _checkpointed(w)(x).sum().backward(inputs=[x])
+    assert x.grad is not None
+    assert w.grad is None
+
+
+def test_a_parameter_used_in_and_outside_a_checkpoint_accumulates_once():
+    w, x = double([0.5, 2.0]), double([0.3, -0.4])
+    seen = []
+    w.register_post_accumulate_grad_hook(lambda t: seen.append(t.grad.tolist()))
+    (_checkpointed(w)(x) + _checkpointed(w)(x) + w).sum().backward()
+    assert seen == [w.grad.tolist()]
+
+
+def test_a_checkpoint_of_constants_takes_and_returns_structures():
+    w = double([3.0])
+    calls = []
+
+    def fn(given, *, scale):
+        calls.append(scale)
+        return {"a": [given["x"] * w * w * scale], "b": "text"}
+
+    out = checkpoint(fn, {"x": resilin.ones(1, dtype=resilin.float64)}, scale=2.0, use_reentrant=False)
+    assert out["b"] == "text"
+    out["a"][0].sum().backward()
+    assert (w.grad.item(), calls) == (12.0, [2.0, 2.0])
+
+
+def test_checkpoints_in_a_checkpoint_and_functions_bring_back_what_they_saved():
+    class Square(Function):
+        @staticmethod
+        def forward(ctx, t):
+            ctx.save_for_backward(t)
+            return t * t
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 * ctx.saved_tensors[0]
+
+    def inner(t):
+        return Square.apply(t.sin()).exp()
+
+    def outer(t):
+        return checkpoint(inner, t.cos()) * checkpoint(inner, t)
+
+    x, y = double([0.3, 0.7]), double([0.3, 0.7])
+    checkpoint(outer, x).sum().backward()
+    (inner(y.cos()) * inner(y)).sum().backward()
+    assert x.grad.tolist() == y.grad.tolist()
+
+
+def test_a_checkpoint_holds_no_intermediate_result_before_backward():
+    alive = []
+
+    def fn(t):
+        middle = t.exp()
+        alive.append(weakref.ref(middle))
+        return middle.tanh().exp().sum()
+
+    x = double([1.0, 2.0])
+    loss = checkpoint(fn, x)
+    assert alive[0]() is None
+    assert all(node is None or node.saved is None for node in (loss.grad_fn, loss.grad_fn.edges[0]))
+    loss.backward()
+    assert len(alive) == 2
+
+
+def test_a_write_in_place_inside_a_checkpoint_is_run_again():
+    def fn(t):
+        y = t * 2
+        y.mul_(t)
+        y[0] = t[1] * t[1]
+        return y.exp()
+
+    x, y = (resilin.tensor([0.5, 0.25], requires_grad=True) for _ in range(2))
+    checkpoint(fn, x).sum().backward()
+    fn(y).sum().backward()
+    assert x.grad.tolist() == y.grad.tolist()
+
+
+def test_a_checkpoint_says_when_its_function_or_argument_has_changed():
+    turns = iter([resilin.Tensor.exp, resilin.Tensor.tanh, resilin.Tensor.exp])
+    with pytest.raises(RuntimeError, match="did not do the same when it ran again: forward recorded ExpBackward"):
+        checkpoint(lambda t: next(turns)(t), double([1.0])).backward()
+    counts = iter([3, 2])
+    with pytest.raises(RuntimeError, match=r"recorded [0-9]+ operations in forward, but [0-9]+"):
+        checkpoint(lambda t: resilin.stack([t.exp() for _ in range(next(counts))])[0], double([1.0])).backward()
+    x = double([1.0]) * 1
+    y = checkpoint(lambda t: t.exp(), x)
+    with resilin.no_grad():
+        x.mul_(2)
+    with pytest.raises(RuntimeError, match="argument has been modified"):
+        y.backward()
+
+
+def test_the_reentrant_checkpoint_refuses_keyword_arguments():
+    with pytest.raises(ValueError, match="keyword arguments"):
+        checkpoint(lambda t, a: t * a, double([1.0]), use_reentrant=True, a=2)

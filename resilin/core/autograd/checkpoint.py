@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.autograd.function import Function
-from resilin.core.autograd.grad_mode import enable_grad
+from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.tensor import Tensor
 
 
@@ -26,21 +28,112 @@ class _Checkpoint(Function):
         args = list(ctx.args)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             args[place] = tensor.detach().requires_grad_(tensor.requires_grad)
-        generator = rng.default_generator()
-        now = generator.clone_state()
-        if ctx.state is not None:
-            generator.restore(ctx.state)
-        try:
-            with enable_grad():
-                outputs = ctx.fn(*args)
-        finally:
-            if ctx.state is not None:
-                generator.restore(now)
+        with _rng_as(ctx.state), enable_grad():
+            outputs = ctx.fn(*args)
         outs = outputs if isinstance(outputs, tuple) else (outputs,)
         pairs = [(o, g) for o, g in zip(outs, grads, strict=True) if isinstance(o, Tensor) and o.requires_grad]
         if pairs:
             engine.backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *(a.grad if isinstance(a, Tensor) else None for a in args))
+
+
+class _Frame:
+    """One checkpoint: its nodes keep nothing until backward asks the first of them for what it saved.
+
+    Nodes hold their frame, and the frame refers to them weakly: what nobody will walk back is not kept alive.
+    """
+
+    __slots__ = ("__weakref__", "call", "frame", "keep_rng", "nodes", "rng_state", "versions")
+
+    def __init__(self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool) -> None:
+        self.call: Any = call  # (function, args, kwargs)
+        self.versions = _versions(call)
+        self.rng_state = rng.default_generator().clone_state() if keep_rng else None
+        self.nodes: list[weakref.ref[Any]] = []
+        self.frame: Any = None  # the checkpoint around this one, while it has the arguments
+
+    def recorded(self, node: Any) -> None:
+        """A node (or a checkpoint inside this one) was made: it keeps nothing."""
+        node.strip(self)
+        self.nodes.append(weakref.ref(node))
+
+    def strip(self, frame: Any) -> None:
+        """Do not keep the arguments: they are results inside `frame`, which will bring them back."""
+        self.call, self.frame = None, frame
+
+    def take(self, twin: _Frame) -> None:
+        """Have the arguments that the same checkpoint had when it ran again."""
+        self.call, self.versions, self.frame = twin.call, twin.versions, None
+
+    def recompute(self) -> None:
+        """Run the function again and give every node what its twin saved. Once: the nodes keep it from then on."""
+        if self.frame is not None:
+            self.frame.recompute()
+        function, args, kwargs = self.call
+        if _versions(self.call) != self.versions:
+            raise RuntimeError(
+                "checkpoint: an argument has been modified by an inplace operation before backward, which needs it to "
+                "run the function again: use the out-of-place operation"
+            )
+        twins = _Twins(len(self.nodes))
+        with _rng_as(self.rng_state), enable_grad(), _running(twins), contextlib.suppress(_Enough):
+            function(*args, **kwargs)
+        if len(twins.made) < len(self.nodes):
+            raise RuntimeError(
+                f"checkpoint: the function recorded {len(self.nodes)} operations in forward, but {len(twins.made)} "
+                "when it ran again. It must depend on nothing but its arguments and random numbers"
+            )
+        for node, twin in zip(self.nodes, twins.made, strict=True):
+            waiting = node()
+            if waiting is not None:
+                waiting.take(twin)
+        self.call = None
+
+
+class _Enough(BaseException):
+    """Ends a function that runs again once all that is needed was recorded; not for its `except Exception`."""
+
+
+class _Twins:
+    """Collects the nodes of a function that runs again."""
+
+    def __init__(self, count: int) -> None:
+        self.made: list[Any] = []
+        self._count = count
+
+    def recorded(self, node: Any) -> None:
+        """Keep the node; end the run with the last."""
+        self.made.append(node)
+        if len(self.made) == self._count:
+            raise _Enough
+
+
+def _versions(call: Any) -> list[int]:
+    return [value._version for value in (*call[1], *call[2].values()) if isinstance(value, Tensor)]
+
+
+@contextlib.contextmanager
+def _running(frame: Any) -> Iterator[None]:
+    """Nodes made inside are told to `frame`."""
+    before, mode.frame = mode.frame, frame
+    try:
+        yield
+    finally:
+        mode.frame = before
+
+
+@contextlib.contextmanager
+def _rng_as(state: Any) -> Iterator[None]:
+    """Random numbers as they were at `state`, and afterwards as before; None leaves them alone."""
+    generator = rng.default_generator()
+    now = generator.clone_state()
+    if state is not None:
+        generator.restore(state)
+    try:
+        yield
+    finally:
+        if state is not None:
+            generator.restore(now)
 
 
 def checkpoint(
@@ -50,17 +143,26 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """`function(*args)` whose intermediate results are not kept: backward runs it again, with the same random numbers.
+    """`function(*args, **kwargs)` whose intermediate results are not kept: backward runs it again, with the same
+    random numbers (unless `preserve_rng_state` is False).
 
-    Gradients reach tensors among `args` and parameters that `function` uses. As with any Function, nothing is recorded
-    unless a tensor in `args` requires gradients; otherwise the call is made plainly, which is always right.
+    It may take and return anything, and is differentiated as if it were called plainly: any order, hooks, `grad` with
+    respect to parameters it uses. use_reentrant=None is False here, what PyTorch recommends. True nests a backward in
+    the backward, as PyTorch's older form does: then parameters accumulate in `.grad` whatever was asked for, keyword
+    arguments are a ValueError, and only first derivatives of tensors that `function` returns (or of a tuple) are given.
+
+    RuntimeError in backward when the function did other operations there, or when an argument was modified in place.
     """
-    if kwargs:
-        inner = function
-
-        def function(*values: Any) -> Any:
-            return inner(*values, **kwargs)
-
-    if not any(isinstance(a, Tensor) and a.requires_grad for a in args):
-        return function(*args)
-    return _Checkpoint.apply(function, preserve_rng_state, *args)
+    if use_reentrant:
+        if kwargs:
+            raise ValueError(f"checkpoint: unexpected keyword arguments with use_reentrant=True: {', '.join(kwargs)}")
+        if not any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            return function(*args)
+        return _Checkpoint.apply(function, preserve_rng_state, *args)
+    if not mode.grad:
+        return function(*args, **kwargs)
+    frame = _Frame((function, args, kwargs), preserve_rng_state)
+    if mode.frame is not None:
+        mode.frame.recorded(frame)
+    with _running(frame):
+        return function(*args, **kwargs)

@@ -21,6 +21,7 @@ class FunctionCtx:
         self._dirty: set[int] = set()
         self._materialize = True
         self._freed = False
+        self._frame: Any = None  # the checkpoint that can bring back what was saved
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for backward; modifying them in place before it is an error there."""
@@ -35,6 +36,8 @@ class FunctionCtx:
                 "Trying to backward through the graph a second time: this Function has freed what it saved. "
                 "Give retain_graph=True to the first backward if two are wanted"
             )
+        if self._frame is not None:
+            self._frame.recompute()
         for tensor, version in zip(self._saved, self._versions, strict=True):
             if tensor is not None and tensor._version != version and id(tensor) not in self._dirty:
                 raise RuntimeError(
@@ -108,8 +111,19 @@ class FunctionNode(Node):
                 raise TypeError(f"{self.name()}: expected a Tensor or None as gradient, got {type(part).__name__}")
         return kept
 
+    def strip(self, frame: Any) -> None:
+        """Keep nothing of what `save_for_backward` was given: `frame`, a checkpoint, will bring it back."""
+        self.ctx._saved, self.ctx._versions, self.ctx._frame = (), (), frame
+
+    def take(self, twin: Node) -> None:
+        """Save what the same Function saved when it ran again."""
+        self.check_twin(twin)
+        mine, other = self.ctx, twin.ctx  # type: ignore[attr-defined]
+        mine._saved, mine._versions, mine._dirty, mine._frame = other._saved, other._versions, other._dirty, None
+
     def free(self) -> None:
         """Drop what the context saved."""
+        self.ctx._frame = None
         self.ctx._freed = True
         self.ctx._saved = ()
         self.ctx._versions = ()
@@ -187,6 +201,8 @@ class Function:
             target._node = node if len(outputs) == 1 else Pick(node, place)
             target._rg = True
             made[place] = target
+        if mode.frame is not None:
+            mode.frame.recorded(node)
         return tuple(made)
 
 

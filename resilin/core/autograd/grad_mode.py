@@ -13,6 +13,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class _Mode(threading.local):
     grad: bool = True  # operations are recorded
     inference: bool = False
+    frame: Any = None  # the checkpoint that is running: told of each node, it decides whether the node keeps anything
     anomaly: bool = False  # nodes remember where they were made, gradients are checked for NaN
 
 

@@ -46,6 +46,7 @@ class Node:
         "_pre",
         "dev",
         "edges",
+        "frame",
         "freed",
         "impl",
         "metas",
@@ -75,6 +76,7 @@ class Node:
         self.y: Any = None
         self.residual: Any = None
         self.freed = False
+        self.frame: Any = None  # the checkpoint that can bring back what it saved
         self.outputs = 1
         self._pre: dict[int, Any] | None = None
         self.trace = traceback.format_stack()[:-3] if mode.anomaly else None
@@ -101,6 +103,8 @@ class Node:
         """The saved inputs as arrays. RuntimeError when one was modified in place, or when they are gone."""
         if self.freed:
             raise _already_freed(self)
+        if self.frame is not None:
+            self.frame.recompute()
         out = []
         for value, version, meta in zip(self.saved, self.versions, self.metas, strict=True):
             if isinstance(value, Tensor):
@@ -131,9 +135,9 @@ class Node:
 
     def run_recorded(self, xp: Any, g: Tensor) -> Any:
         """Gradients of the inputs as tensors that are themselves recorded, by the op's generic rule."""
+        arrays = self.arrays()
         inputs = [
-            kept if isinstance(kept, Tensor) else other
-            for kept, other in zip(self.saved or (), self.arrays(), strict=True)
+            kept if isinstance(kept, Tensor) else other for kept, other in zip(self.saved or (), arrays, strict=True)
         ]
         array = self._saved_output()
         y: Tensor | None = None
@@ -151,11 +155,31 @@ class Node:
             raise _modified(self, array, version)
         return array
 
+    def strip(self, frame: Any) -> None:
+        """Keep nothing: `frame`, a checkpoint, will bring it back."""
+        self.saved = self.versions = self.y = self.residual = None
+        self.frame = frame
+
+    def take(self, twin: Node) -> None:
+        """Save what `twin`, the same operation run again, saved; its inputs stand at their places in this graph."""
+        self.check_twin(twin)
+        self.saved = [_placed(value, edge) for value, edge in zip(twin.saved, self.edges, strict=True)]
+        self.versions, self.y, self.residual, self.frame = twin.versions, twin.y, twin.residual, None
+
+    def check_twin(self, twin: Node) -> None:
+        """RuntimeError unless `twin` is the same operation on inputs of the same shapes and dtypes."""
+        if twin.name() != self.name() or list(twin.metas) != list(self.metas):
+            raise RuntimeError(
+                f"checkpoint: the function did not do the same when it ran again: forward recorded {self.name()} of "
+                f"{_described(self)}, now it is {twin.name()} of {_described(twin)}. It must depend on nothing but its "
+                "arguments and random numbers"
+            )
+
     def free(self) -> None:
         """Drop what was saved. Nodes that saved nothing can be walked again."""
         if self.op.saves_any or self.y is not None:
             self.freed = True
-        self.saved = self.y = self.residual = None
+        self.saved = self.y = self.residual = self.frame = None
         if not self.freed:
             self.saved = (None,) * len(self.edges)
 
@@ -172,6 +196,20 @@ class Pick(Node):
 
     def free(self) -> None:
         """Nothing is saved here."""
+
+
+def _placed(value: Any, edge: Any) -> Any:
+    if not isinstance(value, Tensor) or edge is None:
+        return value
+    if isinstance(edge, Tensor):
+        return edge
+    made = wrap(value._array, value._dev)
+    made._vc, made._node, made._rg = value._vc, edge, True
+    return made
+
+
+def _described(node: Node) -> str:
+    return " and ".join(f"{meta[1]} {list(meta[0])}" for meta in node.metas if meta is not None)
 
 
 def _already_freed(node: Node) -> RuntimeError:
@@ -250,6 +288,8 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
     node.residual = residual
     out._node = node
     out._rg = True
+    if mode.frame is not None:
+        mode.frame.recorded(node)
 
 
 def version_to_save(value: Any) -> int:
@@ -287,6 +327,8 @@ def _record_one(op: Any, impl: Any, out: Tensor, x: Tensor, params: tuple[Any, .
     node.residual = residual
     out._node = node
     out._rg = True
+    if mode.frame is not None:
+        mode.frame.recorded(node)
 
 
 def is_differentiable(array: Any) -> bool:
