@@ -9,6 +9,7 @@ import numpy as np
 from resilin.core import inplace
 from resilin.core.api import convert, indexing, linear_algebra, math, neural, reducing, shaping
 from resilin.core.autograd import engine
+from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random
 from resilin.core.ops.registry import OPS, TENSOR_XP
@@ -251,7 +252,7 @@ def _parameter_text(self: Tensor) -> str:
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if self._node is not None:
         raise RuntimeError("only tensors created explicitly by the user (graph leaves) support deepcopy; use .detach()")
-    made = wrap(self._array.copy(), self._dev)
+    made = wrap(copy_shared(self._array, memo), self._dev)
     if isinstance(self, Parameter):
         made = Parameter(made, self._rg)
         made.__dict__.update(self.__dict__)

@@ -2,12 +2,16 @@
 
 Format (little-endian), in the manner of safetensors:
 
-    8 bytes   magic b"RESILIN1"
+    8 bytes   magic b"RESILIN2"
     8 bytes   length H of the header
-    H bytes   header, JSON: {"tree": ..., "tensors": [{"dtype", "shape", "start", "stop", "device", "grad"}, ...]}
-    rest      the tensors' bytes in C order, each at a multiple of 64 from the start of this part, in order
+    H bytes   header, JSON: {"tree": ..., "blocks": [{"start", "stop"}, ...], "tensors": [{"dtype", "shape", "strides",
+              "block", "offset", "device", "grad", "kind"}, ...]}; strides and offsets (into the block) in bytes
+    rest      the blocks, each at a multiple of 64 from the start of this part, in order
 
-A file is read only if the offsets cover this part exactly; every way to be wrong is an UsageError that says which.
+A block is the memory of one tensor, or of several that overlap: what was shared is stored once and shared again. A
+file is read only if its blocks cover this part, and its tensors their blocks, exactly; every way to be wrong is an
+UsageError that says which. Files of the earlier b"RESILIN1", in which each tensor is a block of its own in C order and
+has that block's "start" and "stop", are read, too.
 Tuples, sets of plain values, dicts with non-text keys, complex numbers, bytes and dtypes are tagged in the tree; any
 other object is refused when saving.
 """
@@ -15,9 +19,12 @@ other object is refused when saving.
 from __future__ import annotations
 
 import base64
+import ctypes
 import io
+import itertools
 import json
 import math
+import operator
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,24 +33,25 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.copying import array_over
 from resilin.core.device import device
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.errors import UsageError
 
-_MAGIC = b"RESILIN1"
+_MAGIC = b"RESILIN2"
+_MAGIC_OF_OWN_BLOCKS = b"RESILIN1"
 _ALIGN = 64  # cache line: a mapped file's tensors can be used in place
 _MAX_HEADER_BYTES = 1 << 30
 _TAG = "$"
 
 
 class _Writer:
-    """Turns an object into a JSON tree and a list of arrays."""
+    """Turns an object into a JSON tree, a list of arrays and an entry for each."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
         self.arrays: list[Any] = []
-        self._seen: dict[int, int] = {}
-        self._end = 0
+        self._seen: dict[int, tuple[int, Any]] = {}  # id to entry, and the object, which keeps the id its own
 
     def tree(self, value: Any, path: str) -> Any:
         """The JSON form of `value`."""
@@ -79,7 +87,7 @@ class _Writer:
         if isinstance(value, device):
             return {_TAG: "device", "v": str(value)}
         if isinstance(value, np.ndarray | np.generic):
-            return {_TAG: "numpy", "v": self._tensor(wrap(np.asarray(value)))}
+            return {_TAG: "numpy", "v": self._numpy(value)}
         raise UsageError(
             f"save: {path} is a {type(value).__qualname__}; expected tensors, numbers, text, bytes, lists, tuples, "
             "sets or dicts of these: save its state_dict() instead"
@@ -88,43 +96,74 @@ class _Writer:
     def _tensor(self, tensor: Tensor) -> int:
         known = self._seen.get(id(tensor))
         if known is not None:
-            return known
-        array = np.ascontiguousarray(tensor._dev.backend.to_host(tensor._array)).reshape(tensor._array.shape)
-        start = -(-self._end // _ALIGN) * _ALIGN
-        self._end = start + array.nbytes
+            return known[0]
+        array = tensor._dev.backend.to_host(tensor._array)
         kind = "parameter" if isinstance(tensor, Parameter) else "tensor"
         self.entries.append(
             {
                 "dtype": tensor.dtype.name,
                 "shape": list(array.shape),
-                "start": start,
-                "stop": self._end,
+                "strides": list(array.strides),
                 "device": str(tensor._dev),
                 "grad": tensor._rg and tensor._node is None,
                 "kind": kind,
             }
         )
         self.arrays.append(array)
-        self._seen[id(tensor)] = len(self.entries) - 1
+        self._seen[id(tensor)] = len(self.entries) - 1, tensor
         return len(self.entries) - 1
+
+    def _numpy(self, value: Any) -> int:
+        known = self._seen.get(id(value))
+        if known is not None:
+            return known[0]
+        array = np.asarray(value)
+        number = self._tensor(wrap(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))))
+        self._seen[id(value)] = number, value
+        return number
+
+    def blocks(self) -> list[Any]:
+        """The bytes to store: the entries are told their block and their place in it."""
+        parts = [np.lib.array_utils.byte_bounds(array) if array.size else (0, 0) for array in self.arrays]
+        blocks: list[Any] = []
+        end = 0
+        for number in sorted(range(len(parts)), key=parts.__getitem__):
+            low, high = parts[number]
+            if low >= end or not blocks:
+                blocks.append([low, high])
+            blocks[-1][1] = end = max(blocks[-1][1], high)
+            first = self.arrays[number].__array_interface__["data"][0] if high else 0
+            self.entries[number] |= {"block": len(blocks) - 1, "offset": first - blocks[-1][0]}
+        return [_bytes_at(low, high) for low, high in blocks]
+
+
+def _bytes_at(low: int, high: int) -> Any:
+    """The memory from address `low` up to `high`, which the arrays that were asked for it keep alive."""
+    return (ctypes.c_char * (high - low)).from_address(low) if high > low else b""
 
 
 def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
     """Write `obj` (tensors, numbers, text, bytes, in lists, tuples, sets and dicts) to a path or an open binary file.
 
     A path is written under another name first and renamed, so that a crash leaves the old file or the new one.
-    UsageError names the place of an object that cannot be saved.
+    Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its first to
+    its last element. UsageError names the place of an object that cannot be saved.
     """
     writer = _Writer()
     tree = writer.tree(obj, "the object")
-    header = json.dumps({"tree": tree, "tensors": writer.entries}, separators=(",", ":")).encode()
+    blocks = writer.blocks()
+    places: list[dict[str, int]] = []
+    for block in blocks:
+        start = -(-places[-1]["stop"] // _ALIGN) * _ALIGN if places else 0
+        places.append({"start": start, "stop": start + len(block)})
+    header = json.dumps({"tree": tree, "blocks": places, "tensors": writer.entries}, separators=(",", ":")).encode()
     if not isinstance(f, str | os.PathLike):
-        _write(f, header, writer)
+        _write(f, header, places, blocks)
         return
     partial = f"{os.fspath(f)}.partial-{os.getpid()}"
     try:
         with open(partial, "wb") as file:
-            _write(file, header, writer)
+            _write(file, header, places, blocks)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, f)
@@ -133,18 +172,19 @@ def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
             os.unlink(partial)
 
 
-def _write(file: Any, header: bytes, writer: _Writer) -> None:
+def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[Any]) -> None:
     file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
     position = 0
-    for entry, array in zip(writer.entries, writer.arrays, strict=True):
-        file.write(bytes(entry["start"] - position))
-        file.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
-        position = entry["stop"]
+    for place, block in zip(places, blocks, strict=True):
+        file.write(bytes(place["start"] - position))
+        file.write(block)
+        position = place["stop"]
 
 
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read what `save` wrote. Loading runs no code of the file, whatever it holds.
 
+    Tensors that shared memory share it again, on the CPU; one that goes to another device gets memory of its own.
     `map_location`: the device (or a function of the saved device's name, or a dict of names) that tensors go to.
     UsageError when the file is not one of `save`'s, or is damaged.
     """
@@ -156,7 +196,7 @@ def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weig
 
 def _read(file: Any, map_location: Any, name: str) -> Any:
     magic = file.read(8)
-    if magic != _MAGIC:
+    if magic not in (_MAGIC, _MAGIC_OF_OWN_BLOCKS):
         hint = " (it looks like a PyTorch file)" if magic[:2] in (b"PK", b"\x80\x02") else ""
         raise UsageError(f"load: {name} was not written by resilin.save: it starts with {magic!r}{hint}")
     length = int.from_bytes(file.read(8), "little")
@@ -165,39 +205,82 @@ def _read(file: Any, map_location: Any, name: str) -> Any:
     try:
         header = json.loads(file.read(length))
         entries, tree = header["tensors"], header["tree"]
+        blocks = header["blocks"] if magic == _MAGIC else _own_blocks(entries, name)
+    except UsageError:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"load: the header of {name} is damaged: {error!r}") from None
-    body = bytearray(file.read())
-    tensors = _tensors(entries, body, map_location, name)
+    if not isinstance(entries, list) or not isinstance(blocks, list):
+        raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
+    tensors = _tensors(entries, _blocks(blocks, memoryview(file.read()), name), map_location, name)
     try:
         return _restore(tree, tensors)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise UsageError(f"load: the tree of {name} is damaged: {error!r}") from None
 
 
-def _tensors(entries: Any, body: bytearray, map_location: Any, name: str) -> list[Tensor]:
-    made = []
-    end = 0
+def _own_blocks(entries: Any, name: str) -> list[Any]:
+    """The blocks of a file of the first format; its entries are told their place and strides."""
     for number, entry in enumerate(entries):
         try:
-            dtype, shape = dtypes.by_name(entry["dtype"]), [int(n) for n in entry["shape"]]
-            start, stop = int(entry["start"]), int(entry["stop"])
-            where, kind, grad = str(entry["device"]), entry["kind"], bool(entry["grad"])
+            size = dtypes.by_name(entry["dtype"]).itemsize
+            steps = itertools.accumulate([size, *reversed(entry["shape"][1:])], operator.mul)
+            entry |= {"block": number, "offset": 0, "strides": list(steps)[: len(entry["shape"])][::-1]}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r}") from None
-        expected = -(-end // _ALIGN) * _ALIGN
-        if start != expected or stop - start != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
-            raise UsageError(f"load: tensor {number} of {name} has impossible offsets {start} to {stop}")
+    return [{"start": entry.get("start"), "stop": entry.get("stop")} for entry in entries]
+
+
+def _blocks(places: Any, body: memoryview, name: str) -> list[Any]:
+    """Each block in memory of its own."""
+    made = []
+    end = 0
+    for number, place in enumerate(places):
+        try:
+            start, stop = int(place["start"]), int(place["stop"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"load: the entry of block {number} in {name} is damaged: {error!r}") from None
+        if start != -(-end // _ALIGN) * _ALIGN or stop < start:
+            raise UsageError(f"load: block {number} of {name} has impossible offsets {start} to {stop}")
         if stop > len(body):
-            raise UsageError(f"load: {name} is cut short: tensor {number} ends at {stop} of {len(body)} bytes")
+            raise UsageError(f"load: {name} is cut short: block {number} ends at {stop} of {len(body)} bytes")
         end = stop
-        array = np.frombuffer(body, dtype.np, math.prod(shape), start).reshape(shape) if stop > start else None
-        tensor = wrap(np.zeros(shape, dtype.np) if array is None else array.copy())
-        tensor = _placed(tensor, where, map_location)
-        made.append(Parameter(tensor, grad) if kind == "parameter" else tensor.requires_grad_(grad))
+        made.append(np.array(body[start:stop], np.uint8))
     if end != len(body):
         raise UsageError(f"load: {name} has {len(body) - end} bytes that belong to no tensor")
     return made
+
+
+def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> list[Tensor]:
+    made = []
+    covered = [[block.size, 0] for block in blocks]  # the lowest and the highest byte that a tensor of the block has
+    for number, entry in enumerate(entries):
+        try:
+            dtype, shape = dtypes.by_name(entry["dtype"]), [int(n) for n in entry["shape"]]
+            strides, offset = [int(n) for n in entry["strides"]], int(entry["offset"])
+            where, kind, grad = str(entry["device"]), entry["kind"], bool(entry["grad"])
+            block, reach = blocks[entry["block"]], covered[entry["block"]]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r}") from None
+        low, high = _extent(dtype.itemsize, shape, strides, offset)
+        if len(strides) != len(shape) or min(shape, default=0) < 0 or low < 0 or high > block.size:
+            raise UsageError(f"load: tensor {number} of {name} has impossible offsets {low} to {high} in its block")
+        reach[:] = min(reach[0], low), max(reach[1], high)
+        array = array_over(block, dtype.np, shape, strides, offset) if high > low else np.zeros(shape, dtype.np)
+        tensor = _placed(wrap(array), where, map_location)
+        made.append(Parameter(tensor, grad) if kind == "parameter" else tensor.requires_grad_(grad))
+    for number, (reach, block) in enumerate(zip(covered, blocks, strict=True)):
+        if block.size and reach != [0, block.size]:
+            raise UsageError(f"load: block {number} of {name} has impossible offsets: its tensors do not cover it")
+    return made
+
+
+def _extent(itemsize: int, shape: list[int], strides: list[int], offset: int) -> tuple[int, int]:
+    """The first byte and the end of a tensor's elements; equal for none."""
+    if 0 in shape:
+        return offset, offset
+    ends = [(n - 1) * step for n, step in zip(shape, strides, strict=False)]
+    return offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0) + itemsize
 
 
 def _placed(tensor: Tensor, saved_on: str, map_location: Any) -> Tensor:

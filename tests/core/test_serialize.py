@@ -1,6 +1,7 @@
 """save and load: round trips, and files that are wrong in every way."""
 
 import collections
+import copy
 import json
 
 import numpy as np
@@ -66,14 +67,105 @@ def test_an_object_that_cannot_be_saved_is_named_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def _there_and_back(value):
+    return serialize.loads(serialize.dumps(value))
+
+
+def test_tensors_that_share_memory_are_stored_once_and_share_it_again():
+    x = resilin.arange(1000.0)
+    values = [x, x[:2], x[10:20:3], x.reshape(10, 100).t(), resilin.nn.Parameter(x[5:7]), x.numpy()[-3:]]
+    data = serialize.dumps(values)
+    assert len(data) < 4000 + 2000
+    back = serialize.loads(data)
+    assert [value.tolist() for value in back] == [value.tolist() for value in values]
+    back[0].fill_(7)
+    assert all((np.asarray(value.tolist()) == 7).all() for value in back)
+
+
+def test_strides_come_back():
+    x = resilin.arange(24.0).reshape(2, 3, 4)
+    for value in (x.transpose(0, 2), x[:, ::2], x[0, 0].expand(5, 4), x[:, :, 1]):
+        back = _there_and_back(value)
+        assert back.stride() == value.stride()
+        assert back.tolist() == value.tolist()
+    expanded = resilin.ones(3).expand(2, 3)
+    for back in (_there_and_back(expanded), copy.deepcopy(expanded)):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            back.fill_(1)
+    backwards = np.arange(6)[::-2]
+    assert _there_and_back(backwards).tolist() == backwards.tolist()
+    assert _there_and_back(np.arange(3).astype(">i4")).tolist() == [0, 1, 2]
+
+
+def test_of_a_view_only_its_own_part_is_stored():
+    assert len(serialize.dumps(resilin.zeros(100_000)[10:20])) < 1000
+
+
+def test_several_numpy_arrays_stay_what_they_are():
+    back = _there_and_back([np.zeros(2), np.ones(3), np.float32(4), np.float32(5), np.full(4, 2.0)])
+    assert [value.tolist() for value in back] == [[0, 0], [1, 1, 1], 4, 5, [2, 2, 2, 2]]
+    array = np.ones(3)
+    one, other = _there_and_back([array, array])
+    one[0] = 5
+    assert other.tolist() == [5, 1, 1]
+
+
+def test_empty_tensors_come_back_beside_others():
+    back = _there_and_back([resilin.zeros(0, 3), resilin.ones(2), resilin.zeros(2, 0), resilin.zeros(0)])
+    assert [tuple(value.shape) for value in back] == [(0, 3), (2,), (2, 0), (0,)]
+
+
+def _second(entry=None, blocks=None, body=bytes(16)):
+    good = {"dtype": "float32", "shape": [2, 2], "strides": [8, 4], "block": 0, "offset": 0}
+    good |= {"device": "cpu", "grad": False, "kind": "tensor"}
+    blocks = [{"start": 0, "stop": 16}] if blocks is None else blocks
+    header = {"tree": {"$": "tensor", "v": 0}, "blocks": blocks, "tensors": [good | (entry or {})]}
+    text = json.dumps(header).encode()
+    return b"RESILIN2" + len(text).to_bytes(8, "little") + text + body
+
+
+def test_the_hand_made_file_of_the_second_format_is_good():
+    np.testing.assert_array_equal(serialize.loads(_second()).numpy(), np.zeros((2, 2)))
+    np.testing.assert_array_equal(serialize.loads(_second({"strides": [-8, 4], "offset": 8})).numpy(), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (_second({"offset": 4}), "impossible offsets"),
+        (_second({"offset": -4}), "impossible offsets"),
+        (_second({"strides": [16, 4]}), "impossible offsets"),
+        (_second({"strides": [-8, 4]}), "impossible offsets"),
+        (_second({"strides": [4]}), "impossible offsets"),
+        (_second({"shape": [1, 2]}), "do not cover it"),
+        (_second({"shape": [-1, 2]}), "impossible offsets"),
+        (_second({"block": 1}), "entry of tensor 0"),
+        (_second({"block": "0"}), "entry of tensor 0"),
+        (_second({"strides": None}), "entry of tensor 0"),
+        (_second(blocks=[{"start": 0}]), "entry of block 0"),
+        (_second(blocks=[{"start": 4, "stop": 20}]), "impossible offsets"),
+        (_second(blocks=[{"start": 0, "stop": 20}]), "cut short"),
+        (_second(blocks=[{"start": 0, "stop": 12}]), "belong to no tensor"),
+        (_second(blocks=7), "damaged"),
+    ],
+)
+def test_a_damaged_file_of_the_second_format_is_refused_with_the_reason(data, message):
+    with pytest.raises(UsageError, match=message):
+        serialize.loads(data)
+
+
 def _file(entry=None, body=bytes(16), tree=None):
     good = {"dtype": "float32", "shape": [4], "start": 0, "stop": 16, "device": "cpu", "grad": False, "kind": "tensor"}
     header = json.dumps({"tree": tree or {"$": "tensor", "v": 0}, "tensors": [good | (entry or {})]}).encode()
     return b"RESILIN1" + len(header).to_bytes(8, "little") + header + body
 
 
-def test_the_hand_made_file_is_good():
-    np.testing.assert_array_equal(serialize.loads(_file()).numpy(), 0)
+def test_the_hand_made_file_of_the_first_format_is_good():
+    np.testing.assert_array_equal(serialize.loads(_file()).numpy(), np.zeros(4))
+    body = np.arange(6, dtype=np.float32).tobytes()
+    back = serialize.loads(_file({"shape": [2, 3], "stop": 24}, body))
+    assert back.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert serialize.loads(_file({"shape": [], "stop": 4}, bytes(4))).tolist() == 0
 
 
 @pytest.mark.parametrize(
@@ -96,3 +188,23 @@ def test_the_hand_made_file_is_good():
 def test_a_damaged_file_is_refused_with_the_reason(data, message):
     with pytest.raises(UsageError, match=message):
         serialize.loads(data)
+
+
+def test_deep_copies_share_what_their_originals_share():
+    x = resilin.arange(6.0).reshape(2, 3)
+    weight = resilin.nn.Parameter(x)
+    copied, part, turned, parameter, again = copy.deepcopy([x, x[1, 1:], x.t(), weight, weight])
+    assert (turned.stride(), turned.tolist()) == (x.t().stride(), x.t().tolist())
+    copied.fill_(9)
+    assert (part.tolist(), parameter.tolist()) == ([9, 9], [[9, 9, 9]] * 2)
+    assert again is parameter
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "bool", "complex64"])
+def test_deep_copies_of_every_dtype_and_of_empty_and_numpys_backward_views_are_equal(name):
+    dtype = getattr(resilin, name)
+    backwards = resilin.from_numpy(np.arange(4)[::-1])
+    given = [resilin.ones(2, 3, dtype=dtype)[:, 1], resilin.zeros(0, 3, dtype=dtype), resilin.ones((), dtype=dtype)]
+    for value, found in zip([*given, backwards], copy.deepcopy([*given, backwards]), strict=True):
+        assert (found.tolist(), found.dtype, found.shape) == (value.tolist(), value.dtype, value.shape)

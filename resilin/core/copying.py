@@ -1,0 +1,41 @@
+"""Arrays over given memory, and deep copies that share memory where their originals do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def array_over(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int) -> Any:
+    """The array of `shape` and `strides` (bytes) that starts `offset` bytes into `memory` (uint8).
+
+    One whose elements lie upon one another is read-only, as numpy's broadcast ones are: in-place ops refuse it.
+    """
+    made: Any = np.ndarray(shape, dtype, memory, offset, strides)
+    if any(step == 0 and length > 1 for step, length in zip(strides, shape, strict=True)):
+        made.flags.writeable = False
+    return made
+
+
+def copy_shared(array: Any, memo: dict[int, Any]) -> Any:
+    """A copy of `array`, with its strides, in the copy of the memory it is a view of.
+
+    `memo` is that of `copy.deepcopy`: the memory is copied once per `deepcopy`, whole, as PyTorch does. Memory that
+    does not lie in one piece, and that of other array libraries, is copied by value.
+    """
+    whole = array
+    while isinstance(getattr(whole, "base", None), np.ndarray):
+        whole = whole.base
+    if (
+        not isinstance(whole, np.ndarray)
+        or not (whole.flags.c_contiguous or whole.flags.f_contiguous)
+        or not whole.size
+    ):
+        return array.copy()
+    copied = memo.get(id(whole))
+    if copied is None:
+        copied = memo[id(whole)] = whole.copy(order="K")
+        memo.setdefault(id(memo), []).append(whole)  # keeps the id its own, as `copy` does
+    offset = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return array_over(copied.reshape(-1, order="A").view(np.uint8), array.dtype, array.shape, array.strides, offset)
