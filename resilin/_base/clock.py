@@ -57,6 +57,16 @@ class SystemClock:
 SYSTEM: Clock = SystemClock()
 
 
+def spell(seconds: float | None) -> str:
+    """A time for people, as in "0.5 s" or "1800 s": three digits, thousandths at the finest, never an exponent."""
+    if seconds is None:
+        return "any time"
+    if seconds >= 100:
+        return f"{seconds:.0f} s"
+    digits = f"{seconds:.{1 if seconds >= 10 else 2 if seconds >= 1 else 3}f}"
+    return f"{digits.rstrip('0').rstrip('.')} s"
+
+
 class Deadline:
     """A point in time after which a wait gives up. `None` seconds: never."""
 

@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.errors import DistNetworkError
 
 _HEADER = struct.Struct(">I")
@@ -70,7 +70,7 @@ def recv_exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
     while len(parts) < count:
         left = deadline.left()
         if left == 0.0:
-            raise TimeoutError(f"received {len(parts)} of {count} bytes within {deadline.seconds} s")
+            raise TimeoutError(f"received {len(parts)} of {count} bytes within {spell(deadline.seconds)}")
         sock.settimeout(left)
         chunk = sock.recv(count - len(parts))
         if not chunk:

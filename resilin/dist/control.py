@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin._base.threads import OwnedThread
 from resilin.dist.forked import track
 from resilin.dist.mailbox import Incoming, Mailbox
@@ -99,7 +99,7 @@ class Control:
         length = sum(len(part) for part in parts)
         header = HEADER.pack(kind, tag, length)
         if not peer.sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
-            raise TimeoutError(f"another send to rank {rank} did not finish within {deadline.seconds} s")
+            raise TimeoutError(f"another send to rank {rank} did not finish within {spell(deadline.seconds)}")
         try:
             if fd >= 0:
                 _send_with_fd(peer.sock, header, fd, deadline)
@@ -285,7 +285,7 @@ def wait_writable(sock: socket.socket, deadline: Deadline) -> None:
     poller.register(sock, select.POLLOUT)
     left = deadline.left()
     if not poller.poll(None if left is None else left * 1000) and deadline.passed():
-        raise TimeoutError(f"the peer took no data within {deadline.seconds} s")
+        raise TimeoutError(f"the peer took no data within {spell(deadline.seconds)}")
 
 
 def _send_with_fd(sock: socket.socket, header: bytes, fd: int, deadline: Deadline) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from resilin._base import log
+from resilin._base.clock import spell
 from resilin.errors import CollectiveTimeout, UsageError
 
 _LOG = log.logger("dist.future")
@@ -33,7 +34,7 @@ class Future(Generic[T]):
         if not self._done:
             with self._ready:
                 if not self._ready.wait_for(lambda: self._done, timeout):
-                    raise CollectiveTimeout(f"the result of this future did not arrive within {timeout} s")
+                    raise CollectiveTimeout(f"the result of this future did not arrive within {spell(timeout)}")
         return self.value()
 
     def value(self) -> T:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from resilin._base import env
-from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin._base.threads import OwnedThread
 from resilin.dist.backends.base import Aborted, Backend, Call
 from resilin.dist.backends.select import choose
@@ -255,7 +255,7 @@ class ProcessGroup:
             return GroupAborted(f"{where}: this rank aborted the group before: {error}")
         if not self._explain:
             return copy_error(error)
-        after = "" if call is None else f" after {SYSTEM.monotonic() - call.started:.3g} s of {call.timeout_s:g} s"
+        after = "" if call is None else f" after {spell(SYSTEM.monotonic() - call.started)} of {spell(call.timeout_s)}"
         message = f"{where}: {error}{after}. {_HINT}"
         if isinstance(error, CollectiveTimeout):
             return CollectiveTimeout(message, error.ranks, _in_world(error.ranks, self.ranks))

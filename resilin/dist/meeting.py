@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist.dial import answers
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.kv.base import PrefixStore, Store
@@ -80,7 +80,7 @@ def _judge(place: Store, cards: Sequence[str], waited_s: float) -> None:
     notes += filter(None, [place.refusals()])
     names = ", ".join(f"rank {peer}" for peer in missing)
     advice = "was every rank started, with the same world size and address?"
-    why = "; ".join([f"{names} missing after {waited_s:g} s", *notes, advice])
+    why = "; ".join([f"{names} missing after {spell(waited_s)}", *notes, advice])
     place.compare_set(_VERDICT, "", json.dumps({"missing": missing, "why": why}))
     for peer in json.loads(place.get(_VERDICT))["missing"]:
         place.compare_set(cards[peer], "", _ABSENT)  # ends the others' wait

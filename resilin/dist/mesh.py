@@ -11,7 +11,7 @@ import selectors
 import socket
 from dataclasses import dataclass
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist.dial import AGAIN, Dial
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Expectation, Listener
 from resilin.dist.hello import Hello
@@ -153,7 +153,7 @@ def _missing(
     with expectation.changed:
         missing = missing | {peer for peer, _ in expectation.wanted}
     names = ", ".join(f"rank {peer}" for peer in sorted(missing))
-    late = f"{names} did not join within {deadline.seconds:g} s"
+    late = f"{names} did not join within {spell(deadline.seconds)}"
     advice = "check that the process was started, is at the same generation and can reach this host"
     return CollectiveTimeout(
         f"{_name(expectation, rank, topology)}: {'; '.join(filter(None, [late, expectation.refusals(), advice]))}",

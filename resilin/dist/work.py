@@ -7,6 +7,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any
 
+from resilin._base.clock import spell
 from resilin.dist.future import Future
 from resilin.errors import CollectiveTimeout, UsageError
 
@@ -48,7 +49,7 @@ class Work:
             with future._ready:
                 done = future._ready.wait_for(future.done, limit)
             if not done:
-                what = f"{self.what} did not finish within {limit} s of Work.wait"
+                what = f"{self.what} did not finish within {spell(limit)} of Work.wait"
                 error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
                 if self._on_timeout is not None:
                     self._on_timeout(error)

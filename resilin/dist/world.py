@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from resilin._base import auth, env, host
 from resilin._base import world as base_world
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist import meeting
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
@@ -220,7 +220,7 @@ def init_process_group(
             if gone is not None and given is None and isinstance(error, DistStoreError):
                 raise DistStoreError(
                     f"init_process_group, rank {rank} of {world_size}: {gone}; no other store of rank 0 came there "
-                    f"within {limit:g} s: did rank 0 end?"
+                    f"within {spell(limit)}: did rank 0 end?"
                 ) from error
             raise
     _WORLD.owned[group] = owned

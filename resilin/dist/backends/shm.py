@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from resilin._base import host
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.core import memory
 from resilin.dist import loader, schedules
 from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, split_mismatch
@@ -116,7 +116,9 @@ class ShmBackend:
         with self._changed:
             if not self._changed.wait_for(lambda: self._segment is not None or self._stopped, deadline.left()):
                 leader = self._members[0]
-                raise CollectiveTimeout(f"rank {leader} sent no control segment within {deadline.seconds} s", [leader])
+                raise CollectiveTimeout(
+                    f"rank {leader} sent no control segment within {spell(deadline.seconds)}", [leader]
+                )
             if self._segment is None:
                 raise Aborted
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from resilin._base.clock import spell
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError, StoreError
 
@@ -74,7 +75,7 @@ class CoordinationStore(Store):
             try:
                 while missing := [key for key in keys if not self.check([key])]:
                     if broken or not changed.wait(deadline.left()):
-                        cause = f": {broken[0]}" if broken else f" within {deadline.seconds:g} s"
+                        cause = f": {broken[0]}" if broken else f" within {spell(deadline.seconds)}"
                         raise DistStoreError(f"no value for {', '.join(map(repr, missing))}{cause}")
                     changed.clear()
             finally:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from resilin._base.clock import SYSTEM
+from resilin._base.clock import SYSTEM, spell
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError
 
@@ -127,7 +127,7 @@ class FileStore(Store):
         while not there():
             if deadline.passed():
                 missing = ", ".join(repr(key) for key in keys if not self.check([key]))
-                raise DistStoreError(f"no value for {missing} in {self.path} within {deadline.seconds:g} s")
+                raise DistStoreError(f"no value for {missing} in {self.path} within {spell(deadline.seconds)}")
             SYSTEM.sleep(_LOOK_AGAIN_S)
 
     @contextlib.contextmanager

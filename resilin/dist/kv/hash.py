@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
 from resilin.errors import DistStoreError
 
@@ -91,5 +91,5 @@ class HashStore(Store):
             if self._closed:
                 raise DistStoreError("the store was closed")
             if deadline.passed():
-                raise DistStoreError(f"no value for {', '.join(map(repr, missing))} within {deadline.seconds:g} s")
+                raise DistStoreError(f"no value for {', '.join(map(repr, missing))} within {spell(deadline.seconds)}")
             self._changed.wait(deadline.left())

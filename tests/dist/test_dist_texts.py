@@ -1,0 +1,35 @@
+"""How errors write times."""
+
+import pytest
+
+from resilin import dist
+from resilin._base.clock import spell
+from resilin.errors import CollectiveTimeout, DistStoreError
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.499999, "0.5 s"),
+        (3.99040831100001, "3.99 s"),
+        (12.345, "12.3 s"),
+        (30, "30 s"),
+        (99.96, "100 s"),
+        (1800.0, "1800 s"),
+        (86400.25, "86400 s"),
+        (1e9, "1000000000 s"),
+        (0.0123456, "0.012 s"),
+        (1e-6, "0 s"),
+        (0, "0 s"),
+        (None, "any time"),
+    ],
+)
+def test_times_are_written_for_people(seconds, said):
+    assert spell(seconds) == said
+
+
+def test_errors_write_odd_limits_that_way():
+    with pytest.raises(CollectiveTimeout, match=r"within 0\.01 s"):
+        dist.Future().wait(0.00999999)
+    with dist.TCPStore("127.0.0.1", 0, is_master=True) as store, pytest.raises(DistStoreError, match=r"within 0\.01 s"):
+        store.wait(["missing"], 0.0099999)
