@@ -17,7 +17,7 @@ from datetime import timedelta
 from numbers import Integral
 
 from resilin._base import auth, env, host, log
-from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin._base.framing import recv_frame, send_frame
 from resilin.dist.forked import track
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode, paired, text, whole
@@ -258,7 +258,7 @@ class TCPStore(Store):
         while (here := self.add(_WORKERS_KEY, 0)) < world_size:
             if deadline.passed():
                 raise DistStoreError(
-                    f"{self!r}: {here} of {world_size} workers connected within {deadline.seconds:g} s"
+                    f"{self!r}: {here} of {world_size} workers connected within {spell(deadline.seconds)}"
                 )
             SYSTEM.sleep(_RETRY_S)
 
@@ -276,7 +276,7 @@ class TCPStore(Store):
                     patience = patience or Deadline(_HANDSHAKE_S)
                 if deadline.passed() or self._closed or (patience is not None and patience.passed()):
                     raise DistStoreError(
-                        f"no key-value store answers at {self.host}:{self.port} within {deadline.seconds:g} s "
+                        f"no key-value store answers at {self.host}:{self.port} within {spell(deadline.seconds)} "
                         f"({error}); is rank 0 running, with the same MASTER_ADDR and MASTER_PORT?"
                     ) from error
             SYSTEM.sleep(_RETRY_S)
