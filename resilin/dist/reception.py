@@ -82,17 +82,10 @@ class Refusals:
 class Reception:
     """Owns listening sockets and what came in through them until it is kept or closed; `close()` ends all of it."""
 
-    def __init__(
-        self,
-        name: str,
-        sockets: Sequence[socket.socket],
-        serve: Callable[[Visit], None],
-        on_refused: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
+    def __init__(self, name: str, sockets: Sequence[socket.socket], serve: Callable[[Visit], None]) -> None:
         self._name = name
         self._sockets = list(sockets)
         self._serve = serve
-        self._on_refused = on_refused  # called with the reason, in the connection's thread
         self._changed = threading.Condition()
         self._closed = False  # guarded by _changed
         self._strangers: dict[Visit, None] = {}  # guarded by _changed: oldest first
@@ -174,8 +167,6 @@ class Reception:
             self._serve(visit)
         except (OSError, DistNetworkError, SecretRequired) as error:
             log.event(_LOG, logging.DEBUG, "connection ended", server=self._name, error=str(error))
-            if isinstance(error, (HandshakeError, SecretRequired)):
-                self._on_refused(error)
         finally:
             with self._changed:
                 self._strangers.pop(visit, None)

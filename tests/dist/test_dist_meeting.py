@@ -106,14 +106,14 @@ def test_refused_handshakes_are_warned_of_at_once_and_named_when_ranks_are_missi
         with pytest.raises(CollectiveTimeout) as caught:
             meet(store, 0, 2, 0.2, listener)
         assert (
-            f"rank 1 missing after 0.2 s; 2 connections refused at port {store.port}, the last because 127.0.0.1:"
-            in str(caught.value)
+            f"rank 1 missing after 0.2 s; 2 connections to the key-value store at 127.0.0.1:{store.port} refused, "
+            "the last because 127.0.0.1:" in str(caught.value)
         )
         assert "did not prove the job's secret for resilin dist key-value store; was every rank" in str(caught.value)
         assert "b'res" not in str(caught.value)
         warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert len(warned) == 2
-        assert "refused a connection: 127.0.0.1:" in warned[0]
+        assert "refused: 127.0.0.1:" in warned[0]
         assert not [key for key in store.list_keys() if "refus" in key]
 
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from numbers import Integral
 
-from resilin._base import auth, env, host, log
+from resilin._base import auth, env, host
 from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin._base.framing import recv_frame, send_frame
 from resilin.dist.forked import track
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode, paired, text, whole
 from resilin.dist.kv.hash import HashStore
-from resilin.dist.reception import Reception, Visit
+from resilin.dist.reception import Reception, Refusals, Visit
 from resilin.errors import DistError, DistNetworkError, DistStoreError, HandshakeError, SecretRequired, UsageError
 
 _PURPOSE = b"resilin dist key-value store"
@@ -34,8 +34,6 @@ _RETRY_S = 0.02  # a client may start before the server: it knocks again after t
 _OWN = "resilin/store/"  # keys of the store's own, which are not listed
 _WORKERS_KEY = f"{_OWN}workers"
 _REFUSALS_KEY = f"{_OWN}refusals"
-_WARNINGS = 10  # of refused connections: strangers may knock for ever
-_LOG = log.logger("dist.store")
 
 
 class ServerGone(DistStoreError):
@@ -347,13 +345,15 @@ class _Server:
                 "MASTER_PORT, or is another process rank 0, too?"
             ) from error
         self.port = int(listening.getsockname()[1])
-        self._refused = 0  # guarded by _lock
-        self._lock = threading.Lock()
-        self._reception = Reception("dist-store", [listening], self._serve, self._note_refusal)
+        self._refusals = Refusals(
+            f"the key-value store at {host_name}:{self.port}", lambda text: self._state.set(_REFUSALS_KEY, text)
+        )
+        self._reception = Reception("dist-store", [listening], self._serve)
 
     def _serve(self, visit: Visit) -> None:
         visit.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        auth.prove_as_server(visit.sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S))
+        with self._refusals.noted():
+            auth.prove_as_server(visit.sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S))
         self._reception.admit(visit)
         while True:
             number, fields = unpack(recv_frame(visit.sock, Deadline(None)))
@@ -367,15 +367,6 @@ class _Server:
             return pack(_OK, _OPERATIONS[number](self._state, *fields))
         except (DistError, ValueError, TypeError, IndexError) as error:
             return pack(_ERROR, [str(error).encode()])
-
-    def _note_refusal(self, error: Exception) -> None:
-        """Tell the user at once, and whoever finds ranks missing later."""
-        with self._lock:
-            self._refused += 1
-            many = "1 connection" if self._refused == 1 else f"{self._refused} connections"
-            self._state.set(_REFUSALS_KEY, f"{many} refused at port {self.port}, the last because {error}")
-            if self._refused <= _WARNINGS:
-                _LOG.warning("the key-value store at port %d refused a connection: %s", self.port, error)
 
     def close(self) -> None:
         self._closed = True
