@@ -82,9 +82,17 @@ __all__ = [
 ]
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """The rows of `weight` (num, D) at the integers `input`; row `padding_idx` gets no gradient."""
-    return neural.embedding(input, weight, padding_idx)
+    return neural.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:

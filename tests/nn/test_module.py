@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 import resilin
@@ -379,3 +380,62 @@ def test_conv2d_pads_from_inside(mode, padding):
     expected = nn.functional.conv2d(nn.functional.pad(x, pads, mode), layer.weight, layer.bias)
     assert layer(x).tolist() == expected.tolist()
     assert f"padding_mode={mode}" in repr(layer)
+
+
+def test_sequentials_are_added_and_repeated():
+    a, b, c = nn.ReLU(), nn.Linear(2, 2), nn.Tanh()
+    both = nn.Sequential(a, b) + nn.Sequential(c)
+    assert type(both) is nn.Sequential
+    assert list(both) == [a, b, c]
+    assert list(nn.Sequential(a, b) * 2) == list(2 * nn.Sequential(a, b)) == [a, b, a, b]
+    grown = whole = nn.Sequential(a)
+    grown += nn.Sequential(b, c)
+    grown *= 2
+    assert grown is whole
+    assert list(grown) == [a, b, c] * 2
+    whole += whole
+    assert len(whole) == 12
+    with pytest.raises(ValueError, match="positive number of repetitions"):
+        nn.Sequential(a) * 0
+    with pytest.raises(TypeError):
+        grown + 1
+
+
+def test_type_converts_everything_and_to_empty_keeps_shapes_only():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3))
+    first = next(model.parameters())
+    assert model.type(resilin.float64) is model
+    assert {value.dtype for value in model.state_dict().values()} == {resilin.float64}
+    assert model.to_empty(device="sim:1") is model
+    assert {str(value.device) for value in model.state_dict().values()} == {"sim:1"}
+    assert next(model.parameters()) is first
+    assert first.shape == (3, 2)
+    with pytest.raises(NotImplementedError, match="DistributedDataParallel"):
+        model.share_memory()
+
+
+def test_embedding_scales_long_rows_down_where_they_are_looked_up():
+    table = nn.Embedding(4, 2, max_norm=1.0)
+    with resilin.no_grad():
+        table.weight.copy_(resilin.tensor([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0], [0.0, 5.0]]))
+    out = table(resilin.tensor([[0, 1], [0, 3]]))
+    expected = [[0.6, 0.8], [0.3, 0.4], [0.0, 1.0]]
+    np.testing.assert_allclose(out.detach().numpy().reshape(4, 2)[[0, 1, 3]], expected, rtol=1e-6)
+    np.testing.assert_allclose(table.weight.detach().numpy()[2], [6, 8])
+    np.testing.assert_allclose(table.weight.detach().numpy()[0], [0.6, 0.8], rtol=1e-6)
+    ones = nn.functional.embedding(resilin.tensor([1]), resilin.tensor([[0.0, 0], [3, 1]]), None, 2.0, 1.0)
+    np.testing.assert_allclose(ones.numpy(), [[1.5, 0.5]], rtol=1e-6)
+
+
+def test_embedding_divides_gradients_by_how_often_a_row_occurs():
+    table = nn.Embedding(4, 2, padding_idx=3, scale_grad_by_freq=True)
+    table(resilin.tensor([0, 1, 0, 0, 3])).backward(resilin.tensor([[3.0, 3], [1, 2], [0, 3], [0, 0], [9, 9]]))
+    np.testing.assert_allclose(table.weight.grad.numpy(), [[1, 2], [1, 2], [0, 0], [0, 0]], rtol=1e-6)
+    assert repr(table) == "Embedding(4, 2, padding_idx=3, scale_grad_by_freq=True)"
+
+
+def test_sparse_embeddings_are_refused():
+    with pytest.raises(UsageError, match="sparse"):
+        nn.Embedding(4, 2, sparse=True)
+    with pytest.raises(NotImplementedError, match="sparse"):
+        nn.functional.embedding(resilin.tensor([1]), resilin.ones(2, 2), sparse=True)

@@ -217,8 +217,23 @@ def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, e
     return input * scale.reshape(along) + shift.reshape(along)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """The rows of `weight` (num, D) at `input`; row `padding_idx` gets no gradient. IndexError out of range."""
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """The rows of `weight` (num, D) at `input`; row `padding_idx` gets no gradient. IndexError out of range.
+
+    max_norm: rows looked up whose `norm_type`-norm is larger are first scaled down to it, in `weight` itself.
+    scale_grad_by_freq: the gradients of a row are divided by how often it occurs in `input`.
+    sparse: refused; gradients are dense.
+    """
+    if sparse:
+        raise NotImplementedError("embedding: there are no sparse tensors; leave out sparse=True, gradients are dense")
     need_tensors("embedding", input=input, weight=weight)
     index = input._array
     if index.dtype.kind not in "iu":
@@ -232,7 +247,21 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         raise RuntimeError(f"embedding: padding_idx must be within the table's {num} rows, got {padding_idx}")
     if padding_idx is not None and padding_idx < 0:
         padding_idx += num
-    return loss.embedding.call(weight, index, padding_idx)
+    if max_norm is not None:
+        _limit_rows(weight, np.unique(index), max_norm, norm_type)
+    if not scale_grad_by_freq:
+        return loss.embedding.call(weight, index, padding_idx)
+    _, places, counts = np.unique(index, return_inverse=True, return_counts=True)
+    return loss.embedding.call(weight, index, padding_idx, (1 / counts)[places].reshape(index.shape))
+
+
+def _limit_rows(weight: Tensor, rows: Any, max_norm: float, norm_type: float) -> None:
+    """Scale those of `rows` down whose norm exceeds `max_norm`, in place and outside the graph."""
+    norms = np.linalg.norm(weight._array[rows].astype(np.float64), norm_type, axis=1)
+    long = norms > max_norm
+    scale = max_norm / (norms[long] + 1e-7)  # PyTorch's guard against 0
+    weight._array[rows[long]] = weight._array[rows[long]].astype(np.float64) * scale[:, None]
+    weight._bump()
 
 
 def scaled_dot_product_attention(

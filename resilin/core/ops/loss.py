@@ -46,13 +46,17 @@ override("cross_entropy", "cpu", _forward, _backward, residual=True)
 
 
 @op(samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])
-def embedding(xp, weight, index=None, padding_idx=None):
-    """The rows of `weight` (num, D) at `index`. Row `padding_idx` gets no gradient."""
+def embedding(xp, weight, index=None, padding_idx=None, shares=None):
+    """The rows of `weight` (num, D) at `index`. Row `padding_idx` gets no gradient.
+
+    `shares` (an array of index's shape) multiplies the gradient of each place.
+    """
     return embedding_kernel.forward(weight, index)
 
 
 @embedding.vjp
-def _(xp, g, _y, _weight, index=None, padding_idx=None):
+def _(xp, g, _y, _weight, index=None, padding_idx=None, shares=None):
+    g = g if shares is None else g * xp.constant(shares[..., None], g)
     return xp.embedding_grad(g, index, _weight.shape[0], padding_idx)
 
 

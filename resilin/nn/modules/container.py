@@ -90,6 +90,28 @@ class Sequential(_Listing):
     def _sliced(self, index: slice) -> Self:
         return type(self)(OrderedDict(list(self._modules.items())[index]))
 
+    def __add__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return Sequential(*self, *other)
+
+    def __iadd__(self, other: Sequential) -> Self:
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return self.extend(list(other))
+
+    def __mul__(self, times: int) -> Sequential:
+        if not isinstance(times, int):
+            return NotImplemented
+        if times <= 0:
+            raise ValueError(f"Sequential: expected a positive number of repetitions, got {times}")
+        return Sequential(*list(self) * times)
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        return self.extend(list(self * times)[len(self) :])
+
     def forward(self, input: Any) -> Any:
         """The last module's output."""
         for module in self._modules.values():

@@ -19,6 +19,8 @@ class Embedding(Module):
     Shape: (*) integers -> (*, embedding_dim). weight starts standard normal.
     padding_idx: a row that starts zero and gets no gradient. Rows that occur several times in a batch are summed in
     the order of the batch.
+    max_norm: rows looked up whose `norm_type`-norm is larger are scaled down to it, in `weight` itself.
+    scale_grad_by_freq: gradients of a row are divided by how often it occurs in the batch. sparse: refused.
     """
 
     def __init__(
@@ -26,6 +28,10 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -35,6 +41,12 @@ class Embedding(Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        if sparse:
+            raise UsageError("Embedding: there are no sparse tensors; leave out sparse=True, gradients are dense")
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
         self.weight = Parameter(empty((num_embeddings, embedding_dim), device, dtype))
         self.reset_parameters()
 
@@ -46,20 +58,34 @@ class Embedding(Module):
                 self.weight[self.padding_idx] = 0
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Embedding:
         """A table over `embeddings` (shared memory), not trained if `freeze`."""
         if embeddings.dim() != 2:
             raise UsageError(f"Embedding.from_pretrained: expected two dimensions, got {tuple(embeddings.shape)}")
         rows, width = embeddings.shape
-        table = cls(rows, width, padding_idx, embeddings.device, embeddings.dtype)
+        options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        table = cls(rows, width, *options, device=embeddings.device, dtype=embeddings.dtype)
         table.weight = Parameter(embeddings, requires_grad=not freeze)
         return table
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        return F.embedding(input, self.weight, self.padding_idx)
+        options = (self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        return F.embedding(input, self.weight, self.padding_idx, *options)
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
         text = f"{self.num_embeddings}, {self.embedding_dim}"
-        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+        for name, plain in (("padding_idx", None), ("max_norm", None), ("norm_type", 2), ("scale_grad_by_freq", False)):
+            if (value := getattr(self, name)) != plain:
+                text += f", {name}={value}"
+        return text

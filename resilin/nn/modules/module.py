@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from resilin.core import dtype as dtypes
+from resilin.core.ops.creation import empty_like
 from resilin.core.tensor import Parameter, RemovableHandle, Tensor
 from resilin.nn.modules import backward_hooks, state
 from resilin.nn.modules.state import IncompatibleKeys
@@ -339,14 +340,29 @@ class Module:
         """Move parameters and buffers to a GPU (default: the first)."""
         return self.to("cuda" if device is None else f"cuda:{device}")
 
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
+    def type(self, dst_type: Any) -> Self:
+        """Convert all parameters and buffers, integers too, to the dtype `dst_type`."""
+        return self._apply(lambda tensor: tensor.type(dst_type))
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Move parameters and buffers to `device` without their values: new memory, to be written before it is read."""
+        return self._apply(lambda tensor: empty_like(tensor, device=device), recurse)
+
+    def share_memory(self) -> Self:
+        """Refused with NotImplementedError: processes do not see one another's writes to parameters."""
+        raise NotImplementedError(
+            "share_memory: parameters written by one process are not seen by others; train with "
+            "DistributedDataParallel, or send state_dict() to the other process"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Replace the value of every parameter and buffer by `fn` of it; parameters keep their identity."""
-        for parameter in self.parameters():
+        for parameter in self.parameters(recurse):
             parameter.data = fn(parameter.data)
             if parameter.grad is not None:
                 parameter._grad = fn(parameter.grad.detach())
         done: dict[int, Tensor] = {}
-        for module in self.modules():
+        for module in self.modules() if recurse else (self,):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     done.setdefault(id(buffer), fn(buffer))
