@@ -146,3 +146,20 @@ def test_a_write_at_an_integer_beside_an_array_is_differentiated() -> None:
     expected = np.full((4, 5, 6), 8.0)
     expected[0, :, :2] = 0
     np.testing.assert_array_equal(a.grad.numpy(), expected)
+
+
+def test_scatter_adds_or_multiplies_with_what_is_there() -> None:
+    x = resilin.full((3, 2), 2.0)
+    index = resilin.tensor([[0, 1], [0, 1], [2, 1]])
+    src = resilin.arange(6.0).reshape(3, 2) + 1
+    assert x.clone().scatter_(0, index, src, reduce="add").tolist() == [[6, 2], [2, 14], [7, 2]]
+    assert x.scatter(0, index, src, reduce="multiply").tolist() == [[6, 2], [2, 96], [10, 2]]
+    assert x.scatter(0, index, 3, reduce="multiply").tolist() == [[18, 2], [2, 54], [6, 2]]
+    assert x.scatter(0, index, value=1, reduce="add").tolist() == [[4, 2], [2, 5], [3, 2]]
+    src.requires_grad_()
+    x.scatter(0, index, src, reduce="add").sum().backward()
+    assert src.grad.tolist() == [[1, 1]] * 3
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        x.scatter(0, index, src, reduce="multiply")
+    with pytest.raises(RuntimeError, match="either add or multiply"):
+        x.scatter(0, index, src, reduce="mean")

@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -98,14 +99,38 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None) -> Tensor:
-    """`input` with `src` (a tensor or a number) written at `index` along `dim`."""
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
+    """`input` with `src` (a tensor or a number) written at `index` along `dim`.
+
+    reduce: "add" or "multiply" the elements with what is there instead, repeated places in index order. "multiply" has
+    no gradient: RuntimeError when one is wanted, as in PyTorch.
+    """
     axis = check_dim(dim, input._array.ndim)
     array = index_array("scatter", index, input._array.shape[axis])
     source = value if src is None else src
+    if reduce is not None:
+        return _scatter_reduced(input, dim, index, source, reduce)
     if isinstance(source, Tensor) and source._array.shape != array.shape:
         source = source[tuple(slice(n) for n in array.shape)]
     return ops.scatter.call(input, source, array, axis)
+
+
+def _scatter_reduced(input: Tensor, dim: int, index: Tensor, source: Any, reduce: str) -> Tensor:
+    if reduce not in ("add", "multiply"):
+        raise RuntimeError(f"scatter: reduce argument must be either add or multiply, got {reduce!r}")
+    if not isinstance(source, Tensor):
+        source = wrap(np.full(index._array.shape, source, input._array.dtype), input._dev)
+    if reduce == "add":
+        return scatter_add(input, dim, index, source)
+    if mode.grad and (input.requires_grad or source.requires_grad):
+        raise RuntimeError("scatter: reduce='multiply' has no gradient; use no_grad() or detach()")
+    factors = np.ones_like(input._array)
+    places: list[Any] = list(np.indices(index._array.shape, sparse=True))
+    places[check_dim(dim, input._array.ndim)] = index._array
+    np.multiply.at(factors, tuple(places), source._array[tuple(slice(n) for n in index._array.shape)])
+    return input * wrap(factors, input._dev)
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
