@@ -146,8 +146,9 @@ def test_a_store_that_goes_away_is_named_with_the_users_own_limit():
     with ThreadPoolExecutor(1) as pool:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=10.0)
         url = f"tcp://127.0.0.1:{store.port}"
-        joining = pool.submit(dist.init_process_group, init_method=url, rank=1, world_size=2, timeout=1.5)
-        store.wait(["default/0/0/0/card/1"], 5.0)
+        how = {"rank": 1, "world_size": 2, "timeout": 1.5, "group_name": "goes away"}
+        joining = pool.submit(dist.init_process_group, init_method=url, **how)
+        store.wait(["goes away/0/0/0/card/1"], 5.0)
         store.close()
         with pytest.raises(DistStoreError, match=r"rank 1 of 2: .*lost the server.*within 1.5 s: did rank 0 end\?"):
             joining.result(20)
