@@ -26,11 +26,10 @@ from resilin.elastic.slots import LocalSlot, Owner, Spare
 from resilin.elastic.supervise import SpawnerProcess, Supervisor
 from resilin.elastic.telling import Teller
 from resilin.elastic.waiting import Waiting
-from resilin.errors import RendezvousClosed, RendezvousTimeout, ResilinError, StoreRefused, StoreTimeout
+from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
-QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 
 
 @dataclass
@@ -39,7 +38,6 @@ class _Told:
 
     applied: int = 0  # number of the last generation carried out
     closing: bool = False
-    waiting_since: float | None = None
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
     stateful: bool = False  # a worker committed a step: the next generation takes the state over from somebody
@@ -81,11 +79,19 @@ class Agent:
         self._teller = Teller(config.node_id, self._slots, reporter)
         self._spare: Spare | None = None
         self._told = _Told()
-        self._waiting = Waiting(reporter.line, config.join_timeout_s, config.membership.min_nodes, config.meeting)
-        self._first_failure: Failure | None = None  # of the current generation, on this node
+        self._waiting = Waiting(
+            reporter.line,
+            join_timeout_s=config.join_timeout_s,
+            outage_timeout_s=config.outage_timeout_s,
+            min_nodes=config.membership.min_nodes,
+            meeting=config.meeting,
+        )
+        self._failures: dict[tuple[int, int], Failure] = {}  # here, by slot and incarnation, in the order they occurred
         self._late_failure: Failure | None = None  # of a worker that failed after all were done
-        self._unjoined = 0  # replacements that died before they were members
+        self._unjoined = 0  # workers that failed while they were no members
         self._leaving: int | None = None  # the signal that asked this node to go
+        # what is ignored from the start (nohup, a job in the background) stays so
+        self._signals = [n for n in config.signals if signal.getsignal(n) is not signal.SIG_IGN]
         self._joined = False
         self._stepping = self._again = False
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +99,7 @@ class Agent:
 
     async def run(self) -> Outcome:
         """Take part until the job ends, or this node is asked to leave. StoreError when the store never answers."""
-        for number in self._config.signals:
+        for number in self._signals:
             self._loop.add_signal_handler(number, self._on_signal, number)
         try:
             await self._rendezvous.join(self._record())
@@ -124,7 +130,7 @@ class Agent:
                 self._rendezvous.leave()
             else:
                 await self._loop.run_in_executor(None, self._rendezvous.leave)
-        for number in self._config.signals:
+        for number in self._signals:
             self._loop.remove_signal_handler(number)
 
     # ------------------------------------------------------------------------------------ the one step
@@ -148,10 +154,10 @@ class Agent:
 
     def _evaluate(self) -> None:
         refusal = self._rendezvous.refusal
-        if refusal is not None:
+        if refusal is not None and self._leaving is None:
             text = f"gave up: the store refuses this node's calls, and would refuse them again ({refusal})"
             code = 5 if isinstance(refusal, StoreRefused) else 3
-            self._end(Outcome(code=code, reason=text, failure=self._first_failure, error=refusal))
+            self._end(Outcome(code=code, reason=text, failure=self._first_failure(), error=refusal))
             return
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
@@ -201,8 +207,8 @@ class Agent:
             self._timer = None
         now = self._clock.monotonic()
         until = min((at for at in (situation.until, *look_again) if at is not None), default=None)
-        patience = self._patience(situation, now)
-        if patience is not None:
+        patience = self._waiting.patience(situation, self._rendezvous.outage, self._told.last_commit, now)
+        if patience is not None and self._leaving is None:  # to leave has a limit of its own
             end, outcome = patience
             if now >= end:
                 self._end(outcome)
@@ -211,30 +217,6 @@ class Agent:
         if until is not None:
             self._timer = self._loop.call_later(max(0.0, until - now) + 1e-3, self._step)
 
-    def _patience(self, situation: Situation, now: float) -> tuple[float, Outcome] | None:
-        """Until when this situation is borne, and how the job ends here then; None: for ever."""
-        if situation.action != "wait":
-            self._told.waiting_since = None
-        elif self._told.waiting_since is None:
-            self._told.waiting_since = now
-        away = self._rendezvous.outage
-        if away is not None:
-            steady = situation.action == "steady"
-            if steady and not self._told.last_commit:
-                return None  # a plain program: as long as its workers live, it may well be training
-            limit_s = self._config.outage_timeout_s * (QUIET_FACTOR if steady else 1)
-            begin = max(away.since, self._told.last_commit) if steady else away.since
-            what = "no step was committed" if steady else situation.reason
-            text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error})"
-            return begin + limit_s, Outcome(code=3, reason=text, error=StoreTimeout(text))
-        if self._told.waiting_since is not None:
-            text = f"gave up after {self._config.join_timeout_s:g} s: {situation.reason}"
-            return (
-                self._told.waiting_since + self._config.join_timeout_s,
-                Outcome(code=4, reason=text, error=RendezvousTimeout(text)),
-            )
-        return None
-
     # ------------------------------------------------------------------------------------- generations
 
     def _apply(self, view: View) -> None:
@@ -242,10 +224,11 @@ class Agent:
         if new is None or new.number <= self._told.applied:
             return
         self._told.applied = new.number
-        self._first_failure = None
         self._again = True
         log.stamp(generation=new.number)
         mine = [member for member in new.members if member.node == self._config.node_id]
+        current = {(member.slot, member.incarnation) for member in mine}
+        self._failures = {who: what for who, what in self._failures.items() if who in current}
         self._reporter.generation(new, stateful=self._told.stateful)
         if new.kind == "restart":
             self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
@@ -344,15 +327,13 @@ class Agent:
         member = current is not None and any(
             (m.node, m.slot, m.incarnation) == (what.node, slot.index, slot.incarnation) for m in current.members
         )
+        self._failures[slot.index, slot.incarnation] = what
+        self._unjoined += not member
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
-        self._teller.deaths(
-            view, self._told.reason
-        )  # before anything slower: blocked survivors go on as soon as they hear of it
-        self._unjoined += not member
-        slot.replace = membership.may_replace(view, self._config.membership, self._unjoined)
-        if self._first_failure is None:
-            self._first_failure = what
+        # before anything slower: blocked survivors go on as soon as they hear of it
+        self._teller.deaths(view, self._told.reason)
+        slot.replace = membership.may_replace(view, self._config.membership)
         situation = membership.assess(view, self._config.membership, self._clock.monotonic())
         self._reporter.death(what, joined=member, final=situation.action == "fail")
 
@@ -375,7 +356,7 @@ class Agent:
         if closed.outcome == "failed":
             self._stop_workers(everything=True)
         await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
-        self._end(ending.settled(closed, self._slots, self._first_failure, self._late_failure))
+        self._end(ending.settled(closed, self._slots, self._first_failure(), self._late_failure))
 
     def _on_signal(self, number: int) -> None:
         if self._leaving is not None:
@@ -410,8 +391,15 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------ helpers
 
+    def _first_failure(self) -> Failure | None:
+        """The first cause here among the members of the current generation."""
+        current = self._rendezvous.view.generation
+        members = current.members if current is not None else ()
+        mine = {(m.slot, m.incarnation) for m in members if m.node == self._config.node_id}
+        return worlds.first_cause([what for who, what in self._failures.items() if who in mine])
+
     def _record(self) -> Node:
-        config = self._config
+        config, first = self._config, self._first_failure()
         return Node(
             id=config.node_id,
             host=config.host,
@@ -420,7 +408,8 @@ class Agent:
             slots=tuple(slot.record for slot in self._slots),
             leaving=self._leaving is not None,
             rank_hint=config.rank_hint,
-            failure=self._first_failure.to_json() if self._first_failure is not None else None,
+            failure=first.to_json() if first is not None else None,
+            unjoined=self._unjoined,
         )
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

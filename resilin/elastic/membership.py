@@ -170,15 +170,21 @@ def invited(view: View, config: Config) -> tuple[str, ...]:
     return tuple(others[: max(0, config.max_nodes - len(members))])
 
 
-def may_replace(view: View, config: Config, uncounted: int = 0) -> bool:
-    """Whether a failure seen in `view`, not yet counted by a generation, is still within the job's restarts.
-
-    uncounted: failures of workers that never became members.
-    """
+def may_replace(view: View, config: Config) -> bool:
+    """Whether the failures seen in `view`, not yet counted by a generation, are still within the job's restarts."""
     if view.generation is None:
         return False
     failed = sum(fate(view, member) == "failed" for member in view.generation.members)
-    return view.generation.restarts_used + failed + uncounted <= config.max_restarts
+    return restarts_used(view) + failed <= config.max_restarts
+
+
+def restarts_used(view: View) -> int:
+    """What the current generation has counted, and since then the failures of workers that never became members."""
+    current = view.generation
+    if current is None:
+        return 0
+    counted = dict(current.unjoined)
+    return current.restarts_used + sum(max(0, s.node.unjoined - counted.get(s.node.id, 0)) for s in view.nodes)
 
 
 def unresponsive(view: View) -> tuple[GenerationMember, ...]:
@@ -216,10 +222,10 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     fates = {m: "absent" if f == "done" and not _slot(view, m).endpoint else f for m, f in fates.items()}
     failed = [member for member, value in fates.items() if value == "failed"]
     gone = [member for member, value in fates.items() if value in ("failed", "lost", "left", "absent", "stopped")]
-    used = current.restarts_used + len(failed)
+    used = restarts_used(view) + len(failed)
     own = [member for member in failed if _slot(view, member).fault == "own"]
     if own and used > config.max_restarts:
-        return Situation(action="fail", reason=_too_many(own, current, config))
+        return Situation(action="fail", reason=_too_many(own, view, config))
     most = largest_world(view)
     # a node was taken for lost, the others' workers were told so, and it came back before a new world was agreed on
     over = any(value != "lost" and _slot(view, m).over >= current.number for m, value in fates.items())
@@ -241,7 +247,7 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     return Situation(
         action="reshape",
         reason=reason,
-        counted=min(len(failed), max(0, config.max_restarts - current.restarts_used)),
+        counted=_counted(view, config, len(failed)),
         boundary="now" if gone or over else "commit",
         keep=keep,
         joined=joined,
@@ -286,8 +292,8 @@ def _assess_restart(
     view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate], now: float
 ) -> Situation:
     failed = [member for member, value in fates.items() if value == "failed"]
-    if failed and current.restarts_used + 1 > config.max_restarts:
-        return Situation(action="fail", reason=_too_many(failed, current, config))
+    if failed and restarts_used(view) + 1 > config.max_restarts:
+        return Situation(action="fail", reason=_too_many(failed, view, config))
     broken = any(value in ("failed", "lost", "stopped", "left") for value in fates.values())
     leaving = any(_leaving(view, member) for member in current.members)
     newcomers, until = _newcomers(view, current, config, fates, now)
@@ -296,7 +302,7 @@ def _assess_restart(
     reason = _why(view, current, fates, newcomers)
     if any(slot.alive for seen in view.nodes for slot in seen.node.slots):
         return Situation(action="stop", reason=reason)
-    return _gather(view, config, now, reason, counted=1 if failed else 0, formed=True)
+    return _gather(view, config, now, reason, counted=_counted(view, config, 1 if failed else 0), formed=True)
 
 
 def _newcomers(
@@ -353,6 +359,8 @@ def _generation(
     fresh = current is None or not any(view.node(node) for node in current.nodes)
     first = view.node(members[0].node)
     assert first is not None
+    unjoined = {} if fresh or current is None else dict(current.unjoined)  # a node that is away may come back
+    unjoined |= {seen.node.id: seen.node.unjoined for seen in view.nodes if seen.node.unjoined}
     return Generation(
         number=(current.number if current is not None else 0) + 1,
         kind=kind,
@@ -363,6 +371,7 @@ def _generation(
         master_port=first.master_port,
         restarts_used=(0 if fresh or current is None else current.restarts_used) + why.counted,
         reason=why.reason,
+        unjoined=tuple(sorted(unjoined.items())),
     )
 
 
@@ -381,8 +390,16 @@ def _leaving(view: View, member: GenerationMember) -> bool:
     return node is not None and node.leaving
 
 
-def _too_many(failed: Iterable[GenerationMember], current: Generation, config: Config) -> str:
-    return f"{_ranks(failed)} failed and {current.restarts_used} of {config.max_restarts} restarts are used"
+def _counted(view: View, config: Config, failures: int) -> int:
+    """What the next generation adds to its count: failures that were answered with a new worker."""
+    assert view.generation is not None
+    before = view.generation.restarts_used
+    return max(0, min(restarts_used(view) + failures, config.max_restarts) - before)
+
+
+def _too_many(failed: Iterable[GenerationMember], view: View, config: Config) -> str:
+    used = min(restarts_used(view), config.max_restarts)  # the last failure beyond them was not answered
+    return f"{_ranks(failed)} failed and {used} of {config.max_restarts} restarts are used"
 
 
 def _interrupted(asked: Sequence[Slot]) -> str:

@@ -72,6 +72,8 @@ class Node:
     """`--node-rank` of a static job; -1: any."""
     failure: Mapping[str, Any] | None = None
     """The first failure on this node in the current generation, as `failure.Failure.to_json`."""
+    unjoined: int = 0
+    """How many of its workers have failed before they were members of a generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,8 @@ class Generation:
     reason: str
     boundary: Literal["now", "commit"] = "now"
     """In place: whether the step that is running is redone (`now`) or finished first (`commit`)."""
+    unjoined: tuple[tuple[str, int], ...] = ()
+    """By node: how many failures of workers that were no members `restarts_used` holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +136,9 @@ def generation(key: str, value: bytes) -> Generation:
     try:
         body["members"] = tuple(GenerationMember(**member) for member in body["members"])
         body["nodes"] = tuple(body["nodes"])
+        body["unjoined"] = tuple((name, count) for name, count in body.get("unjoined", ()))
         return Generation(**body)
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise _bad(key, value) from error
 
 

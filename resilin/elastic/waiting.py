@@ -1,6 +1,7 @@
-"""Whom an agent waits for, said once after a while, and when it gives up on workers that never come. No clock, no I/O.
+"""Whom and what an agent waits for, said once after a while, and when it gives up. No clock, no I/O.
 
-too few nodes         ──some seconds──> "waiting for 1 more node at HOST:PORT"    (the agent gives up by itself)
+too few nodes         ──some seconds──> "waiting for 1 more node at HOST:PORT"    ──join_timeout──> this node gives up
+the store is away     ──at once──> "the store does not answer"                    ──outage_timeout──> this node gives up
 a rank without hello  ──some seconds──> "waiting for rank 1 (host, pid)"  ──join_timeout──> the job is closed
 """
 
@@ -10,10 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from resilin.elastic import membership
+from resilin.elastic.config import Outcome
 from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import Closed, GenerationMember
+from resilin.elastic.rendezvous import Outage
+from resilin.errors import RendezvousTimeout, StoreTimeout
 
 NOTICE_S = 5.0  # shorter waits are normal: programs import and load for as long
+QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 _NAMES_SHOWN = 4
 
 
@@ -33,15 +38,27 @@ class _Wait:
 class Waiting:
     """Remembers since when what is waited for, and what was said of it.
 
-    say:            takes a line for people
-    join_timeout_s: how long a worker may be on its way to its first world while others are there
-    meeting:        where nodes meet, for people; may be empty
+    say:              takes a line for people
+    join_timeout_s:   how long a worker may be on its way to its first world while others are there
+    outage_timeout_s: how long a needed change of the world may wait for a store that is away
+    meeting:          where nodes meet, for people; may be empty
     """
 
-    def __init__(self, say: Callable[[str], None], join_timeout_s: float, min_nodes: int, meeting: str) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        join_timeout_s: float,
+        outage_timeout_s: float,
+        min_nodes: int,
+        meeting: str,
+    ) -> None:
         self._say = say
         self._join_timeout_s = join_timeout_s
+        self._outage_timeout_s = outage_timeout_s
         self._min_nodes = min_nodes
+        self._waiting_since: float | None = None  # for nodes
+        self._away_since: float | None = None  # the store, as far as people were told
         self._meeting = meeting
         self._nodes, self._ranks = _Wait(), _Wait()
 
@@ -64,6 +81,48 @@ class Waiting:
             "find out what the program does before it there, or allow more time with --rdzv-conf join_timeout=SECONDS"
         )
         return None, Closed(outcome="failed", reason=reason, code=4)
+
+    def patience(
+        self, situation: Situation, away: Outage | None, last_commit: float, now: float
+    ) -> tuple[float, Outcome] | None:
+        """Until when this situation is borne, and how the job ends here then; None: for ever.
+
+        away: the store's silence. last_commit: of a worker here, 0: none was. All times monotonic, in seconds.
+        """
+        if situation.action != "wait":
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        self._tell_outage(away, last_commit, now)
+        if away is not None:
+            steady = situation.action == "steady"
+            if steady and not last_commit:
+                return None  # a plain program: as long as its workers live, it may well be training
+            limit_s = self._outage_timeout_s * (QUIET_FACTOR if steady else 1)
+            begin = max(away.since, last_commit) if steady else away.since
+            what = "no step was committed" if steady else situation.reason
+            text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error})"
+            return begin + limit_s, Outcome(code=3, reason=text, error=StoreTimeout(text))
+        if self._waiting_since is not None:
+            text = f"gave up after {self._join_timeout_s:g} s: {situation.reason}"
+            outcome = Outcome(code=4, reason=text, error=RendezvousTimeout(text))
+            return self._waiting_since + self._join_timeout_s, outcome
+        return None
+
+    def _tell_outage(self, away: Outage | None, last_commit: float, now: float) -> None:
+        """Say once that the store went away, and for how long the job bears that; and once that it is back."""
+        if away is not None and self._away_since is None:
+            place = f" at {self._meeting}" if self._meeting else ""
+            limit_s = self._outage_timeout_s
+            commits = f", or after {QUIET_FACTOR * limit_s:g} s without a commit" if last_commit else ""
+            self._say(
+                f"the store{place} does not answer: training goes on without it; this node gives up "
+                f"after {limit_s:g} s in which the world has to change{commits}"
+            )
+            self._away_since = away.since
+        elif away is None and self._away_since is not None:
+            self._say(f"the store answers again, after {now - self._away_since:.0f} s")
+            self._away_since = None
 
     def _notice(self, wait: _Wait, now: float, text: Callable[[], str]) -> float | None:
         """Say `text` once it is time; until then, when that is."""

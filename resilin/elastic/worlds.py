@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilin.elastic import control, membership
 from resilin.elastic.environment import Place
+from resilin.elastic.failure import Failure
 from resilin.elastic.membership import View
 from resilin.elastic.records import Generation, GenerationMember, Slot
 
@@ -89,11 +90,17 @@ def world(view: View, generation: Generation, member: GenerationMember, known: t
     )
 
 
+def first_cause(failures: Sequence[Failure]) -> Failure | None:
+    """The first one that was not caused by another's end; the first one if all were; None without any."""
+    return min(failures, key=lambda failure: failure.type in _SECONDARY, default=None)
+
+
 def first_failure(view: View) -> Mapping[str, Any] | None:
-    """The failure that most likely came first: of a current member, and not caused by another's end."""
+    """The first cause, as the records of the nodes have it that current members failed on."""
     current = view.generation
     if current is None:
         return None
     failed = {m.node for m in current.members if membership.fate(view, m) == "failed"}
     found = [seen.node.failure for seen in view.nodes if seen.node.id in failed and seen.node.failure is not None]
-    return min(found, key=lambda f: f.get("type") in _SECONDARY, default=None)
+    first = first_cause([Failure.from_json(body) for body in found])
+    return first.to_json() if first is not None else None

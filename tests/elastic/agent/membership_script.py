@@ -94,7 +94,11 @@ class Script:
             self._set(node, replace(slot, state="ready", endpoint=endpoint, limit=self.shards))
 
     def _die(self, place: str, fault: str) -> None:
+        current = self.view.generation
+        members = {(m.node, m.slot, m.incarnation) for m in current.members} if current is not None else set()
         for node, slot in self._places((place,)):
+            if (node, slot.index, slot.incarnation) not in members:
+                self._change(node, lambda known: replace(known, unjoined=known.unjoined + 1))
             self._set(node, replace(slot, state="failed", endpoint="", fault=fault))
 
     def _done(self, *places: str) -> None:

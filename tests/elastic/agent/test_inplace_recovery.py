@@ -110,8 +110,10 @@ def test_replacements_use_the_restarts_one_by_one(launch, steps):
     assert last.endswith("1 worker (was 2), rank 1 goes on as rank 0")
 
 
-def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, steps, script):
-    flaky = script(
+@pytest.fixture
+def flaky(steps, script):
+    """The command of a program whose replacements exit with code 3 before they join."""
+    program = script(
         "import os, runpy, sys\n"
         f"if os.path.exists({str(steps / 'committed')!r}):\n"
         "    sys.exit(3)\n"
@@ -119,14 +121,30 @@ def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, 
         f"sys.path.insert(0, {str(INPLACE.parent)!r})\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
+    return "--no-python", sys.executable, program, steps, 20
+
+
+def test_a_replacement_that_cannot_start_does_not_disturb_the_survivors(launch, steps, flaky):
     (steps / "die-10").write_text("1 SIGKILL")
     (steps / "hold").touch()
-    program = ("--no-python", sys.executable, flaky, steps, 20)
-    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *program)
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *flaky)
     run.until(lambda: run.err.count("exited with code 3 before it joined") == 3)  # as many as restarts are allowed
     (steps / "hold").unlink()
     assert run.wait() == 0
     assert "generation 3" not in run.err
+
+
+def test_the_report_names_the_member_that_ended_the_job_and_not_a_replacement_that_failed_before(launch, steps, flaky):
+    (steps / "die-10").write_text("1 raise")
+    (steps / "hold").touch()
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, *flaky)
+    run.until(lambda: "exited with code 3 before it joined" in run.err)
+    (steps / "die-0").write_text("0 raise 2")
+    assert run.wait() == 1
+    (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert last.startswith("elastic-run: job failed: rank 0 (host ")
+    assert "raised ValueError: told to at step " in last
+    assert "rank 0 failed and 1 of 1 restarts are used" in run.err
 
 
 def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):

@@ -1,0 +1,149 @@
+"""An agent whose store went away: it says so, gives up only for a reason, and still ends its workers gracefully."""
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import sys
+
+import pytest
+
+from resilin.elastic import environment, membership
+from resilin.elastic.agent import Agent
+from resilin.elastic.config import AgentConfig
+from resilin.elastic.membership import Situation
+from resilin.elastic.rendezvous import Outage
+from resilin.elastic.reports import Reporter
+from resilin.elastic.slots import Program
+from resilin.elastic.streams import Plan
+from resilin.elastic.supervise import SpawnerProcess
+from resilin.elastic.waiting import Waiting
+from resilin.errors import StoreTimeout
+from resilin.store import MemoryStore
+
+SAVES_FOR_A_WHILE = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def stop(number, frame):
+    time.sleep(1.0)
+    (folder / "saved").touch()
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, stop)
+(folder / "up").touch()
+time.sleep(60)
+"""
+
+
+class Leaky(MemoryStore):
+    """A store that stops answering when `away` is set."""
+
+    away = False
+
+    def _check(self):
+        if self.away:
+            raise StoreTimeout("the store did not answer (planned)")
+
+    def get(self, key):
+        self._check()
+        return super().get(key)
+
+    def put(self, *args):
+        self._check()
+        return super().put(*args)
+
+
+def agent(folder, program, store, process, stream, **changes):
+    command = (sys.executable, str(program), str(folder))
+    known = {
+        "job": environment.Job(name="job"),
+        "membership": membership.Config(min_nodes=1, max_nodes=1, max_restarts=0),
+        "program": Program(command=command, argv=command[1:]),
+        "plan": Plan(base=folder, keep=False),
+        "node_id": "n",
+        "host": "h",
+        "address": "127.0.0.1",
+        "master_port": 1,
+        "workers": 1,
+        "inherited": dict(os.environ),
+        "lease_ttl_s": 0.2,  # how often an idle agent asks whether the store is there
+        "signals": (signal.SIGUSR1,),  # not one that pytest minds
+        "meeting": "here:1",
+    }
+    return Agent(AgentConfig(**{**known, **changes}), store, process, Reporter(stream))
+
+
+async def until(condition, timeout_s=10):
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)  # polls another process, which cannot tell us
+
+
+def play(scenario):
+    """Run `scenario(store, process)` in a loop; `process` is a spawner of its own."""
+    with Leaky() as store, contextlib.closing(SpawnerProcess()) as process:
+        return asyncio.run(scenario(store, process))
+
+
+@pytest.mark.multiproc
+def test_a_node_asked_to_leave_keeps_its_grace_when_the_store_has_been_away_for_long(tmp_path, script):
+    stream = io.StringIO()
+
+    async def scenario(store, process):
+        one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream, outage_timeout_s=0.1)
+        running = asyncio.create_task(one.run())
+        await until((tmp_path / "up").exists)
+        store.away = True
+        await until(lambda: "does not answer" in stream.getvalue())
+        await asyncio.sleep(0.2)  # longer than outage_timeout_s
+        os.kill(os.getpid(), signal.SIGUSR1)
+        outcome = await running
+        store.away = False
+        return outcome
+
+    outcome = play(scenario)
+    assert (outcome.code, outcome.reason) == (128 + signal.SIGUSR1, "ended by SIGUSR1")
+    assert (tmp_path / "saved").exists(), "the worker was killed before it had saved"
+
+
+def waiting(told):
+    return Waiting(told.append, join_timeout_s=7.0, outage_timeout_s=60.0, min_nodes=2, meeting="here:1")
+
+
+def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends():
+    told: list[str] = []
+    one = waiting(told)
+    steady, away = Situation(action="steady", reason="all members are well"), Outage(since=10.0, error="x" * 300)
+    assert one.patience(steady, None, 0.0, 9.0) is None
+    assert one.patience(steady, away, 0.0, 15.0) is None
+    assert one.patience(steady, away, 0.0, 16.0) is None
+    assert one.patience(steady, None, 0.0, 22.4) is None
+    assert told == [
+        "the store at here:1 does not answer: training goes on without it; this node gives up after 60 s in which the "
+        "world has to change",
+        "the store answers again, after 12 s",
+    ]
+    one.patience(steady, away, 9.5, 30.0)
+    assert told[2].endswith("has to change, or after 300 s without a commit")
+
+
+def test_an_outage_is_borne_for_ever_by_a_plain_program_and_for_a_while_where_a_change_or_a_commit_is_due():
+    one, away = waiting([]), Outage(since=10.0, error="planned")
+    steady = Situation(action="steady", reason="all members are well")
+    broken = Situation(action="reshape", reason="rank 1 failed")
+    assert one.patience(steady, away, 0.0, 1e6) is None
+    end, outcome = one.patience(broken, away, 12.0, 15.0)
+    assert (end, outcome.code) == (70.0, 3)
+    assert outcome.reason == "gave up after 60 s: the store does not answer, and rank 1 failed (planned)"
+    end, outcome = one.patience(steady, away, 12.0, 15.0)
+    assert (end, outcome.code) == (312.0, 3)
+
+
+def test_too_few_nodes_are_waited_for_from_when_they_were_missed_first():
+    one = waiting([])
+    wait = Situation(action="wait", reason="1 of at least 2 nodes are there")
+    assert one.patience(wait, None, 0.0, 3.0)[0] == 10.0
+    assert one.patience(wait, None, 0.0, 5.0)[0] == 10.0
+    assert one.patience(Situation(action="steady", reason=""), None, 0.0, 6.0) is None
+    end, outcome = one.patience(wait, None, 0.0, 8.0)
+    assert (end, outcome.code, outcome.reason) == (15.0, 4, "gave up after 7 s: 1 of at least 2 nodes are there")
