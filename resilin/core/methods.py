@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import inplace
-from resilin.core.api import convert, indexing, linear_algebra, math, neural, reducing, shaping
+from resilin.core.api import convert, indexing, linear_algebra, math, neural, reducing, shaping, special
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
@@ -57,6 +57,11 @@ _LINEAR_ALGEBRA = _words(
     kron ger
     """
 )
+_SPECIAL = _words(
+    """
+    erfc erfinv sinc i0 lgamma digamma igamma igammac mvlgamma
+    """
+)
 _NEURAL = _words(
     """
     erf softmax log_softmax relu sigmoid
@@ -64,6 +69,7 @@ _NEURAL = _words(
 )
 _IN_PLACE = _words(
     """
+    erfc erfinv sinc i0 lgamma digamma igamma igammac mvlgamma polygamma
     clamp_min clamp_max index_fill index_copy index_put index_add addmm baddbmm cumprod erf asin acos atan log2
     log10 exp2 logit exp log sqrt rsqrt reciprocal neg sin cos tanh floor ceil trunc sign round abs add sub mul div
     floor_divide remainder pow clamp lerp addcmul addcdiv maximum minimum scatter_add scatter masked_fill relu
@@ -82,10 +88,12 @@ def _attach() -> None:
         (indexing, _INDEX),
         (neural, _NEURAL),
         (linear_algebra, _LINEAR_ALGEBRA),
+        (special, _SPECIAL),
     )
     for module, names in families:
         for name in names:
             setattr(tensor, name, getattr(module, name))
+    tensor.polygamma = special.polygamma_of  # n comes first in the function
     for name, cast in convert.CASTS.items():
         setattr(tensor, name, cast)
     for name in _IN_PLACE:

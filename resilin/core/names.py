@@ -242,6 +242,18 @@ from resilin.core.api.shaping import (
     unsqueeze,
     vstack,
 )
+from resilin.core.api.special import (
+    digamma,
+    erfc,
+    erfinv,
+    i0,
+    igamma,
+    igammac,
+    lgamma,
+    mvlgamma,
+    polygamma,
+    sinc,
+)
 from resilin.core.autograd.grad_mode import (
     enable_grad,
     inference_mode,
