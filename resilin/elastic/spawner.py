@@ -7,6 +7,8 @@ Rules:
   - Each worker leads its own session, and dies with this process (PR_SET_PDEATHSIG).
   - This process is a subreaper: whatever a worker leaves behind, daemons included, becomes its child.
   - When the agent's socket closes, every descendant is killed and the given folders are removed.
+  - Should this process be killed, the launcher, a subreaper too, inherits what workers left behind and kills it.
+  - Signals of the terminal that were ignored when this process started (nohup) are ignored in the workers, too.
 
 The socket is SOCK_SEQPACKET, one JSON object per packet:
     agent -> here  {"op": "spawn", "id": n, "streams": "oe"} + descriptors [request file, control, stdout?, stderr?]
@@ -27,21 +29,25 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable, Collection
 from typing import Any
 
 MAX_PACKET_BYTES = 64 << 10
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-_CLEANUP_ROUNDS = 200  # of 25 ms each: a process in uninterruptible sleep must not keep us for ever
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+ROUND_S = 0.025
+_CLEANUP_ROUNDS = 200  # a process in uninterruptible sleep must not keep us for ever
+_TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # a terminal sends these
+_IGNORED = (*_TERMINAL, signal.SIGTERM, signal.SIGPIPE)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Spawner:
-    """The loop. `agent` is the socket to the agent, `folders` are removed at the end."""
+    """The loop. `agent` is the socket to the agent, `folders` are removed at the end, workers ignore `ignored`."""
 
-    def __init__(self, agent: socket.socket, folders: list[str]) -> None:
+    def __init__(self, agent: socket.socket, folders: list[str], ignored: Collection[int] = ()) -> None:
         self._agent = agent
         self._folders = folders
+        self._defaults = {signal.SIGCHLD, *_IGNORED, signal.SIGXFSZ}.difference(ignored)  # in workers
         self._ids: dict[int, int] = {}  # pid -> worker id, of workers not reaped yet
         self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -60,7 +66,7 @@ class Spawner:
             self._reap()
             if self._agent.fileno() in ready:
                 serving = self._serve_one()
-        self._purge()
+        sweep(self._rest)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,7 +83,7 @@ class Spawner:
         elif message["op"] == "signal":
             self._signal(message["id"], message["signal"])
         elif message["op"] == "purge" and not self._ids:
-            self._purge()
+            sweep(self._rest)
         return True
 
     def _tell(self, **message: object) -> None:
@@ -111,7 +117,7 @@ class Spawner:
         """In the child: turn into the worker. Never returns."""
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *_IGNORED, signal.SIGXFSZ):
+            for number in self._defaults:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.setsid()
@@ -158,22 +164,35 @@ class Spawner:
                     os.killpg(status.si_pid, signal.SIGKILL)  # not reaped yet, so the number is still ours
             os.waitpid(status.si_pid, 0)
 
-    def _purge(self) -> None:
-        """Kill all descendants: children first, then those that thereby become our children."""
-        for _ in range(_CLEANUP_ROUNDS):
-            children = _children()
-            if not children:
-                return
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            select.select([self._wake_r], [], [], 0.025)
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_r, 4096)
-            self._reap()
+    def _rest(self, _: Collection[int]) -> None:
+        select.select([self._wake_r], [], [], ROUND_S)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_r, 4096)
+        self._reap()
 
 
-def _children() -> list[int]:
+def adopt_orphans() -> None:
+    """Make this process a subreaper: descendants whose parent ended become its children."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def sweep(rest: Callable[[Collection[int]], None], spare: Collection[int] = ()) -> None:
+    """Kill all descendants of a subreaper: children first, then those that thereby become its children.
+
+    rest: called with the children just killed; waits a moment (ROUND_S) and collects those that ended.
+    spare: children that are left alone.
+    """
+    for _ in range(_CLEANUP_ROUNDS):
+        found = [pid for pid in children() if pid not in spare]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        rest(found)
+
+
+def children() -> list[int]:
     """The direct children of this process that are still there."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
@@ -195,10 +214,11 @@ def _parent_of(pid: int) -> int:
 def main() -> None:
     """`spawner.py FD [FOLDER ...]`: FD is the inherited socket to the agent."""
     _libc.prctl(_PR_SET_NAME, b"resilin-spawner", 0, 0, 0)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
+    inherited = [number for number in _TERMINAL if signal.getsignal(number) is signal.SIG_IGN]
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent decides; its end is what ends us
-    Spawner(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).run()
+    Spawner(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:], inherited).run()
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,15 @@ class SpawnerProcess:
     """The spawner as a child process. Make it first: before threads, before gRPC, before anything slow.
 
     folders: removed by the spawner when the agent ends, however it ends.
+    inherit: should the spawner be killed, this process inherits what workers have left behind, and `close` kills it.
+        For a process that starts nothing else from now on.
     """
 
-    def __init__(self, folders: Sequence[str] = ()) -> None:
+    def __init__(self, folders: Sequence[str] = (), *, inherit: bool = False) -> None:
+        self._inherits = inherit
+        if inherit:
+            spawner.adopt_orphans()
+        self._others = frozenset(spawner.children())  # none of ours
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             program = [sys.executable, "-I", "-S", str(Path(spawner.__file__)), str(theirs.fileno()), *folders]
@@ -153,6 +160,16 @@ class SpawnerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._inherits and self._process.returncode != 0:
+            spawner.sweep(_collect, self._others)
+
+
+def _collect(pids: Collection[int]) -> None:
+    """Wait a moment for the end of these children."""
+    select.select([], [], [], spawner.ROUND_S)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 class Supervisor:

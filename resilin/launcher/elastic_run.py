@@ -45,7 +45,7 @@ def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> 
     with contextlib.ExitStack() as stack:
         base = _folder(what)
         # before threads and sockets are there; removes the temporary folder even when this process is killed
-        process = SpawnerProcess(folders=() if what.log_dir else (str(base),))
+        process = SpawnerProcess(folders=() if what.log_dir else (str(base),), inherit=True)
         if not what.log_dir:
             stack.callback(shutil.rmtree, base, ignore_errors=True)  # should the spawner have been killed
         stack.callback(process.close)

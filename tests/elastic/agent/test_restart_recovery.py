@@ -131,6 +131,38 @@ def test_the_death_of_the_spawner_ends_the_workers_and_is_reported(launch, scrip
     until(lambda: not processes_with(f"mark-{tmp_path}"), 5)
 
 
+def test_what_workers_left_running_ends_with_the_job_when_the_spawner_is_killed(launch, script, tmp_path):
+    run = launch("--standalone", "--nproc-per-node", 2, script(LEAVES_CHILDREN), 60, MARK=f"mark-{tmp_path}")
+    run.until(lambda: run.out.count("up") == 2)
+    (spawner,) = [pid for pid in processes_with("spawner.py") if pid in processes_with(f"mark-{tmp_path}")]
+    os.kill(spawner, signal.SIGKILL)
+    assert run.wait(10) == 6
+    assert not processes_with(f"mark-{tmp_path}"), "the launcher ends after what it inherited"
+
+
+IGNORES = """
+import signal, sys, time
+numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+print("ignores", *(n.name for n in numbers if signal.getsignal(n) is signal.SIG_IGN), flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_signals_that_are_ignored_at_the_start_stay_ignored(launch, script):
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        run = launch("--standalone", script(IGNORES), 60)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    run.until(lambda: "ignores SIGHUP SIGINT\n" in run.out)
+    run.signal(signal.SIGHUP)
+    run.signal(signal.SIGINT)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert run.err.splitlines()[0] == "elastic-run: SIGTERM: asking the workers to end"
+
+
 def test_no_temporary_folder_stays_behind(launch, script, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
