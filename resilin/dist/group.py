@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from resilin._base import env
@@ -84,11 +84,11 @@ class ProcessGroup:
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
         self._fate = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._failure: BaseException | None = None  # guarded by _fate
-        self._news = threading.Event()  # set when the group failed or a peer is gone
         self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
         self._closed = False
         self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
-        self._left: set[int] = set()
+        self._news = threading.Condition(self._fate)  # notified when the group failed or a peer is gone
+        self._left: set[int] = set()  # guarded by _fate
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
         data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
@@ -212,12 +212,12 @@ class ProcessGroup:
         except UsageError:
             raise
         except Aborted:
-            self._news.wait(_NEWS_S)
+            self._hear_why(None)
             self._fail(GroupAborted("the group was aborted by a peer"), explain=True)
             raise self._error(call) from None
         except (PeerLost, CollectiveTimeout) as error:
             if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
-                self._news.wait(_NEWS_S)
+                self._hear_why(error.ranks)
             self._fail(error, explain=True)
             raise self._error(call) from None
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
@@ -239,11 +239,21 @@ class ProcessGroup:
                 return
             self._failure = error
             self._explain = explain
+            self._news.notify_all()
         lost = isinstance(error, PeerLost)
         self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
-        self._news.set()
         self._control.abort(_encode_reason(error, self._rank))
         self._mailbox.fail(self._error(None))
+
+    def _hear_why(self, ranks: Collection[int] | None) -> None:
+        """Give the control channel a moment to say why the group ended, or to end itself for all of `ranks`.
+
+        A peer that hung up because of another one said so on its channel before it closed it.
+        """
+        with self._news:
+            self._news.wait_for(
+                lambda: self._failure is not None or (ranks is not None and self._left.issuperset(ranks)), _NEWS_S
+            )
 
     def _error(self, call: Call | None) -> BaseException:
         """The error that a call raises now: a copy, so that tracebacks do not pile up."""
@@ -273,19 +283,23 @@ class ProcessGroup:
     def on_gone(self, rank: int, goodbye: bool) -> None:
         """A peer's connection closed (control thread)."""
         where = self.topology.endpoints[rank]
-        self._left.add(rank)
+        self._note_gone(rank)
         if goodbye:
             self.backend.peer_left(rank)
-            self._news.set()
         elif not self._closed:
             self._fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
 
     def on_broken(self, rank: int, error: Exception) -> None:
         """What a peer sent makes no sense, or cannot be used here (control thread)."""
-        self._left.add(rank)
+        self._note_gone(rank)
         where = self.topology.endpoints[rank]
         reason = f"rank {rank} ({where}) is alive, but its control channel cannot go on: {error}"
         self._fail(DistNetworkError(reason), explain=True)
+
+    def _note_gone(self, rank: int) -> None:
+        with self._news:
+            self._left.add(rank)
+            self._news.notify_all()
 
     def on_abort(self, rank: int, text: str) -> None:
         """A peer aborted the group (control thread)."""
