@@ -1,8 +1,8 @@
 """Linear algebra: the names of torch.linalg."""
 
-from resilin.core.api.linear_algebra import det, matrix_exp, matrix_power, multi_dot, slogdet, vecdot
 from resilin.core.api.linear_algebra import linalg_cross as cross
 from resilin.core.api.linear_algebra import linalg_vander as vander
+from resilin.core.api.linear_algebra import multi_dot, vecdot
 from resilin.core.api.math import matmul
 from resilin.errors import LinAlgError
 from resilin.linalg.decompose import (
@@ -20,6 +20,7 @@ from resilin.linalg.decompose import (
     svd,
     svdvals,
 )
+from resilin.linalg.matrices import det, matrix_exp, matrix_power, slogdet
 from resilin.linalg.norms import cond, diagonal, matrix_norm, matrix_rank, norm, pinv, vector_norm
 from resilin.linalg.solve import inv, inv_ex, lstsq, lu_solve, solve, solve_ex, solve_triangular, tensorinv, tensorsolve
 

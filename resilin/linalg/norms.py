@@ -72,27 +72,27 @@ def _of_singular_values(ord: Any, A: Tensor, row: int, column: int) -> Tensor:
     return (reducing.amax if ord > 0 else reducing.amin)(values, -1)
 
 
-def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """`vector_norm` or `matrix_norm`: the former for one `dim`, the latter for two.
 
     Without `dim`: of all elements if `ord` is None too, else of a tensor that must have one or two dimensions.
     """
     dims = (dim,) if isinstance(dim, int) else dim
     if ord is None:
-        return vector_norm(A, 2, dims, keepdim, dtype=dtype)
+        return vector_norm(input, 2, dims, keepdim, dtype=dtype)
     if dims is None:
-        if A._array.ndim not in (1, 2):
+        if input._array.ndim not in (1, 2):
             raise RuntimeError(
-                f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A._array.ndim}D."
+                f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {input._array.ndim}D."
             )
-        dims = tuple(range(A._array.ndim))
+        dims = tuple(range(input._array.ndim))
     if len(dims) not in (1, 2):
         raise RuntimeError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {tuple(dims)}")
     if len(dims) == 2:
-        return matrix_norm(A, ord, dims, keepdim, dtype=dtype)
+        return matrix_norm(input, ord, dims, keepdim, dtype=dtype)
     if isinstance(ord, str):
         raise RuntimeError(f"linalg.norm: order {ord!r} needs two dimensions, got {tuple(dims)}")
-    return vector_norm(A, ord, dims, keepdim, dtype=dtype)
+    return vector_norm(input, ord, dims, keepdim, dtype=dtype)
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
