@@ -221,7 +221,7 @@ def init_process_group(
                 raise DistStoreError(
                     f"init_process_group, rank {rank} of {world_size}: {gone}; no other store of rank 0 came there "
                     f"within {spell(limit)}: did rank 0 end?"
-                ) from error
+                ) from None
             raise
     _WORLD.owned[group] = owned
     set_default_group(group)

@@ -276,11 +276,12 @@ class TCPStore(Store):
                     raise DistStoreError(
                         f"no key-value store answers at {self.host}:{self.port} within {spell(deadline.seconds)} "
                         f"({error}); is rank 0 running, with the same MASTER_ADDR and MASTER_PORT?"
-                    ) from error
+                    ) from None  # its text says what the last attempt met
             SYSTEM.sleep(_RETRY_S)
 
     def _knock(self, deadline: Deadline) -> socket.socket:
-        sock = socket.create_connection((self.host, self.port), timeout=deadline.left())
+        left = deadline.left()  # 0 would be an attempt that does not wait for its answer
+        sock = socket.create_connection((self.host, self.port), timeout=None if left is None else max(left, _RETRY_S))
         try:
             if sock.getsockname() == sock.getpeername():  # a free port of this host that was dialed from itself
                 raise ConnectionRefusedError("nobody listens")
