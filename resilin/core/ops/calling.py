@@ -1,0 +1,263 @@
+"""How a declared op is called: Tensors to arrays, scalars and dtypes promoted, errors named, the call recorded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
+from resilin.core.device import CPU, device, different_devices
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import ResilinError
+
+if TYPE_CHECKING:
+    from resilin.core.ops.registry import Impl, Op
+
+
+def make_call(op: Op) -> Callable[..., Any]:
+    """The function that users call, made for the op's number and kind of arguments."""
+    if op.elementwise and op.n == 1:
+        call = _unary(op)
+    elif op.elementwise and op.n == 2:
+        call = _binary(op)
+    elif op.n < 0:
+        call = _sequence(op)
+    else:
+        call = _general(op)
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = op.__doc__
+    return call
+
+
+def _unary(op: Op) -> Callable[..., Any]:
+    generic, impls, floats, differentiable = op.generic, op.impls, op.floats, op.differentiable
+    many = len(op.arguments) > 1
+
+    def call(x: Any, *params: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{op.name}(): expected a Tensor, got {type(x).__name__}")
+        if many:
+            params = op.bind((x, *params), kwargs)[1:]
+        dev, array = x._dev, x._array
+        if floats and array.dtype.kind in "iub":
+            array = array.astype(dtypes.default_np())
+        impl = impls.get(dev.type, generic)
+        try:
+            value = impl.forward(dev.xp, array, *params)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, (array,), params, error) from None
+        residual = None
+        if impl.residual:
+            value, residual = value
+        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        if (x._rg or x._view is not None) and differentiable and mode.grad and x.requires_grad:
+            record(op, impl, out, (x,), params, residual)
+        return out
+
+    return call
+
+
+def _binary(op: Op) -> Callable[..., Any]:
+    generic, floats, differentiable = op.generic, op.floats, op.differentiable
+    forward = generic.forward
+
+    def call(a: Any, b: Any) -> Tensor:
+        if isinstance(a, Tensor):
+            dev, x = a._dev, a._array
+            if isinstance(b, Tensor):
+                y = b._array
+                if b._dev is not dev:
+                    raise different_devices(op.name, dev, b._dev)
+                if x.dtype is not y.dtype:
+                    x, y = common(x, y)
+            else:
+                x, y, b = weak(x, b, op.name)
+        elif isinstance(b, Tensor):
+            dev, y = b._dev, b._array
+            y, x, a = weak(y, a, op.name)
+        else:
+            raise TypeError(f"{op.name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
+        if floats and (x if isinstance(a, Tensor) else y).dtype.kind in "iub":
+            x, y = to_float(x), to_float(y)
+        try:
+            value = forward(dev.xp, x, y)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, (x, y), (), error) from None
+        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        if differentiable and mode.grad and wants(a, b):
+            record(op, generic, out, (a, b), (), None)
+        return out
+
+    return call
+
+
+def wants(a: Any, b: Any) -> bool:
+    """Whether either argument is a tensor that requires gradients."""
+    return (isinstance(a, Tensor) and (a._rg or (a._view is not None and a.requires_grad))) or (
+        isinstance(b, Tensor) and (b._rg or (b._view is not None and b.requires_grad))
+    )
+
+
+def common(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both arrays in their common dtype."""
+    target = dtypes.promote_np(x.dtype, y.dtype)
+    return (x if x.dtype == target else x.astype(target)), (y if y.dtype == target else y.astype(target))
+
+
+def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
+    """An array beside a Python number: the number never widens the array within its kind."""
+    if isinstance(number, np.generic):
+        number = number.item()
+    if isinstance(number, np.ndarray):
+        return (*common(x, number), number)
+    if not isinstance(number, int | float | complex):
+        raise TypeError(f"{where}(): expected a Tensor or a number, got {type(number).__name__}")
+    kind = x.dtype.kind
+    if kind in "iub" and not isinstance(number, int):
+        x = x.astype(dtypes.default_np())
+    elif kind == "b" and not isinstance(number, bool):
+        x = x.astype(np.int64)
+    elif kind in "iu" and not isinstance(number, bool):
+        info = np.iinfo(x.dtype)
+        if not info.min <= number.real <= info.max:  # wraps around, as conversion to the dtype does
+            return x, np.array(number, np.int64).astype(x.dtype), number
+    elif kind == "V" and not isinstance(number, complex):  # numpy does not know that bfloat16 is a float
+        return x, np.asarray(number, x.dtype), number
+    return x, number, number
+
+
+def to_float(x: Any) -> Any:
+    """An integer array or number in the default dtype; others unchanged."""
+    if isinstance(x, int | float | complex):
+        return x
+    return x.astype(dtypes.default_np()) if x.dtype.kind in "iub" else x
+
+
+_ARRAY_ERRORS = (ValueError, TypeError, IndexError)
+
+
+def op_error(op: Op, arrays: Any, params: Any, error: Exception) -> Exception:
+    """PyTorch's type of error for what the array library says of an op's arguments, naming op, shapes and dtypes.
+
+    IndexError stays one, a wrong type of a parameter stays a TypeError, everything else is a RuntimeError. Errors that
+    are resilin's own already pass as they are.
+    """
+    if isinstance(error, ResilinError):
+        return error
+    given = [f"{_dtype_name(x)} {list(x.shape)}" if hasattr(x, "shape") else repr(x) for x in arrays if x is not None]
+    if op.n == 2 and len(given) == 2 and "broadcast" in str(error):
+        return RuntimeError(
+            f"{op.name}: the shapes {tuple(arrays[0].shape)} and {tuple(arrays[1].shape)} cannot be broadcast: "
+            "counted from the right, lengths must be equal or 1"
+        )
+    if op.n < 0:
+        return RuntimeError(f"{op.name}(): shapes {', '.join(given)} do not fit together: {error}")
+    others = [
+        f"{name}={value!r}"
+        for name, value in zip(op.arguments[max(op.n, 1) :], params, strict=False)
+        if value is None or isinstance(value, bool | int | float | str | tuple)
+    ]
+    text = f"{op.name}({', '.join(given + others)}): {error}"
+    if isinstance(error, IndexError) and not isinstance(error, ValueError):
+        return IndexError(text)
+    return (
+        TypeError(text)
+        if isinstance(error, TypeError) and "numpy" not in text and "ufunc" not in text
+        else (RuntimeError(text))
+    )
+
+
+def _dtype_name(array: Any) -> str:
+    try:
+        return str(dtypes.from_numpy(array.dtype)).rpartition(".")[2]
+    except TypeError:
+        return str(array.dtype)
+
+
+def _general(op: Op) -> Callable[..., Any]:
+    n, total, defaults = op.n, len(op.arguments), op.defaults
+    generic, impls = op.generic, op.impls
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = op.bind(args, kwargs)
+        elif len(args) < total:
+            args = op.bind(args, {}) if len(args) < n else args + defaults[len(args) :]
+        inputs, params = args[:n], args[n:]
+        dev: device | None = None
+        arrays = []
+        recorded = False
+        for value in inputs:
+            if isinstance(value, Tensor):
+                if dev is None:
+                    dev = value._dev
+                elif value._dev is not dev:
+                    raise different_devices(op.name, dev, value._dev)
+                arrays.append(value._array)
+                if value._rg or (value._view is not None and value.requires_grad):
+                    recorded = True
+            else:
+                arrays.append(value)
+        dev = dev or CPU
+        impl = impls.get(dev.type, generic)
+        try:
+            value = impl.forward(dev.xp, *arrays, *params)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, arrays, params, error) from None
+        residual = None
+        if impl.residual:
+            value, residual = value
+        recorded = recorded and op.differentiable and mode.grad
+        if op.outputs != 1:
+            return _several(op, impl, value, dev, inputs, params, recorded, residual)
+        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        if op.view and same_memory(value, arrays[0]):
+            mark_view(out, inputs[0], op, params)
+        if recorded and is_differentiable(value):
+            record(op, impl, out, inputs, params, residual)
+        return out
+
+    return call
+
+
+def _sequence(op: Op) -> Callable[..., Any]:
+    def call(tensors: Any, *params: Any) -> Tensor:
+        inputs = tuple(tensors)
+        if not inputs:
+            raise RuntimeError(f"{op.name}(): expected a non-empty list of Tensors")
+        dev = inputs[0]._dev
+        arrays = [value._array for value in inputs]
+        for value in inputs:
+            if value._dev is not dev:
+                raise different_devices(op.name, dev, value._dev)
+        target = functools.reduce(dtypes.promote_np, (array.dtype for array in arrays))
+        arrays = [array if array.dtype == target else array.astype(target) for array in arrays]
+        try:
+            value = op.generic.forward(dev.xp, arrays, *params)
+        except _ARRAY_ERRORS as error:
+            raise op_error(op, arrays, params, error) from None
+        out = wrap(value, dev)
+        if mode.grad and any(v._rg or (v._view is not None and v.requires_grad) for v in inputs):
+            record(op, op.generic, out, inputs, params, None)
+        return out
+
+    return call
+
+
+def _several(
+    op: Op, impl: Impl, values: Any, dev: device, inputs: Any, params: Any, recorded: bool, residual: Any
+) -> tuple[Tensor, ...]:
+    outs = tuple(wrap(value, dev) for value in values)
+    if recorded:
+        carrier = wrap(values[0], dev)
+        record(op, impl, carrier, inputs, params, residual)
+        carrier._node.outputs = len(outs)
+        for index, out in enumerate(outs):
+            if is_differentiable(out._array):
+                out._node, out._rg = Pick(carrier._node, index), True
+    return outs
