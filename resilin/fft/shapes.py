@@ -60,9 +60,9 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
         if ndim == 0 and axes:
             raise IndexError(f"{where}: dimension {dim[0]} was asked for, but the tensor has no dimensions")
         if len(set(axes)) != len(axes):
-            raise RuntimeError(f"{where}: dims must be unique, got {tuple(dim)}")
+            raise RuntimeError(f"{where}: a dimension is named twice in {tuple(dim)}")
         if s is not None and len(s) != len(axes):
-            raise RuntimeError(f"{where}: s and dim must have the same length, got {tuple(s)} and {tuple(dim)}")
+            raise RuntimeError(f"{where}: s {tuple(s)} and dim {tuple(dim)} must have the same length")
     else:
         count = ndim if s is None else len(s)
         if count > ndim:
@@ -72,7 +72,7 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
     sizes = lengths if s is None else [length if n == -1 else n for n, length in zip(s, lengths, strict=True)]
     for n in sizes:
         if n < 1:
-            raise RuntimeError(f"{where}: Invalid number of data points ({n}) specified; at least 1 is needed")
+            raise RuntimeError(f"{where}: cannot transform {n} data points; at least 1 is needed")
     return axes, sizes
 
 

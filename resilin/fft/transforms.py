@@ -38,13 +38,13 @@ def _real(where: str, input: Tensor, s: Any, dim: Dims, norm: str | None) -> Ten
     _not_empty(where, axes)
     n = sizes[-1] if shapes.is_last_given(s) else 2 * (sizes[-1] - 1)
     if n < 1:
-        raise RuntimeError(f"{where}: Invalid number of data points ({n}) specified; at least 1 is needed")
+        raise RuntimeError(f"{where}: cannot transform to {n} data points; at least 1 is needed")
     return ops.fft_c2r.call(shapes.resized(input, axes, [*sizes[:-1], n // 2 + 1]), axes, norm, n)  # type: ignore[no-any-return]
 
 
 def _not_empty(where: str, axes: Sequence[int]) -> None:
     if not axes:
-        raise RuntimeError(f"{where}: must transform at least one axis")
+        raise RuntimeError(f"{where}: expected at least one dimension, got none")
 
 
 def _mirrored(where: str, norm: str | None) -> str:

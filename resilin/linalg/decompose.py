@@ -98,7 +98,7 @@ def qr(A: Tensor, mode: str = "reduced") -> linear_algebra.QR:
     """A = Q R: "reduced" with Q (m, k), k the smaller size, "complete" with square Q, "r" with an empty Q."""
     need_matrices("linalg.qr", A)
     if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(f"qr received unrecognized mode {mode!r} but expected one of 'reduced', 'r', or 'complete'")
+        raise RuntimeError(f"linalg.qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
     q, r = ops.qr.call(A, mode == "complete")
     return linear_algebra.QR(A.new_empty(0) if mode == "r" else q, r)
 
@@ -148,7 +148,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 def _triangle(UPLO: str) -> str:
     if UPLO.upper() not in ("L", "U"):
-        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO!r}")
+        raise RuntimeError(f"UPLO must be 'L' or 'U', got {UPLO!r}")
     return UPLO.upper()
 
 
@@ -181,7 +181,7 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
 
 def _no_driver(where: str, driver: str | None) -> None:
     if driver is not None:
-        raise RuntimeError(f"{where}: keyword argument `driver=` is only supported on GPUs, got {driver!r}")
+        raise RuntimeError(f"{where}: driver chooses among algorithms for GPUs only, got {driver!r}; leave it out")
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:

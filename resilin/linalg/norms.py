@@ -22,7 +22,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     """
     x = x if dtype is None else x.to(dtype)
     if x._array.dtype.kind in "biu":
-        raise RuntimeError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {x.dtype}")
+        raise RuntimeError(f"linalg.vector_norm: expected floating point or complex numbers, got {x.dtype}")
     dim = dim if dim is None or isinstance(dim, int) or len(dim) else None
     return reducing.norm(x, float(ord), dim, keepdim)
 
@@ -38,14 +38,14 @@ def matrix_norm(
     A = A if dtype is None else A.to(dtype)
     ndim = A._array.ndim
     if len(dim) != 2:
-        raise RuntimeError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {tuple(dim)}")
+        raise RuntimeError(f"linalg.matrix_norm: expected two dimensions in dim, got {tuple(dim)}")
     if ndim < 2:
         raise RuntimeError(f"linalg.matrix_norm: the input must have at least 2 dimensions, got {ndim}")
     if A._array.dtype.kind in "biu":
-        raise RuntimeError(f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {A.dtype}")
+        raise RuntimeError(f"linalg.matrix_norm: expected floating point or complex numbers, got {A.dtype}")
     row, column = (check_dim(d, ndim) for d in dim)
     if row == column:
-        raise RuntimeError(f"linalg.matrix_norm: dims must be different. Got {tuple(dim)}")
+        raise RuntimeError(f"linalg.matrix_norm: expected two different dimensions in dim, got {tuple(dim)}")
     if ord == "fro":
         return reducing.norm(A, 2, (row, column), keepdim)
     if ord in ("nuc", 2, -2):
@@ -56,7 +56,7 @@ def matrix_norm(
         found = (reducing.amax if ord > 0 else reducing.amin)(sums, left, True)
         return found if keepdim else found.squeeze((row, column))
     else:
-        raise RuntimeError(f"linalg.matrix_norm: Order {ord!r} not supported.")
+        raise RuntimeError(f"linalg.matrix_norm: ord {ord!r} is not one of 'fro', 'nuc', 1, -1, 2, -2, inf, -inf")
     if not keepdim:
         return found
     for axis in sorted((row, column)):
@@ -83,11 +83,11 @@ def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False,
     if dims is None:
         if input._array.ndim not in (1, 2):
             raise RuntimeError(
-                f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {input._array.ndim}D."
+                f"linalg.norm: with ord and without dim, expected 1D or 2D, got {input._array.ndim}D; give dim"
             )
         dims = tuple(range(input._array.ndim))
     if len(dims) not in (1, 2):
-        raise RuntimeError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {tuple(dims)}")
+        raise RuntimeError(f"linalg.norm: expected one or two dimensions in dim, got {tuple(dims)}")
     if len(dims) == 2:
         return matrix_norm(input, ord, dims, keepdim, dtype=dtype)
     if isinstance(ord, str):

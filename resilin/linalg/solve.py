@@ -89,8 +89,8 @@ def _check_systems(where: str, A: Tensor, B: Tensor, left: bool) -> None:
     n, given = A._array.shape[-1], B._array.shape[-2 if left else -1]
     if n != given:
         raise RuntimeError(
-            f"{where}: Incompatible shapes of A and B for the equation {'AX = B' if left else 'XA = B'}: "
-            f"{tuple(A.shape)} and {tuple(B.shape)}"
+            f"{where}: shapes {tuple(A.shape)} of A and {tuple(B.shape)} of B do not fit "
+            f"{'A X = B' if left else 'X A = B'}"
         )
 
 
@@ -150,7 +150,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """
     driver = driver or "gelsy"
     if driver not in _DRIVERS:
-        raise RuntimeError(f"linalg.lstsq: parameter `driver` should be one of {', '.join(_DRIVERS)}, got {driver!r}")
+        raise RuntimeError(f"linalg.lstsq: driver must be one of {', '.join(_DRIVERS)}, got {driver!r}")
     vectors = B._array.ndim == A._array.ndim - 1 and B._array.shape == A._array.shape[:-1]
     right = B.unsqueeze(-1) if vectors else B
     need_matrices("linalg.lstsq", A, right)
@@ -175,7 +175,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse of A as a matrix whose rows are its first `ind` dimensions: shape A.shape[ind:] + A.shape[:ind]."""
     if ind < 1:
-        raise RuntimeError(f"linalg.tensorinv: Expected a strictly positive integer for 'ind', got {ind}")
+        raise RuntimeError(f"linalg.tensorinv: ind must be at least 1, got {ind}")
     shape = A._array.shape
     rows, columns = int(np.prod(shape[:ind])), int(np.prod(shape[ind:]))
     if rows != columns:

@@ -48,14 +48,16 @@ def need_matrices(where: str, *tensors: Tensor, square: bool = False) -> None:
             raise RuntimeError(f"{where}: expected tensors of one dtype, got {tensors[0].dtype} and {x.dtype}")
     rows, columns = tensors[0]._array.shape[-2:]
     if square and rows != columns:
-        raise RuntimeError(f"{where}: expected batches of square matrices, but they are {rows} by {columns} matrices")
+        raise RuntimeError(f"{where}: expected square matrices, got {rows} by {columns} matrices")
 
 
 def need_float(where: str, x: Tensor) -> None:
     """RuntimeError for integers and for 16-bit floats."""
     dtype = x._array.dtype
     if dtype.kind in "biu":
-        raise RuntimeError(f"{where}: Expected a floating point or complex tensor as input. Got {x.dtype}")
+        raise RuntimeError(
+            f"{where}: expected floating point or complex numbers, got {x.dtype}; convert it with .float()"
+        )
     if dtype.itemsize == 2:
         raise RuntimeError(f"{where}: 16-bit floats are not supported, got {x.dtype}; convert it with .float()")
 
@@ -178,7 +180,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     axis = check_dim(dim, input._array.ndim)
     if input._array.shape[axis] != 3 or other._array.shape[axis] != 3:
         raise RuntimeError(
-            f"linalg.cross: inputs dimension {dim} must have length 3. Got {input.shape[axis]} and {other.shape[axis]}"
+            f"linalg.cross: dimension {dim} must have length 3 in both, got {input.shape[axis]} and {other.shape[axis]}"
         )
     x, y = (value.movedim(axis, -1) for value in (input, other))
     product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)

@@ -22,7 +22,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     if isinstance(n, Tensor) or not isinstance(n, int):
         raise TypeError(f"polygamma: n must be an int and comes first, got {type(n).__name__}")
     if n < 0:
-        raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
+        raise RuntimeError(f"polygamma: n must not be negative, got {n}")
     return OPS["polygamma"].call(input, n)
 
 
@@ -34,9 +34,9 @@ def polygamma_of(input: Tensor, n: int) -> Tensor:
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p; RuntimeError unless input > (p - 1) / 2."""
     if p < 1:
-        raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
+        raise RuntimeError(f"mvlgamma: p must be at least 1, got {p}")
     if bool((input._array <= (p - 1) / 2).any()):
-        raise RuntimeError(f"mvlgamma: all elements must be greater than (p-1)/2 = {(p - 1) / 2}")
+        raise RuntimeError(f"mvlgamma: every element must be greater than (p - 1) / 2 = {(p - 1) / 2}")
     if input._array.dtype.kind in "biu":
         input = input * 1.0
     offsets = wrap((np.arange(p) / -2).astype(input._array.dtype), input._dev)
