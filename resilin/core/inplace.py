@@ -12,8 +12,8 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, record
-from resilin.core.ops.index import getitem, index_put, split
 from resilin.core.ops.calling import wants
+from resilin.core.ops.index import getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, View, wrap
