@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -43,27 +43,41 @@ def run(args: argparse.Namespace) -> int:
     from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which no other subcommand needs
 
     secret = env.get("RESILIN_SECRET") if args.secret_file is None else read_file(args.secret_file, "--secret-file")
-    with _stop_signals() as stop, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
+    with _stop_signals() as wait, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
         user = "--user resilin:SECRET " if secret else ""
         endpoint = server.url.removeprefix("embedded://")
         print(
             f"serving {server.url}  (look in: etcdctl --endpoints {endpoint} {user}get --prefix /resilin/)", flush=True
         )
-        stop.wait()
+        wait()
     return 0
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the usual signals set; the former handlers come back afterwards."""
-    stop = threading.Event()
+def _stop_signals() -> Iterator[Callable[[], None]]:
+    """A function that waits for the first of the usual signals; the former handlers come back afterwards.
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
+    It waits for what the interpreter writes to a pipe: the kernel may give a signal to any thread, and the main thread
+    would not wake up from a lock, to run a handler, when another one got it.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # set_wakeup_fd demands it
+    former_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    former = {number: signal.signal(number, _ignore) for number in _SIGNALS}
 
-    former = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    def wait() -> None:
+        while os.read(reading, 1)[0] not in _SIGNALS:  # one byte for each signal that has a handler
+            pass
+
     try:
-        yield stop
+        yield wait
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(former_fd)
+        os.close(reading)
+        os.close(writing)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """A handler: without one the interpreter writes nothing for a signal."""

@@ -19,13 +19,19 @@ PROGRAM = (
     "sys.exit(store.run(parser.parse_args(sys.argv[1:])))\n"
 )
 
+DEAF_MAIN_THREAD = (
+    "import signal, threading\n"
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"  # the only one that takes signals
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+)
+
 
 @pytest.fixture
 def serve():
     started = []
 
-    def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-        command = [sys.executable, "-c", PROGRAM, "serve", "--port", "0", *arguments]
+    def start(*arguments: str, program: str = PROGRAM) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", program, "serve", "--port", "0", *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         started.append(process)
         line = process.stdout.readline()
@@ -45,6 +51,22 @@ def test_it_serves_until_a_signal(serve, number):
         client.put("a", b"1")
         process.send_signal(number)
         assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_another_thread_gets_ends_it(serve, number):
+    process, url = serve(program=DEAF_MAIN_THREAD + PROGRAM)
+    with store.connect(url) as client:
+        client.put("a", b"1")  # by now the main thread waits
+    process.send_signal(number)
+    assert process.wait(10) == 0
+
+
+def test_several_signals_at_once_are_one_end(serve):
+    process, _ = serve()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        process.send_signal(number)
+    assert process.wait(10) == 0
 
 
 def test_the_secret_comes_from_a_file(serve, tmp_path):
