@@ -1,6 +1,6 @@
 """resilin: torch-free distributed elastic training with PyTorch's names.
 
-`import resilin` loads nothing: names are resolved on first use, so that agents and launchers never import numpy.
+`import resilin` loads next to nothing: names are resolved on first use, so agents and launchers never import numpy.
 Tensor functions and dtypes live in `resilin.core.names`, everything else in the sub-packages.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 from typing import Any
+
+from resilin._base import uncaught as _uncaught
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,8 @@ _PACKAGES = frozenset(
 )
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
 _MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
+
+_uncaught.watch_worker()  # whoever started this process as a worker learns what ended it
 
 
 def __getattr__(name: str) -> Any:

@@ -169,16 +169,17 @@ class Agent:
         if view.closed is not None:
             self._close_down(view.closed)
             return
-        if situation.action == "stop" and self._leaving is None:  # a node that leaves stops them in its own way
+        cause = self._waiting.cause(view, situation, self._clock.monotonic())
+        if situation.action == "stop" and self._leaving is None and cause is None:  # to leave has its own way to stop
             self._stop_workers()
         self._again |= self._teller.deaths(view, self._told.reason)
-        if view.leader() == self._config.node_id:
+        if view.leader() == self._config.node_id and cause is None:
             self._lead(view, situation)
         self._again |= self._teller.worlds(view)
         self._teller.standbys(view)
         self._fill(view)
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
-        self._arm(situation, unanswered, self._look_for_absent(view, situation))
+        self._arm(situation, cause, unanswered, self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):

@@ -78,6 +78,10 @@ class Failure:
             lines += self.traceback.rstrip().splitlines()
         elif self.log_tail:
             lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
+        elif self.shown and self.code > 0 and not self.type:
+            lines.append(
+                f"its standard error went to that of elastic-run on {self.host}; --tee 2 keeps its end for here"
+            )
         if self.log_dir:
             lines.append(f"logs: {self.log_dir}")
         return lines

@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from resilin import dist
-from resilin._base import env, log
+from resilin._base import env, log, uncaught
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups
 from resilin.dist.work import seconds
-from resilin.elastic import control, session, sync, uncaught
+from resilin.elastic import control, session, sync
 from resilin.elastic.ledger import Ledger
 from resilin.elastic.session import Leaving, Tie
 from resilin.elastic.state import State

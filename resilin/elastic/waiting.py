@@ -1,5 +1,6 @@
 """Whom and what an agent waits for, said once after a while, and when it gives up. No clock, no I/O.
 
+only failures that follow from another    ──CAUSE_SETTLE_S──> that one has not ended by itself: go on without it
 too few nodes         ──some seconds──> "waiting for 1 more node at HOST:PORT"    ──join_timeout──> this node gives up
 the store is away     ──at once──> "the store does not answer"                    ──outage_timeout──> this node gives up
 a rank without hello  ──some seconds──> "waiting for rank 1 (host, pid)"  ──join_timeout──> the job is closed
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from resilin.elastic import membership
+from resilin.elastic import membership, worlds
 from resilin.elastic.config import Outcome
 from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import Closed, GenerationMember
@@ -18,6 +19,7 @@ from resilin.elastic.rendezvous import Outage
 from resilin.errors import RendezvousTimeout, StoreTimeout
 
 NOTICE_S = 5.0  # shorter waits are normal: programs import and load for as long
+CAUSE_SETTLE_S = 1.0  # a rank that raised may take longer to end than its peers to hear that it left them
 QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 _NAMES_SHOWN = 4
 
@@ -60,7 +62,7 @@ class Waiting:
         self._waiting_since: float | None = None  # for nodes
         self._away_since: float | None = None  # the store, as far as people were told
         self._meeting = meeting
-        self._nodes, self._ranks = _Wait(), _Wait()
+        self._nodes, self._ranks, self._cause = _Wait(), _Wait(), _Wait()
 
     def look(self, view: View, situation: Situation, now: float) -> tuple[float | None, Closed | None]:
         """When to look again, and the job's end, if it is time for it. `now`: monotonic, in seconds."""
@@ -81,6 +83,13 @@ class Waiting:
             "find out what the program does before it there, or allow more time with --rdzv-conf join_timeout=SECONDS"
         )
         return None, Closed(outcome="failed", reason=reason, code=4)
+
+    def cause(self, view: View, situation: Situation, now: float) -> float | None:
+        """Until when workers are left alone, so that the one whose end was the cause of others' can say what it was."""
+        due = situation.action in ("stop", "fail") and worlds.unexplained(view)
+        self._cause.at(view.generation.number if due and view.generation is not None else 0, now)
+        until = self._cause.since + CAUSE_SETTLE_S
+        return until if self._cause.key and now < until else None
 
     def patience(
         self, situation: Situation, away: Outage | None, last_commit: float, now: float

@@ -18,7 +18,7 @@ import resilin.elastic.loop
 import resilin.elastic.state
 import resilin.nn
 import resilin.optim  # noqa: F401
-from resilin._base import env, framing
+from resilin._base import env, framing, uncaught
 from resilin._base.clock import Deadline
 from resilin.core.threads import set_num_threads
 from resilin.elastic import control
@@ -44,6 +44,7 @@ def become(start: control.Start) -> None:
         if path:
             _append_to(path, descriptor)
     env.adopt(start.env)
+    uncaught.watch()
     count = env.get_int("OMP_NUM_THREADS")
     if count is not None:  # BLAS read it when it was imported, before this worker's environment was known
         set_num_threads(count)

@@ -95,6 +95,14 @@ def first_cause(failures: Sequence[Failure]) -> Failure | None:
     return min(failures, key=lambda failure: failure.type in _SECONDARY, default=None)
 
 
+def unexplained(view: View) -> bool:
+    """Whether only failures are known that follow from another one's, and somebody runs who may be that one."""
+    current, first = view.generation, first_failure(view)
+    if current is None or first is None or first.get("type") not in _SECONDARY:
+        return False
+    return any(view.node(m.node) is not None and slot(view, m).alive for m in current.members)
+
+
 def first_failure(view: View) -> Mapping[str, Any] | None:
     """The first cause, as the records of the nodes have it that current members failed on."""
     current = view.generation

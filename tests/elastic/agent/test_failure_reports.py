@@ -43,9 +43,15 @@ def test_a_traceback_is_told_only_when_the_terminal_has_not_shown_it():
     assert failed(log_tail=("a", "b")).details()[1:] == ["  a", "  b"]
 
 
+def test_a_failure_of_unknown_cause_says_where_its_words_are():
+    (line,) = failed(shown=True).details()
+    assert line == "its standard error went to that of elastic-run on box; --tee 2 keeps its end for here"
+    assert failed(shown=True, code=-9).details() == []
+
+
 def test_a_reason_that_is_the_failure_itself_is_not_told_twice():
     stream = io.StringIO()
-    one = failed(late=True, shown=True)
+    one = failed(late=True, shown=True, type="E")
     Reporter(stream).outcome(Outcome(code=1, reason=one.sentence, failure=one))
     assert stream.getvalue() == f"elastic-run: job failed: {one.sentence}\n"
 

@@ -55,6 +55,88 @@ def test_a_traceback_on_the_terminal_is_not_printed_again(launch, script):
     assert run.err.count("rank 1 (host") == 1
 
 
+def test_the_report_names_the_exception_of_a_program_that_only_imports_resilin(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, script(f"import resilin\n{FAILS_BEFORE}"), 9)
+    assert run.wait() == 1
+    (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert last.startswith("elastic-run: job failed: rank 1 (host ")
+    assert last.endswith("raised ValueError: boom")
+    assert run.err.count("Traceback") == 1
+
+
+CHILD_FAILS = """
+import os, subprocess, sys
+import resilin
+child = "import os, resilin\\nraise KeyError('in a child')"
+subprocess.run([sys.executable, "-c", child], check=False)
+if os.fork() == 0:
+    raise KeyError("in a fork")
+os.wait()
+sys.exit(5)
+"""
+
+
+def test_an_exception_of_a_workers_child_is_not_taken_for_its_own(launch, script):
+    run = launch("--standalone", script(CHILD_FAILS))
+    assert run.wait() == 1
+    assert run.err.count("KeyError: 'in a") == 2
+    (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert last.endswith("exited with code 5")
+
+
+PEERS = """
+import os, sys
+import numpy as np
+from resilin import dist
+dist.init_process_group()
+rank = dist.get_rank()
+if sys.argv[1] == "mismatch":
+    dist.all_reduce(np.ones(3 + rank))
+elif rank == 1:
+    raise ValueError("the cause")
+dist.all_reduce(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [("mismatch", "raised CollectiveMismatch: "), ("raise", "ValueError: the cause")]
+)
+def test_every_node_names_the_exception_of_a_program_that_uses_dist(launch, script, free_port, way, said):
+    place = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}"
+    runs = [launch(*place, script(PEERS), way) for _ in range(2)]
+    assert [run.wait() for run in runs] == [1, 1]
+    for run in runs:
+        (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+        assert said in last
+
+
+FOLLOWS = """
+import os, sys, time
+import resilin
+from resilin.errors import PeerLost
+if os.environ["RANK"] == "0":
+    raise PeerLost("rank 1 left", (1,))
+time.sleep(float(sys.argv[1]))
+raise ValueError("the cause")
+"""
+
+
+def test_the_cause_is_named_though_the_rank_that_followed_from_it_ended_first(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, script(FOLLOWS), 0.4)
+    assert run.wait() == 1
+    (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert "rank 1 (host" in last
+    assert last.endswith("raised ValueError: the cause")
+
+
+def test_a_cause_that_does_not_show_is_not_waited_for(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, script(FOLLOWS), 60)
+    assert run.wait(10) == 1
+    (last,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert "rank 0 (host" in last
+    assert "raised PeerLost: rank 1 left" in last
+
+
 def test_sigterm_reaches_the_workers_and_the_exit_code_says_so(launch, script):
     program = script(
         "import os, signal, sys, time\n"

@@ -1,12 +1,14 @@
 """Leaves the exception that ends this process where its agent finds it: in the file named by TORCHELASTIC_ERROR_FILE.
 
-What a function under `@elastic.run` raises reaches the agent as a message; this is for what comes before and after it.
+What a function under `@elastic.run` raises reaches the agent as a message; this is for what comes before and after it,
+and for programs without it: `import resilin` watches in every worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -19,6 +21,12 @@ _MAX_TEXT_CHARS = 20_000
 _watching = False  # once per process
 
 
+def watch_worker() -> None:
+    """`watch()`, if this process is a worker itself and not one that a worker has started: it leads its session."""
+    if os.getsid(0) == os.getpid():
+        watch()
+
+
 def watch() -> None:
     """From now on an exception that nobody catches is written down, before it is shown as it was without."""
     global _watching
@@ -26,11 +34,12 @@ def watch() -> None:
     if not path or _watching:
         return
     _watching = True
-    shown_by = sys.excepthook
+    shown_by, own = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):  # whatever is wrong with the folder or the exception, it must be shown
-            write(Path(path), error)
+        if os.getpid() == own:  # a forked child may fail and the worker go on
+            with contextlib.suppress(Exception):  # whatever is wrong with the folder or the exception, it must be shown
+                write(Path(path), error)
         shown_by(kind, error, trace)
 
     sys.excepthook = hook
