@@ -9,6 +9,7 @@ from resilin.errors import UsageError
 
 # addresses reserved for documentation (RFC 5737, RFC 3849): only the default route leads there
 _ELSEWHERE = ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1"))
+_ANY = ("0.0.0.0", "::")  # a server may listen there, but nobody can be told to connect to it
 
 
 def outward() -> str:
@@ -33,10 +34,26 @@ def outward() -> str:
     )
 
 
-def check_known(host: str) -> None:
-    """UsageError unless `host`, given as --local-addr, is an address or a name that stands for one."""
-    if not _addresses(host):
+def check_own(host: str) -> None:
+    """UsageError unless `host`, given as --local-addr, is an address of this node or a name that stands for one."""
+    if not (found := _addresses(host)):
         raise UsageError(f"--local-addr: {host!r} is no address, and no name that stands for one")
+    if found[0] in _ANY or not is_own(host):
+        raise UsageError(
+            f"--local-addr {host}: expected an address of this node, at which others reach it (`ip address` shows "
+            "them); leave the flag out to use the one towards the endpoint"
+        )
+
+
+def is_own(host: str) -> bool:
+    """Whether `host` names an address of this machine."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(address)
+        return True
+    except (OSError, UnicodeError):  # UnicodeError: no name at all
+        return False
 
 
 def _addresses(host: str) -> list[str]:

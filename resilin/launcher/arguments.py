@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from resilin._base import env
@@ -21,6 +22,29 @@ It takes torchrun's options and gives workers torchrun's environment variables."
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _COMPLETION_HELP = "print what makes the shell complete the flags, e.g. `source <(elastic-run --print-completion bash)`"
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_KINDS: dict[Any, str] = {int: "an integer", float: "a number"}
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What an environment variable says about a flag: the flag's default until all flags are known."""
+
+    variable: str
+    text: str
+
+    def value(self, flag: argparse.Action) -> Any:
+        """The value of `flag`. ValueError names what was expected."""
+        if flag.nargs == 0 or flag.choices:  # a switch, or one of several words
+            words = {str(word): word for word in flag.choices or ()} or _SWITCH
+            word = self.text if flag.choices else self.text.lower()
+            if word not in words:
+                raise ValueError(f"one of {', '.join(words)}")
+            return words[word]
+        try:
+            return flag.type(self.text) if callable(flag.type) else self.text
+        except ValueError:
+            raise ValueError(_KINDS[flag.type]) from None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,11 +54,21 @@ class _Parser(argparse.ArgumentParser):
         """Add `--name`; its environment variables become its default."""
         dest = name.lstrip("-").replace("-", "_")
         spellings = list(dict.fromkeys((name, "--" + dest)))
-        given = env.get(f"RESILIN_{dest.upper()}") or env.get(f"PET_{dest.upper()}")
-        if given is not None:
-            is_switch = options.get("action") == "store_true"
-            options["default"] = given.lower() in ("1", "true", "yes", "on") if is_switch else given
+        for variable in (f"PET_{dest.upper()}", f"RESILIN_{dest.upper()}"):
+            if (text := env.get(variable)) is not None:
+                options["default"] = _Given(variable, text)
         self.add_argument(*short, *spellings, dest=dest, **options)
+
+    def settle(self, parsed: argparse.Namespace) -> argparse.Namespace:
+        """Check and convert what comes from the environment; argparse itself checks flags alone."""
+        for action in self._actions:
+            given = getattr(parsed, action.dest, None)
+            if isinstance(given, _Given):
+                try:
+                    setattr(parsed, action.dest, given.value(action))
+                except ValueError as error:
+                    self.error(f"environment variable {given.variable}: expected {error}, got {given.text!r}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """One line, no usage dump."""
@@ -52,7 +86,7 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Parser:
     """The parser. Values that need more than argparse are checked in `launcher.plan`."""
     result = _Parser(
         prog="elastic-run",
@@ -216,4 +250,5 @@ def log_level(verbose: bool = False) -> str:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse `argv` (None: the process's own). Exits with code 2 on a mistake, 0 after --help."""
-    return parser().parse_args(argv)
+    known = parser()
+    return known.settle(known.parse_args(argv))

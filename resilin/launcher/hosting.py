@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.errors import StoreError, StoreTimeout, UsageError
+from resilin.launcher import addresses
 from resilin.launcher.plan import Meeting, split_endpoint
 from resilin.store.base import Store
 from resilin.store.connect import connect
@@ -63,7 +64,7 @@ def open_store(meeting: Meeting, secret: str) -> OpenStore:
     if meeting.backend == "etcd":
         return _reach(meeting, "an etcd", None)
     host, port = split_endpoint(meeting.endpoint)
-    if meeting.is_host or (meeting.is_host is None and _is_own(host)):
+    if meeting.is_host or (meeting.is_host is None and addresses.is_own(host)):
         served = _serve(host, port, secret, must=bool(meeting.is_host))
         if served is not None:
             return served
@@ -102,17 +103,6 @@ def _reach(meeting: Meeting, expected: str, secret: str | None) -> OpenStore:
                     "there. Is it running, is the address right, does a firewall block the port?"
                 ) from None
             SYSTEM.sleep(min(_RETRY_S, deadline.left() or 0.0))
-
-
-def _is_own(host: str) -> bool:
-    """Whether `host` names an address of this machine."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(address)
-        return True
-    except (OSError, UnicodeError):  # UnicodeError: no name at all
-        return False
 
 
 @contextlib.contextmanager

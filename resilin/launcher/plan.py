@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import argparse
 import glob
-import importlib.util
 import math
-import os
 import secrets
 import signal
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -24,7 +21,7 @@ from resilin.elastic.console import Name
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import addresses, values
+from resilin.launcher import addresses, programs, values
 from resilin.store.connect import without_password
 
 Backend = Literal["standalone", "embedded", "etcd", "file"]
@@ -86,11 +83,15 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     low, high = _nodes(args.nnodes)
     conf, words = _conf(args.rdzv_conf)
     workers = _workers(str(args.nproc_per_node))
+    _at_least("--monitor-interval", float(args.monitor_interval), 0.0)  # it has no use here, but a mistake is one
     values.node_rank(int(args.node_rank), high)
     meeting = _meeting(args, high, conf, words)
     secret = _secret(args, meeting)
     address = _own_address(args, meeting, secret, several=high > 1)
     _refuse_open_listening(meeting, address, secret)
+    _refuse_serving_elsewhere(meeting)
+    if args.local_addr:
+        addresses.check_own(address)
     standalone = meeting.backend == "standalone"
     name = values.job_name(args.rdzv_id) if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
     config = membership.Config(
@@ -108,7 +109,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
             virtual_local_rank=_virtual_local_rank(args, workers),
         ),
         membership=config,
-        program=_program(args),
+        program=programs.of(args),
         workers=workers,
         address=address,
         master_port=_master_port(args),
@@ -118,7 +119,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         log_dir=values.folder("--log-dir", args.log_dir),
         redirects=Choice.parse(str(args.redirects), "--redirects"),
         tee=Choice.parse(str(args.tee), "--tee"),
-        shown_ranks=_ranks(args.local_ranks_filter),
+        shown_ranks=_ranks(args.local_ranks_filter, workers),
         filters=_filters(args),
         prefix=args.log_line_prefix_template,
         event_log=values.output_file("--event-log", args.event_log),
@@ -170,7 +171,7 @@ def _shutdown_timeout(given: float | None) -> float:
     return _at_least(f"environment variable {name}", seconds, 0.0)
 
 
-def _ranks(text: str) -> frozenset[int] | None:
+def _ranks(text: str, workers: int) -> frozenset[int] | None:
     if not text:
         return None
     try:
@@ -179,6 +180,12 @@ def _ranks(text: str) -> frozenset[int] | None:
         ranks = frozenset({-1})
     if min(ranks) < 0:
         raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}")
+    if min(ranks) >= workers:
+        raise UsageError(
+            f"--local-ranks-filter {text}: would hide all output, the {workers} local ranks are 0 to {workers - 1}"
+            if workers > 1
+            else f"--local-ranks-filter {text}: would hide all output, the only local rank is 0"
+        )
     return ranks
 
 
@@ -333,7 +340,6 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 def _own_address(args: argparse.Namespace, meeting: Meeting, secret: str, several: bool) -> str:
     """Where other nodes reach this one; loopback when nobody else takes part."""
     if args.local_addr:
-        addresses.check_known(args.local_addr)
         return str(args.local_addr)
     if meeting.backend == "standalone":
         return "127.0.0.1"
@@ -356,49 +362,22 @@ def _refuse_open_listening(meeting: Meeting, address: str, secret: str) -> None:
         )
 
 
+def _refuse_serving_elsewhere(meeting: Meeting) -> None:
+    if meeting.is_host and meeting.backend == "embedded":
+        host, _ = split_endpoint(meeting.endpoint)
+        if not addresses.is_own(host):
+            raise UsageError(
+                f"this node (--node-rank 0 or is_host=true) is to serve the store at {meeting.endpoint}, but {host} is "
+                "no address of this host: start it on that host, or give all nodes this host's address as "
+                "--master-addr or --rdzv-endpoint"
+            )
+
+
 def _secret(args: argparse.Namespace, meeting: Meeting) -> str:
     if args.secret_file is not None:
         return read_file(args.secret_file, "--secret-file")
     given = env.get("RESILIN_SECRET", "") or ""
     return given or (new_secret() if meeting.backend == "standalone" else "")
-
-
-# --------------------------------------------------------------------------------------------- program
-
-
-def _program(args: argparse.Namespace) -> Program:
-    name, rest = args.training_script, tuple(args.training_script_args)
-    if args.no_python:
-        if args.module:
-            raise UsageError("--no-python and --module exclude each other")
-        _check_command(name)
-        return Program(command=(name, *rest), argv=(name, *rest), warm=False)
-    interpreter = env.get("PYTHON_EXEC") or sys.executable
-    if args.module:
-        # only the top name: finding a submodule would import its parents
-        top = name.partition(".")[0]
-        if not top or (not _is_known(top) and not any(os.path.exists(top + end) for end in ("", ".py"))):
-            raise UsageError(f"module {name!r} does not exist: {top!r} is not on the path of {interpreter}")
-        return Program(command=(interpreter, "-u", "-m", name, *rest), argv=(name, *rest), module=True)
-    if not os.path.exists(name):
-        raise UsageError(
-            f"script {name!r} does not exist (in {os.getcwd()}); for a module use -m, for a command --no-python"
-        )
-    return Program(command=(interpreter, "-u", name, *rest), argv=(name, *rest))
-
-
-def _is_known(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # __main__ and the like
-        return False
-
-
-def _check_command(name: str) -> None:
-    folders = [""] if "/" in name else os.get_exec_path()
-    paths = [os.path.join(folder, name) for folder in folders]
-    if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
-        raise UsageError(f"command {name!r} does not exist or is not executable")
 
 
 def _master_port(args: argparse.Namespace, most: int = 65535) -> int:

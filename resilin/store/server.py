@@ -6,6 +6,7 @@ request is decoded before its token was checked. Without one the server refuses 
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ MAX_MESSAGE_BYTES = 4 << 20  # control data; etcd itself takes 1.5 MiB
 GRACE_S = 0.2  # for calls under way; they take microseconds, only streams of foreign clients are cut after it
 STOP_S = 5.0
 _TOKENS_KEPT = 1024
+_ADVICE = {
+    errno.EADDRINUSE: "stop what uses the port, or choose another one",
+    errno.EADDRNOTAVAIL: "this host does not have the address: serve the store on the host that has it",
+    errno.EACCES: "ports below 1024 are the administrator's: choose another one",
+    socket.EAI_NONAME: "no address is known under this name: check its spelling, or give an address",
+}
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server on a taken port would silently share its connections
@@ -103,11 +110,10 @@ def _check_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
-    except OSError as error:
-        raise UsageError(
-            f"the store cannot listen on {host}:{port}: {error.strerror or error}. "
-            "Stop what uses the port, or choose another one"
-        ) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one
+        why, number = getattr(error, "strerror", None) or error, getattr(error, "errno", None)
+        advice = _ADVICE.get(number or 0, "choose another address or port")
+        raise UsageError(f"the store cannot listen on {host}:{port}: {why}; {advice}") from None
 
 
 class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type hints

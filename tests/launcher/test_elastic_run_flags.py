@@ -144,6 +144,12 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--event-log-handler", "console"], "--event-log FILE"),
         (["--duplicate-stdout-filters", "loss", "--tee", "3"], "--log-dir"),
         (["--duplicate-stderr-filters", "loss", "--log-dir", "/tmp"], "--tee"),
+        (["--local-addr", "192.0.2.7"], "--local-addr 192.0.2.7: expected an address of this node"),
+        (["--local-addr", "0.0.0.0"], "--local-addr 0.0.0.0: expected an address of this node"),
+        (["--monitor-interval", "-5"], "--monitor-interval: expected at least 0, got -5"),
+        (["--monitor-interval", "nan"], "--monitor-interval"),
+        (["--local-ranks-filter", "7"], "--local-ranks-filter 7: would hide all output, the only local rank is 0"),
+        (["--nproc-per-node", "2", "--local-ranks-filter", "2,3"], "the 2 local ranks are 0 to 1"),
     ],
 )
 def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
@@ -159,6 +165,12 @@ def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
         (["-m", ""], "module ''"),
         (["-m", ".here"], "module '.here'"),
         (["-m", "__main__.x"], "__main__"),
+        (["-m", "os.nosub"], "there is no 'nosub' in 'os'"),
+        (["-m", "json.tool.deeper"], "there is no 'deeper' in 'json.tool'"),
+        (["-m", "json.no_such"], "there is no 'no_such' in 'json'"),
+        (["-m", "json."], "there is no '' in 'json'"),
+        (["-m", "json"], "'json' is a package without __main__.py"),
+        (["/usr"], "'/usr' is a folder without __main__.py"),
         ([""], "does not exist"),
         (["--no-python", ""], "does not exist"),
         (["--no-python", "/usr"], "not executable"),
@@ -170,6 +182,69 @@ def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
 def test_a_program_that_cannot_run_is_refused_before_anything_starts(argv, says):
     with pytest.raises(UsageError, match=says):
         made(*argv)
+
+
+MODULES = {
+    "plain.py": "",
+    "package/__init__.py": "raise SystemExit('imported')",
+    "package/__main__.py": "",
+    "package/inner/deep.py": "",
+    "folder/deeper/module.py": "",
+    "extended/__init__.py": "__path__ = __import__('pkgutil').extend_path(__path__, __name__)",
+    "program/__main__.py": "",
+}
+
+
+@pytest.mark.parametrize("module", ["plain", "package", "package.inner.deep", "folder.deeper.module", "extended.any"])
+def test_modules_of_the_current_folder_are_found_without_importing_their_parents(module, tmp_path, monkeypatch):
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert made("-m", module).program.module
+    assert made("program").program.command[-1] == "program"
+
+
+def test_modules_of_another_interpreter_are_left_to_it(monkeypatch):
+    monkeypatch.setenv("PYTHON_EXEC", "/usr/bin/some-python")
+    assert made("-m", "only_known_there").program.command == ("/usr/bin/some-python", "-u", "-m", "only_known_there")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("PET_MAX_RESTARTS", "abc", "environment variable PET_MAX_RESTARTS: expected an integer, got 'abc'"),
+        ("RESILIN_MONITOR_INTERVAL", "soon", "environment variable RESILIN_MONITOR_INTERVAL: expected a number"),
+        ("PET_STANDALONE", "maybe", "environment variable PET_STANDALONE: expected one of 1, true, yes, on, 0, "),
+        ("PET_START_METHOD", "abc", "environment variable PET_START_METHOD: expected one of spawn, fork, forkserver"),
+    ],
+)
+def test_a_wrong_environment_variable_is_one_error_that_names_it(variable, text, says, script, monkeypatch, capsys):
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(SystemExit) as ended:
+        made(script)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_flag_makes_a_wrong_environment_variable_harmless(script, monkeypatch):
+    monkeypatch.setenv("PET_MAX_RESTARTS", "abc")
+    assert made("--max-restarts", "2", script).membership.max_restarts == 2
+    monkeypatch.setenv("PET_STANDALONE", "Off")
+    assert arguments.parse(["--max-restarts", "1", script]).standalone is False
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--node-rank", "0", "--master-addr", "192.0.2.1"],
+        ["--rdzv-endpoint", "192.0.2.1:5", "--rdzv-conf", "is_host=true"],
+    ],
+)
+def test_a_node_that_is_to_serve_the_store_at_another_hosts_address_is_told_so(flags, script, monkeypatch):
+    monkeypatch.setattr(plan, "address_towards", lambda host, port: "127.0.0.1")  # where there is no route
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1 is no address of this host: start it on that host"):
+        made("--nnodes", "2", *flags, script)
 
 
 def test_one_node_without_endpoint_needs_nobody_and_has_a_secret_of_its_own(script):
@@ -239,6 +314,7 @@ def test_a_shutdown_timeout_of_0_is_0_and_the_environment_is_second(script, monk
 def test_nodes_that_meet_in_a_folder_are_reached_beyond_loopback_if_they_have_a_secret(script, monkeypatch, tmp_path):
     argv = ["--rdzv-backend", "file", "--rdzv-endpoint", tmp_path, script]
     monkeypatch.setattr(addresses, "outward", lambda: "192.0.2.7")
+    monkeypatch.setattr(addresses, "is_own", lambda host: True)
     monkeypatch.setenv("RESILIN_SECRET", "word")
     assert made("--nnodes", "2", *argv).address == "192.0.2.7"
     assert made("--nnodes", "2", "--local-addr", "192.0.2.8", *argv).address == "192.0.2.8"
@@ -265,6 +341,7 @@ def test_a_static_job_meets_above_rank_zeros_port(script):
 
 def test_nothing_listens_beyond_loopback_without_a_secret(script, monkeypatch, tmp_path):
     argv = ["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "--local-addr", "192.0.2.7", script]
+    monkeypatch.setattr(addresses, "is_own", lambda host: True)
     monkeypatch.delenv("RESILIN_SECRET", raising=False)
     with pytest.raises(SecretRequired, match="secret"):
         made(*argv)

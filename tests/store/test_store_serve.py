@@ -10,6 +10,9 @@ import sys
 import pytest
 
 from resilin import store
+from resilin.errors import UsageError
+from resilin.store.memory import MemoryStore
+from resilin.store.server import StoreServer
 
 PROGRAM = (
     "import argparse, sys\n"
@@ -82,3 +85,21 @@ def test_an_unreadable_or_empty_secret_file_is_one_clear_error(tmp_path):
         command = [sys.executable, "-c", PROGRAM, "serve", "--secret-file", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
         assert complaint in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("192.0.2.1", "Cannot assign requested address; .*: serve the store on the host that has it"),
+        ("h" * 70, "label .*; choose another address"),  # a part of a name has at most 63 characters
+    ],
+)
+def test_the_advice_follows_why_it_cannot_listen(host, says):
+    with MemoryStore() as state, pytest.raises(UsageError, match=f"cannot listen on {host}:4: .*{says}"):
+        StoreServer(state, host, 4, "word")
+
+
+def test_the_advice_for_a_port_in_use_is_about_the_port():
+    in_use = pytest.raises(UsageError, match="Address already in use; stop what uses the port")
+    with MemoryStore() as state, StoreServer(state) as server, in_use:
+        StoreServer(state, port=server.port)

@@ -1,0 +1,84 @@
+"""Which command the workers run, as far as files tell that it can run. Imports nothing of the program."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from resilin._base import env
+from resilin.elastic.slots import Program
+from resilin.errors import UsageError
+
+
+def of(args: argparse.Namespace) -> Program:
+    """The program that PROGRAM, --module and --no-python stand for. UsageError when it cannot be run."""
+    name, rest = args.training_script, tuple(args.training_script_args)
+    if args.no_python:
+        if args.module:
+            raise UsageError("--no-python and --module exclude each other")
+        _check_command(name)
+        return Program(command=(name, *rest), argv=(name, *rest), warm=False)
+    interpreter = env.get("PYTHON_EXEC") or sys.executable
+    if args.module:
+        if interpreter == sys.executable:  # what another one can import, it alone knows
+            _check_module(name)
+        return Program(command=(interpreter, "-u", "-m", name, *rest), argv=(name, *rest), module=True)
+    _check_script(name)
+    return Program(command=(interpreter, "-u", name, *rest), argv=(name, *rest))
+
+
+def _check_command(name: str) -> None:
+    folders = [""] if "/" in name else os.get_exec_path()
+    paths = [os.path.join(folder, name) for folder in folders]
+    if not any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths):
+        raise UsageError(f"command {name!r} does not exist or is not executable")
+
+
+def _check_script(name: str) -> None:
+    if not os.path.exists(name):
+        raise UsageError(
+            f"script {name!r} does not exist (in {os.getcwd()}); for a module use -m, for a command --no-python"
+        )
+    if os.path.isdir(name) and PathFinder.find_spec("__main__", [name]) is None:
+        raise UsageError(f"script {name!r} is a folder without __main__.py; name a file in it")
+
+
+def _check_module(name: str) -> None:
+    """Follow `name` through the folders of packages: importlib's own search would import the parents."""
+    top, *below = name.split(".")
+    spec, above = _top(top), top
+    if spec is None:
+        raise UsageError(f"module {name!r} does not exist: {top!r} is not on the path of {sys.executable}")
+    for part in below:
+        spec = _below(spec, part)
+        if spec is None:
+            raise UsageError(f"module {name!r} does not exist: there is no {part!r} in {above!r}")
+        above = f"{above}.{part}"
+    if spec.submodule_search_locations is not None and _below(spec, "__main__") is None:
+        raise UsageError(f"module {name!r} is a package without __main__.py; name a module in it")
+
+
+def _top(name: str) -> ModuleSpec | None:
+    found = PathFinder.find_spec(name, [os.getcwd(), *sys.path])  # `python -m` looks here first
+    try:
+        # a folder without __init__.py counts only when nothing else has this name
+        return found if found and found.origin else importlib.util.find_spec(name) or found
+    except ValueError:  # __main__ and the like
+        return None
+
+
+def _below(parent: ModuleSpec, name: str) -> ModuleSpec | None:
+    """The module `name` of a package; None when there is none. The package itself, when only running it would tell."""
+    if parent.submodule_search_locations is None or not name:
+        return None
+    found = PathFinder.find_spec(name, list(parent.submodule_search_locations))
+    return found or (parent if _sets_its_path(parent) else None)
+
+
+def _sets_its_path(package: ModuleSpec) -> bool:
+    """Whether the code of the package says where its modules are, such as with pkgutil.extend_path."""
+    return package.has_location and package.origin is not None and b"__path__" in Path(package.origin).read_bytes()
