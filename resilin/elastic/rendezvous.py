@@ -231,7 +231,8 @@ class Rendezvous:
         if (error is None) == (self.outage is None):
             return
         self.outage = Outage(since=self._clock.monotonic(), error=error) if error is not None else None
-        log.event(_log, 30, "store does not answer" if error is not None else "store is back", detail=error or "")
+        # the agent says it to people, in its own words
+        log.event(_log, 20, "store does not answer" if error is not None else "store is back", detail=error or "")
         self._in_loop(self._on_view)
 
     # ---------------------------------------------------------------------- callbacks of the store
@@ -243,12 +244,12 @@ class Rendezvous:
 
     def _on_watch_error(self, error: Exception) -> None:
         if not self._closing.is_set():
-            log.event(_log, 30, "watch ended, reading the job again", error=str(error))
+            log.event(_log, 20, "watch ended, reading the job again", error=str(error))
             self._in_loop(lambda: self._submit(self._resync))
 
     def _on_lease_lost(self) -> None:
         if not self._closing.is_set():
-            log.event(_log, 30, "this node's lease ended, registering again")
+            log.event(_log, 20, "this node's lease ended, registering again")
             self._in_loop(lambda: self._submit(self._rejoin))
 
     def _in_loop(self, call: Callable[[], object]) -> None:

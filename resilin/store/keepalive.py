@@ -123,7 +123,7 @@ class LeaseKeeper:
             self._failing = False
         except StoreError as failure:  # repeated until the leases end: even a refusal may be mended meanwhile
             if not self._closed:
-                level = logging.DEBUG if self._failing else logging.WARNING  # once per outage
+                level = logging.DEBUG if self._failing else logging.INFO  # once per outage
                 log.event(_log, level, "leases could not be renewed", error=str(failure))
             self._failing = True
         shortest, longest = RETRY_S

@@ -106,6 +106,29 @@ def test_a_node_asked_to_leave_keeps_its_grace_when_the_store_has_been_away_for_
     assert (tmp_path / "saved").exists(), "the worker was killed before it had saved"
 
 
+@pytest.mark.multiproc
+def test_an_outage_is_two_lines_of_the_launchers_own(tmp_path, script, caplog):
+    stream = io.StringIO()
+
+    async def scenario(store, process):
+        one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream)
+        running = asyncio.create_task(one.run())
+        await until((tmp_path / "up").exists)
+        store.away = True
+        await until(lambda: "does not answer" in stream.getvalue())
+        store.away = False
+        await until(lambda: "answers again" in stream.getvalue())
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return await running
+
+    with caplog.at_level("WARNING", logger="resilin"):
+        assert play(scenario).code == 128 + signal.SIGUSR1
+    away, back, _ = stream.getvalue().splitlines()
+    assert away.startswith("elastic-run: the store at here:1 does not answer: training goes on without it; ")
+    assert back.startswith("elastic-run: the store answers again, after ")
+    assert not caplog.records, "nothing is said twice"
+
+
 def waiting(told):
     return Waiting(told.append, join_timeout_s=7.0, outage_timeout_s=60.0, min_nodes=2, meeting="here:1")
 
