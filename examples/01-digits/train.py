@@ -52,6 +52,7 @@ def train(state: elastic.State, epochs: int, log_every: int) -> None:
                     loss.backward()
                 losses.append(loss.item())
             state.optimizer.step()
+            state.scheduler.step()
             state.commit(plan)
             if world.rank == 0 and plan.step % log_every == 0:
                 mean = sum(losses) / max(1, len(losses))
@@ -84,7 +85,9 @@ def main() -> None:
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sampler = elastic.ElasticSampler(len(digits.load(train=True)[0]), args.batch_size, shards=SHARDS)
-    state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
+    # a rate that ends at 0: the last epochs change little, so the result does not depend on which step is the last
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs * len(sampler))
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     train(state, args.epochs, args.log_every)
 
     if elastic.world().rank == 0:

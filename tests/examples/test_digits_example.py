@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
+import runpy
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from resilin import optim
+from resilin.optim import AdamW
 
 TRAIN = "examples/01-digits/train.py"
 SMALL = ("--epochs", "2", "--log-every", "10")
@@ -60,6 +65,18 @@ def test_two_workers_end_with_the_weights_of_one_process_without_a_launcher(
     assert alone.returncode == 0, alone.stderr
     assert alone.stderr == ""
     assert weights(elastic_run(TRAIN, *SMALL)) == weights(alone.stdout)
+
+
+def test_the_learning_rate_ends_at_0_so_that_no_last_step_decides_the_accuracy(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+    monkeypatch.setattr(optim, "AdamW", lambda *args, **options: made.append(AdamW(*args, **options)) or made[-1])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "1", "--batch-size", "512"])
+    monkeypatch.syspath_prepend(str(root / "examples" / "01-digits"))
+    runpy.run_path(str(root / TRAIN), run_name="__main__")
+    assert "test accuracy" in capsys.readouterr().out
+    assert made[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_another_number_of_epochs_gives_other_weights(
