@@ -90,10 +90,29 @@ class Run:
         return f"[{'#' * filled:20}] {where} loss {loss} {plural(self.workers)}"
 
 
+@dataclass(frozen=True)
+class Scratch:
+    """A folder, and the descriptor that whoever uses it holds open: it is removed when nobody does any more."""
+
+    folder: Path
+    descriptor: int
+
+
+@contextmanager
+def scratch() -> Iterator[Scratch]:
+    """A temporary folder. A process of its own removes it, so that it goes even if this one is killed."""
+    folder = tempfile.mkdtemp(prefix="resilin-demo-")
+    code = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1])"  # reads until all have closed it
+    command = [sys.executable, "-c", code, folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as remover:
+        assert remover.stdin is not None
+        yield Scratch(Path(folder), remover.stdin.fileno())
+
+
 class Training:
     """`elastic-run` of the example in a child process; its output is read line by line with times of arrival."""
 
-    def __init__(self, workers: int, epochs: int, batch_size: int, book: Path) -> None:
+    def __init__(self, workers: int, epochs: int, batch_size: int, place: Scratch, book: Path) -> None:
         launcher = Path(sysconfig.get_path("scripts")) / "elastic-run"
         command = [
             str(launcher), "--standalone", "--nproc-per-node", str(workers), "--max-restarts", "3", str(TRAIN),
@@ -108,6 +127,7 @@ class Training:
             text=True,
             cwd=EXAMPLES.parent,
             env={**os.environ, "RESILIN_LEDGER": str(book)},
+            pass_fds=(place.descriptor,),
         )
         # two pipes: what the launcher says must not end up in the middle of a worker's line
         self._readers = [threading.Thread(target=self._read, args=(stream,)) for stream in self._streams()]
@@ -158,9 +178,9 @@ class Training:
 
 
 @contextmanager
-def training(workers: int, epochs: int, batch_size: int, book: Path) -> Iterator[Training]:
-    """A training run that does not outlive the block; `book` is where it records the samples it counted."""
-    run = Training(workers, epochs, batch_size, book)
+def training(workers: int, epochs: int, batch_size: int, place: Scratch, book: Path) -> Iterator[Training]:
+    """A training run that does not outlive the block; `book`, in `place`, records the samples that it counted."""
+    run = Training(workers, epochs, batch_size, place, book)
     try:
         yield run
     finally:
@@ -244,25 +264,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--victim", type=int, choices=(0, 1), default=1, help="rank of the worker to kill")
     args = parser.parse_args(argv)
     screen = Screen(sys.stdout, live=sys.stdout.isatty())
-    with tempfile.TemporaryDirectory(prefix="resilin-demo-") as folder:
-        return show(args, screen, Path(folder))
+    with scratch() as place:
+        return show(args, screen, place)
 
 
-def show(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
-    """Both runs and the verdict; files go to `folder`."""
+def show(args: argparse.Namespace, screen: Screen, place: Scratch) -> int:
+    """Both runs and the verdict; files go to `place`."""
+    first, second = place.folder / "disturbed", place.folder / "undisturbed"
     steps = -(-SAMPLES // args.batch_size)
     screen.say(f"training with 2 workers on {SAMPLES} handwritten digits, {args.epochs} epochs of {steps} steps")
     disturbed = Run(args.epochs, steps)
     murder = Murder(disturbed, screen, args.victim)
-    with training(2, args.epochs, args.batch_size, folder / "disturbed") as process:
+    with training(2, args.epochs, args.batch_size, place, first) as process:
         follow(process, disturbed, screen, murder)
     screen.say(f"test accuracy {disturbed.results.get('test accuracy')}")
-    counted = ledger.verify(ledger.read(str(folder / "disturbed")), SAMPLES)
+    counted = ledger.verify(ledger.read(str(first)), SAMPLES)
     screen.say(f"ledger: {counted}")
 
     screen.say("the same training again: 1 worker, and nobody disturbs it")
     undisturbed = Run(args.epochs, steps)
-    with training(1, args.epochs, args.batch_size, folder / "undisturbed") as process:
+    with training(1, args.epochs, args.batch_size, place, second) as process:
         follow(process, undisturbed, screen, lambda at, line: None)
     screen.say(f"test accuracy {undisturbed.results.get('test accuracy')}")
     return verdict(screen, disturbed, undisturbed, [*murder.problems(), *counted.problems])

@@ -6,7 +6,10 @@ import io
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +100,45 @@ def test_fails_unless_the_hashes_are_equal_and_the_accuracy_is_reached(
         runs.append(run)
     screen = demo.Screen(io.StringIO(), live=False)
     assert demo.verdict(screen, runs[0], runs[1], []) == code
+
+
+HOLD = """
+import subprocess, sys, time
+from examples import demo
+with demo.scratch() as place:
+    (place.folder / "file").touch()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    user = subprocess.Popen(command, pass_fds=(place.descriptor,))  # like a training run; ends with our stdin
+    print(place.folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def gone(folder: Path, within_s: float) -> bool:
+    end = time.monotonic() + within_s
+    while folder.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return not folder.exists()
+
+
+def test_its_files_go_when_the_demo_is_killed_and_its_training_run_has_ended(root: Path) -> None:
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.exists()
+        process.kill()
+        process.wait()
+        assert not gone(folder, 0.3)  # the run that it started still uses it
+        process.stdin.close()  # ends that run, too
+        assert gone(folder, 10)
+
+
+def test_its_files_go_with_the_block() -> None:
+    with demo.scratch() as place:
+        (place.folder / "file").touch()
+    assert not place.folder.exists()
 
 
 @pytest.mark.multiproc
