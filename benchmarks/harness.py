@@ -16,12 +16,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from resilin.errors import UsageError
+from resilin.launcher import values
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+USAGE = 2  # the exit code for options with which nothing can be measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,7 @@ Benchmark = Callable[[Options], Report]
 
 
 def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run `benchmark`, print and write what it found."""
+    """Parse the command line, run `benchmark`, print and write what it found. 1: it failed, 2: wrong usage."""
     module = sys.modules[benchmark.__module__]
     parser = argparse.ArgumentParser(description=module.__doc__)
     parser.add_argument("--peer-python", metavar="PATH", help="run PyTorch beside resilin, with this interpreter")
@@ -82,6 +87,11 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a smoke run: few samples, no results file")
     args = parser.parse_args(argv)
     options = Options(peer_python=args.peer_python, json_path=args.json, quick=args.quick)
+    try:
+        _check(options)
+    except UsageError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return USAGE
     try:
         report = benchmark(options)
     except BenchmarkError as error:
@@ -91,11 +101,33 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check(options: Options) -> None:
+    """UsageError when the run could not be carried to its end: measuring takes minutes."""
+    if options.json_path:
+        values.output_file("--json", str(options.json_path))
+    if options.peer_python:
+        peer_versions(options.peer_python)
+
+
+@cache
+def peer_versions(python: str) -> tuple[str, str]:
+    """The versions of interpreter `python` and of its PyTorch. UsageError when it lacks either."""
+    code = "import platform, torch; print(platform.python_version(), torch.__version__)"
+    try:
+        ours, torch = check_output([python, "-c", code], timeout_s=60).split()
+    except OSError as error:
+        raise UsageError(f"--peer-python {python}: cannot be run: {error.strerror}") from None
+    except BenchmarkError as error:
+        raise UsageError(f"--peer-python {python}: cannot import torch: {str(error).splitlines()[-1]}") from None
+    except ValueError:
+        raise UsageError(f"--peer-python {python}: expected a Python interpreter, it does not print versions") from None
+    return ours, torch
+
+
 def finish(report: Report, options: Options) -> None:
-    """Print the report; write the JSON file if asked for, and the results file unless this was a smoke run."""
+    """Write the JSON file if asked for, and the results file unless this was a smoke run; then print the report."""
     stamp = machine(options.peer_python)
     text = render(report, stamp, options)
-    print(text)
     if options.json_path:
         options.json_path.write_text(
             json.dumps({"name": report.name, "machine": stamp, **report.data}, indent=1) + "\n"
@@ -103,6 +135,7 @@ def finish(report: Report, options: Options) -> None:
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{report.name}.md").write_text(text + "\n", encoding="utf-8")
+    print(text)  # last: whoever reads may have left
 
 
 def sides(options: Options) -> list[str]:
@@ -282,8 +315,7 @@ def machine(peer_python: str | None) -> dict[str, str]:
         "load average": "{:.2f}, {:.2f}, {:.2f}".format(*os.getloadavg()),
     }
     if peer_python:
-        code = "import platform, torch; print(platform.python_version(), torch.__version__)"
-        python, torch = check_output([peer_python, "-c", code], timeout_s=60).split()
+        python, torch = peer_versions(peer_python)
         stamp["PyTorch"] = f"{torch} on Python {python}"
     return stamp
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as run_everything
 from benchmarks import harness, recovery
 from benchmarks.harness import Options, Report, Row
 
@@ -45,6 +48,39 @@ def test_smoke_run_writes_json_but_no_results_file(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "results").exists()
     harness.finish(report, Options())
     assert (tmp_path / "results" / "x.md").read_text().startswith("# x\n")
+
+
+def never(options: Options) -> Report:
+    raise AssertionError("measured although it was clear that the run could not be carried to its end")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--json", "FOLDER/none/x.json"], r"--json \S+/none/x.json: cannot be written: No such file or directory"),
+        (["--json", "FOLDER"], r"--json \S+: cannot be written: Is a directory"),
+        (["--peer-python", "FOLDER/none"], r"--peer-python \S+/none: cannot be run: No such file or directory"),
+        (["--peer-python", "FOLDER"], r"--peer-python \S+: cannot be run: Permission denied"),
+        (["--peer-python", "FOLDER/no_torch"], r"cannot import torch: ModuleNotFoundError: No module named 'torch'"),
+        (["--peer-python", "/bin/true"], r"--peer-python /bin/true: expected a Python interpreter"),
+    ],
+)
+def test_options_that_cannot_work_are_one_line_before_anything_is_measured(
+    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "no_torch").write_text(f"#!{sys.executable}\nraise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    (tmp_path / "no_torch").chmod(0o755)
+    assert harness.main(never, [flag.replace("FOLDER", str(tmp_path)) for flag in flags]) == harness.USAGE
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(says, line)
+
+
+def test_all_benchmarks_stop_at_the_first_complaint_about_their_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--peer-python", "/no/such/python"])
+    assert run_everything.run_all() == harness.USAGE
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_failing_program_is_named_with_the_end_of_its_errors() -> None:
