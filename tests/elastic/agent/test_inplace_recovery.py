@@ -147,6 +147,38 @@ def test_the_report_names_the_member_that_ended_the_job_and_not_a_replacement_th
     assert "rank 0 failed and 1 of 1 restarts are used" in run.err
 
 
+REPLACEMENT_RAISES = """
+import os, pathlib, signal, sys, time
+killed = pathlib.Path(sys.argv[1])
+if killed.exists():
+    raise ValueError("cannot start")
+import resilin as rs
+from resilin import dist, elastic
+
+@elastic.run
+def train(state):
+    while True:
+        if state.step == 5 and dist.get_rank() == 1:
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+        state.commit()
+
+train(elastic.State(total=rs.tensor([0.0])))
+"""
+
+
+def test_what_a_warm_replacement_raises_before_it_joins_is_named(launch, script, tmp_path):
+    run = launch(
+        "--standalone", "--nproc-per-node", 2, "--max-restarts", 1, script(REPLACEMENT_RAISES), tmp_path / "killed"
+    )
+    run.until(lambda: "before it joined" in run.err)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    (line,) = [line for line in run.err.splitlines() if "before it joined" in line]
+    assert line.endswith("raised ValueError: cannot start before it joined")
+
+
 def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):
     (steps / "die-10").write_text("1 SIGSTOP")
     size = "--standalone", "--nproc-per-node", 3, "--max-restarts", 1
