@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,11 +15,27 @@ from resilin.core.device import CPU, device, different_devices
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
-if TYPE_CHECKING:
-    from resilin.core.ops.registry import Impl, Op
+
+class Declared(Protocol):
+    """What a call needs of an op; `registry.Op` says what the fields mean."""
+
+    name: str
+    n: int
+    arguments: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    elementwise: bool
+    floats: bool
+    view: bool
+    outputs: int
+    differentiable: bool
+    generic: Any
+    impls: dict[str, Any]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position, defaults filled in."""
 
 
-def make_call(op: Op) -> Callable[..., Any]:
+def make_call(op: Declared) -> Callable[..., Any]:
     """The function that users call, made for the op's number and kind of arguments."""
     if op.elementwise and op.n == 1:
         call = _unary(op)
@@ -34,7 +50,7 @@ def make_call(op: Op) -> Callable[..., Any]:
     return call
 
 
-def _unary(op: Op) -> Callable[..., Any]:
+def _unary(op: Declared) -> Callable[..., Any]:
     generic, impls, floats, differentiable = op.generic, op.impls, op.floats, op.differentiable
     many = len(op.arguments) > 1
 
@@ -62,7 +78,7 @@ def _unary(op: Op) -> Callable[..., Any]:
     return call
 
 
-def _binary(op: Op) -> Callable[..., Any]:
+def _binary(op: Declared) -> Callable[..., Any]:
     generic, floats, differentiable = op.generic, op.floats, op.differentiable
     forward = generic.forward
 
@@ -141,7 +157,7 @@ def to_float(x: Any) -> Any:
 _ARRAY_ERRORS = (ValueError, TypeError, IndexError)
 
 
-def op_error(op: Op, arrays: Any, params: Any, error: Exception) -> Exception:
+def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Exception:
     """PyTorch's type of error for what the array library says of an op's arguments, naming op, shapes and dtypes.
 
     IndexError stays one, a wrong type of a parameter stays a TypeError, everything else is a RuntimeError. Errors that
@@ -179,7 +195,7 @@ def _dtype_name(array: Any) -> str:
         return str(array.dtype)
 
 
-def _general(op: Op) -> Callable[..., Any]:
+def _general(op: Declared) -> Callable[..., Any]:
     n, total, defaults = op.n, len(op.arguments), op.defaults
     generic, impls = op.generic, op.impls
 
@@ -225,7 +241,7 @@ def _general(op: Op) -> Callable[..., Any]:
     return call
 
 
-def _sequence(op: Op) -> Callable[..., Any]:
+def _sequence(op: Declared) -> Callable[..., Any]:
     def call(tensors: Any, *params: Any) -> Tensor:
         inputs = tuple(tensors)
         if not inputs:
@@ -250,7 +266,7 @@ def _sequence(op: Op) -> Callable[..., Any]:
 
 
 def _several(
-    op: Op, impl: Impl, values: Any, dev: device, inputs: Any, params: Any, recorded: bool, residual: Any
+    op: Declared, impl: Any, values: Any, dev: device, inputs: Any, params: Any, recorded: bool, residual: Any
 ) -> tuple[Tensor, ...]:
     outs = tuple(wrap(value, dev) for value in values)
     if recorded:
