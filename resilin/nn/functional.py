@@ -16,12 +16,9 @@ from resilin.core.api.losses import (
     smooth_l1_loss,
 )
 from resilin.core.api.neural import (
-    batch_norm,
     dropout,
     elu,
     gelu,
-    group_norm,
-    layer_norm,
     leaky_relu,
     linear,
     log_softmax,
@@ -29,12 +26,12 @@ from resilin.core.api.neural import (
     one_hot,
     pad,
     relu,
-    rms_norm,
     scaled_dot_product_attention,
     sigmoid,
     softmax,
     softplus,
 )
+from resilin.core.api.normalizing import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from resilin.core.api.windows import (
     adaptive_avg_pool2d,
     avg_pool2d,
@@ -58,6 +55,7 @@ __all__ = [
     "embedding",
     "gelu",
     "group_norm",
+    "instance_norm",
     "kl_div",
     "l1_loss",
     "layer_norm",

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import dtype as dtypes
 from resilin.core import inplace as inplace_ops
 from resilin.core.api import indexing, reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
-from resilin.core.ops import activation, attention, loss, norm, random
+from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
@@ -39,13 +38,6 @@ def need_tensors(where: str, **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{where}(): argument {name!r} must be a Tensor, got {type(value).__name__}")
-
-
-def _need_size(where: str, size: int, **values: Tensor | None) -> None:
-    """RuntimeError unless every vector that is given has `size` elements."""
-    for name, value in values.items():
-        if value is not None and (value._array.ndim != 1 or value._array.size != size):
-            raise RuntimeError(f"{where}: {name} should contain {size} elements, got shape {tuple(value.shape)}")
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
@@ -103,118 +95,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is not None and bias._array.shape not in (w.shape[:-1], (1,), ()):
         raise RuntimeError(f"linear: bias of shape {tuple(bias.shape)} does not fit weight of shape {tuple(w.shape)}")
     return products.linear.call(input, weight, bias)
-
-
-def layer_norm(
-    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """(input - mean) / sqrt(var + eps) * weight + bias over the trailing `normalized_shape`."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    need_tensors("layer_norm", input=input)
-    if not shape:
-        raise RuntimeError("layer_norm: expected normalized_shape to have at least one dimension")
-    for name, given in (("weight", weight), ("bias", bias)):
-        if given is not None and given._array.shape != shape:
-            raise RuntimeError(
-                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
-                f"{list(given.shape)} and normalized_shape = {list(shape)}"
-            )
-    if tuple(input._array.shape[-len(shape) :]) != shape:
-        raise RuntimeError(
-            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
-            f"but got input of size {list(input._array.shape)}"
-        )
-    return norm.layer_norm.call(input, weight, bias, eps, math.prod(shape))
-
-
-def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """`num_groups` groups of channels of each sample (N, C, ...) normalized, then scaled and shifted per channel."""
-    need_tensors("group_norm", input=input)
-    shape = input._array.shape
-    if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
-        raise RuntimeError(
-            f"group_norm: expected input (N, C, ...) with C divisible by num_groups={num_groups}, got {tuple(shape)}"
-        )
-    _need_size("group_norm", shape[1], weight=weight, bias=bias)
-    size = math.prod(shape[1:]) // num_groups
-    out = layer_norm(input.reshape(shape[0], num_groups, size), size, eps=eps).reshape(shape)
-    along = (-1, *(1,) * (len(shape) - 2))
-    out = out if weight is None else out * weight.reshape(along)
-    return out if bias is None else out + bias.reshape(along)
-
-
-def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """input / sqrt(mean(input ** 2) + eps) * weight over the trailing `normalized_shape`; eps None: the dtype's."""
-    need_tensors("rms_norm", input=input)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or tuple(input._array.shape[-len(shape) :]) != shape:
-        raise RuntimeError(
-            f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
-            f"but got input of size {list(input._array.shape)}"
-        )
-    if weight is not None and weight._array.shape != shape:
-        raise RuntimeError(
-            f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight.shape)} "
-            f"and normalized_shape = {list(shape)}"
-        )
-    if eps is None:
-        eps = dtypes.finfo(input.dtype).eps
-    out = input * (reducing.mean(input.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
-    return out if weight is None else out * weight
-
-
-def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Each channel normalized with the batch's statistics (training; running ones are moved by `momentum`, the
-    variance unbiased) or with the running ones."""
-    need_tensors("batch_norm", input=input)
-    if input._array.ndim < 2:
-        raise RuntimeError(f"batch_norm: expected input of at least 2 dimensions, got {tuple(input.shape)}")
-    _need_size(
-        "batch_norm",
-        input._array.shape[1],
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-    )
-    if not training:
-        return _batch_norm_fixed(input, running_mean, running_var, weight, bias, eps)
-    count = input._array.size // max(input._array.shape[1], 1)
-    if count == 0:  # nothing to normalize and no statistics: the graph stays, the running ones too
-        channels = np.zeros(input._array.shape[1], input._array.dtype)
-        return _batch_norm_fixed(input, Tensor._wrap(channels), Tensor._wrap(channels + 1), weight, bias, eps)
-    if count == 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
-    stats: list[Any] = []
-    out: Tensor = norm.batch_norm.call(input, weight, bias, eps, stats)
-    for running, value in zip((running_mean, running_var), (stats[0], stats[1] * (count / (count - 1))), strict=True):
-        if running is not None:
-            running._array *= 1 - momentum
-            running._array += momentum * value
-            running._bump()
-    return out
-
-
-def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Tensor:
-    if mean is None or var is None:
-        raise RuntimeError("batch_norm: running_mean and running_var must be given when training is False")
-    along = (1, -1, *(1,) * (input._array.ndim - 2))
-    scale = (var + eps).rsqrt()
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    return input * scale.reshape(along) + shift.reshape(along)
 
 
 def embedding(
