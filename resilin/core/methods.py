@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import inplace
-from resilin.core.api import convert, indexing, linear_algebra, math, neural, reducing, shaping, special
+from resilin.core.api import activations, convert, indexing, linear_algebra, math, neural, reducing, shaping, special
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
@@ -67,6 +67,11 @@ _NEURAL = _words(
     erf softmax log_softmax relu sigmoid
     """
 )
+_ACTIVATIONS = _words(
+    """
+    prelu hardshrink
+    """
+)
 _IN_PLACE = _words(
     """
     erfc erfinv sinc i0 lgamma digamma igamma igammac mvlgamma polygamma
@@ -87,6 +92,7 @@ def _attach() -> None:
         (shaping, _SHAPE),
         (indexing, _INDEX),
         (neural, _NEURAL),
+        (activations, _ACTIVATIONS),
         (linear_algebra, _LINEAR_ALGEBRA),
         (special, _SPECIAL),
     )

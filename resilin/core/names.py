@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from resilin.core.api.activations import (
+    celu,
+    celu_,
+    hardshrink,
+    prelu,
+    relu_,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    threshold,
+    threshold_,
+)
 from resilin.core.api.convert import set_printoptions
 from resilin.core.api.indexing import (
     argsort,

@@ -5,6 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.api import neural
+from resilin.core.api.activations import (
+    celu,
+    celu_,
+    elu,
+    elu_,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    hardtanh_,
+    leaky_relu,
+    leaky_relu_,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    relu_,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    silu,
+    softmin,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+    threshold_,
+)
 from resilin.core.api.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -17,9 +48,7 @@ from resilin.core.api.losses import (
 )
 from resilin.core.api.neural import (
     dropout,
-    elu,
     gelu,
-    leaky_relu,
     linear,
     log_softmax,
     normalize,
@@ -47,36 +76,62 @@ __all__ = [
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "celu",
+    "celu_",
     "conv1d",
     "conv2d",
     "cross_entropy",
     "dropout",
     "elu",
+    "elu_",
     "embedding",
     "gelu",
+    "glu",
     "group_norm",
+    "gumbel_softmax",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "hardtanh_",
     "instance_norm",
     "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "leaky_relu_",
     "linear",
     "log_softmax",
+    "logsigmoid",
     "max_pool2d",
+    "mish",
     "mse_loss",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
+    "prelu",
     "relu",
+    "relu6",
+    "relu_",
     "rms_norm",
+    "rrelu",
+    "rrelu_",
     "scaled_dot_product_attention",
+    "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
     "softmax",
+    "softmin",
     "softplus",
+    "softshrink",
+    "softsign",
     "tanh",
+    "tanhshrink",
+    "threshold",
+    "threshold_",
 ]
 
 
@@ -91,14 +146,6 @@ def embedding(
 ) -> Tensor:
     """The rows of `weight` (num, D) at the integers `input`; row `padding_idx` gets no gradient."""
     return neural.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-
-
-def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """input * sigmoid(input)."""
-    result: Tensor = neural.silu(input)
-    if inplace:
-        return input.copy_(result)  # type: ignore[no-any-return]
-    return result
 
 
 def tanh(input: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import inplace as inplace_ops
-from resilin.core.api import indexing, reducing
+from resilin.core.api import reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, random
@@ -67,18 +66,6 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta."""
     return activation.softplus.call(input, beta, threshold)
-
-
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """input where positive, else negative_slope * input."""
-    out: Tensor = indexing.where(input > 0, input, input * negative_slope)
-    return inplace_ops.copy_(input, out) if inplace else out
-
-
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """input where positive, else alpha * (exp(input) - 1)."""
-    out: Tensor = indexing.where(input > 0, input, input.clamp(max=0).expm1() * alpha)
-    return inplace_ops.copy_(input, out) if inplace else out
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -84,7 +84,8 @@ class SiLU(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        return F.silu(input, self.inplace)
+        y: Tensor = F.silu(input, self.inplace)
+        return y
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
