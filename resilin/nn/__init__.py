@@ -20,6 +20,7 @@ from resilin.nn.modules.attention import MultiheadAttention
 from resilin.nn.modules.container import ModuleDict, ModuleList, ParameterList, Sequential
 from resilin.nn.modules.conv import Conv1d, Conv2d
 from resilin.nn.modules.embedding import Embedding
+from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
 from resilin.nn.modules.linear import Identity, Linear
 from resilin.nn.modules.loss import (
     BCELoss,
@@ -34,10 +35,27 @@ from resilin.nn.modules.loss import (
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from resilin.nn.modules.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from resilin.nn.modules.rectifier import (
+    CELU,
+    SELU,
+    Hardshrink,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    Mish,
+    PReLU,
+    ReLU6,
+    RReLU,
+    Softshrink,
+    Threshold,
+)
 
 __all__ = [
+    "CELU",
     "ELU",
     "GELU",
+    "GLU",
+    "SELU",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCELoss",
@@ -51,31 +69,46 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GroupNorm",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
     "Identity",
     "KLDivLoss",
     "L1Loss",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
+    "Mish",
     "Module",
     "ModuleDict",
     "ModuleList",
     "MultiheadAttention",
     "NLLLoss",
+    "PReLU",
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RReLU",
     "ReLU",
+    "ReLU6",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
     "Softmax",
+    "Softmax2d",
+    "Softmin",
     "Softplus",
+    "Softshrink",
+    "Softsign",
     "Tanh",
+    "Tanhshrink",
+    "Threshold",
     "functional",
     "init",
     "utils",
