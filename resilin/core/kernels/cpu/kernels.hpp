@@ -31,6 +31,7 @@ void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
+void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);

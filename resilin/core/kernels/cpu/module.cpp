@@ -36,6 +36,7 @@ NB_MODULE(_native, m) {
     resilin::bind_gemm(m);
     resilin::bind_layer_norm(m);
     resilin::bind_memory(m);
+    resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);
     resilin::bind_pack(m);
     resilin::bind_philox(m);

@@ -1,0 +1,216 @@
+"""Steps of the elementwise optimizers: many parameters in one call, in place. A rule is a formula over one parameter.
+
+The constants of a rule are made by the optimizer in float64 and rounded to the parameter's dtype here; the native form
+(cpu/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order: PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.loader import kernel
+
+Lists = Sequence[Sequence[Array] | None]
+Constants = tuple[float, ...]
+
+_native = kernel("optimizer_rule")
+
+
+def apply(name: str, lists: Lists, constants: Constants) -> None:
+    """One step of the rule `name`. `lists`: parameters, gradients, then the states the rule names (None: without it).
+
+    Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
+    Raises: ValueError when a gradient or state does not fit its parameter.
+    """
+    if _native(name, tuple(lists), constants):
+        return
+    rule = REFERENCES[name]
+    for number, parameter in enumerate(lists[0] or ()):
+        states = [None if arrays is None else arrays[number] for arrays in lists[1:]]
+        rounded = [parameter.dtype.type(constant) for constant in constants]
+        # a 16-bit parameter's constants of 1e-8 would vanish: those steps are made in float32
+        if parameter.dtype.itemsize == 2:
+            _widened(rule, parameter, states, constants)
+        else:
+            rule(parameter, *states, *rounded)
+
+
+def _widened(rule: Callable[..., None], parameter: Array, states: list[Any], constants: Constants) -> None:
+    arrays = [parameter, *states]
+    wide = [None if array is None else array.astype(np.float32) for array in arrays]
+    rule(*wide, *[np.float32(constant) for constant in constants])
+    for array, result in zip(arrays, wide, strict=True):
+        if array is not None and array is not states[0]:
+            array[...] = result
+
+
+def _pull(p: Array, g: Array, sign: Any, decay: Any) -> Array:
+    """The gradient with its sign and the penalty on the parameter."""
+    d = g if sign > 0 else -g
+    return d + p * decay if decay else d
+
+
+def _signs(x: Array) -> Array:
+    """-1, 0 or 1; 0 for NaN, as in PyTorch."""
+    signs: Array = (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return signs
+
+
+def adagrad(p: Array, g: Array, total: Array, sign: Any, decay: Any, rate: Any, eps: Any) -> None:
+    """Adagrad: divide by the root of the sum of squares."""
+    d = _pull(p, g, sign, decay)
+    total += d * d
+    p -= d / (np.sqrt(total) + eps) * rate
+
+
+def adadelta(
+    p: Array, g: Array, square: Array, moved: Array, sign: Any, decay: Any, keep: Any, take: Any, eps: Any, lr: Any
+) -> None:
+    """Adadelta: the ratio of the running roots of squared moves and squared gradients."""
+    d = _pull(p, g, sign, decay)
+    square *= keep
+    square += d * d * take
+    move = np.sqrt(moved + eps) / np.sqrt(square + eps) * d
+    moved *= keep
+    moved += move * move * take
+    p -= move * lr
+
+
+def adamax(
+    p: Array, g: Array, m: Array, top: Array, sign: Any, decay: Any, take1: Any, keep2: Any, eps: Any, rate: Any
+) -> None:
+    """Adamax: divide the running mean by the decayed largest gradient."""
+    d = _pull(p, g, sign, decay)
+    m += (d - m) * take1
+    top *= keep2
+    np.maximum(top, np.abs(d) + eps, out=top)
+    p -= m / top * rate
+
+
+def rmsprop(
+    p: Array,
+    g: Array,
+    square: Array,
+    mean: Array | None,
+    buf: Array | None,
+    sign: Any,
+    decay: Any,
+    keep: Any,
+    take: Any,
+    eps: Any,
+    momentum: Any,
+    lr: Any,
+) -> None:
+    """RMSprop: divide by the running root of squares; `mean` centers it, `buf` gives momentum."""
+    d = _pull(p, g, sign, decay)
+    square *= keep
+    square += d * d * take
+    spread = square
+    if mean is not None:
+        mean += (d - mean) * take
+        spread = square - mean * mean
+    with np.errstate(invalid="ignore"):  # rounding may leave a negative spread: NaN, as in PyTorch
+        move = d / (np.sqrt(spread) + eps)
+    if buf is not None:
+        buf *= momentum
+        buf += move
+        move = buf
+    p -= move * lr
+
+
+def rprop(p: Array, g: Array, prev: Array, size: Array, sign: Any, shrink: Any, grow: Any, low: Any, high: Any) -> None:
+    """Rprop: steps of a size that grows while the gradient keeps its sign and shrinks when it turns (no step then)."""
+    d = g if sign > 0 else -g
+    turn = d * prev
+    size *= np.where(turn > 0, grow, np.where(turn < 0, shrink, p.dtype.type(1)))
+    np.clip(size, low, high, out=size)
+    prev[...] = np.where(turn < 0, p.dtype.type(0), d)
+    p -= _signs(prev) * size
+
+
+def nadam(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    sign: Any,
+    decay: Any,
+    shrink: Any,
+    take1: Any,
+    keep2: Any,
+    take2: Any,
+    inv_bias: Any,
+    eps: Any,
+    rate_g: Any,
+    rate_m: Any,
+) -> None:
+    """NAdam: Adam whose step looks ahead along the momentum."""
+    d = _pull(p, g, sign, decay)
+    m += (d - m) * take1
+    v *= keep2
+    v += d * d * take2
+    denom = np.sqrt(v * inv_bias) + eps
+    p *= shrink
+    p -= d / denom * rate_g
+    p -= m / denom * rate_m
+
+
+def radam(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    sign: Any,
+    decay: Any,
+    shrink: Any,
+    take1: Any,
+    keep2: Any,
+    take2: Any,
+    eps: Any,
+    rate: Any,
+    adaptive: Any,
+) -> None:
+    """RAdam: Adam, or plain momentum while `adaptive` is 0 (too few steps to know the second mean)."""
+    d = _pull(p, g, sign, decay)
+    m += (d - m) * take1
+    v *= keep2
+    v += d * d * take2
+    p *= shrink
+    p -= (m / (np.sqrt(v) + eps) if adaptive else m) * rate
+
+
+def asgd(p: Array, g: Array, mean: Array, sign: Any, decay: Any, shrink: Any, eta: Any, mu: Any) -> None:
+    """ASGD: a step of decaying size, and the running mean of the parameters (set to them while mu is 1)."""
+    d = _pull(p, g, sign, decay) * eta
+    p *= shrink
+    p -= d
+    if mu == 1:
+        mean[...] = p
+    else:
+        mean += (p - mean) * mu
+
+
+def lion(p: Array, g: Array, m: Array, sign: Any, shrink: Any, take1: Any, take2: Any, lr: Any) -> None:
+    """Lion: the sign of a mix of momentum and gradient."""
+    d = g if sign > 0 else -g
+    p *= shrink
+    p -= _signs(m + (d - m) * take1) * lr
+    m += (d - m) * take2
+
+
+REFERENCES: dict[str, Callable[..., None]] = {
+    "adadelta": adadelta,
+    "adagrad": adagrad,
+    "adamax": adamax,
+    "asgd": asgd,
+    "lion": lion,
+    "nadam": nadam,
+    "radam": radam,
+    "rmsprop": rmsprop,
+    "rprop": rprop,
+}
+"""The rules in numpy, by name."""
