@@ -11,7 +11,7 @@ from resilin.core.kernels import gelu as gelu_kernel
 from resilin.core.kernels import relu as relu_kernel
 from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
-from resilin.core.ops.registry import op, override
+from resilin.core.ops.registry import is_complex, op, override
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
@@ -38,16 +38,18 @@ override(
 )
 
 
-@op(floats=True, elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+@op(floats=True, elementwise=True, complex=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
 def sigmoid(xp, x):
     """1 / (1 + exp(-x)), without overflow."""
+    if is_complex(x):
+        return 1 / (1 + xp.exp(-x))
     z = xp.exp(-xp.absolute(x))
     return xp.where(x >= 0, 1 / (1 + z), z / (1 + z)).astype(x.dtype)
 
 
 @sigmoid.vjp
 def _(xp, g, y, _x):
-    return g * y * (1 - y)
+    return g * xp.conj(y * (1 - y))
 
 
 @op(floats=True, elementwise=True, samples=lambda r: [(r(3, 4),)])

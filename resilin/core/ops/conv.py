@@ -14,6 +14,11 @@ from resilin.core.kernels import conv2d as conv_kernel
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops.registry import op, override
 
+
+def _conjugated(*arrays: Any) -> tuple[Any, ...]:
+    return tuple(array.conj() if array.dtype.kind == "c" else array for array in arrays)
+
+
 _backward: Any = conv_kernel.backward
 
 _PLAIN: tuple[Any, ...] = ((1, 1), (0, 0), (1, 1), 1)
@@ -26,7 +31,7 @@ def _samples(r: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-@op(tensors=3, samples=_samples)
+@op(tensors=3, complex=True, samples=_samples)
 def conv2d(xp, x, w, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """Cross-correlation of x (N, C, H, W) with w (O, C / groups, KH, KW)."""
     return conv_kernel.forward(x, w, bias, stride, padding, dilation, groups)
@@ -34,8 +39,8 @@ def conv2d(xp, x, w, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), 
 
 @conv2d.vjp_all
 def _(xp, needs, g, _y, x, w, _bias, *geometry):
-    dx = xp.conv2d_input(g, w, tuple(x.shape), *geometry) if needs[0] else None
-    dw = xp.conv2d_weight(g, x, tuple(w.shape), *geometry) if needs[1] else None
+    dx = xp.conv2d_input(g, xp.conj(w), tuple(x.shape), *geometry) if needs[0] else None
+    dw = xp.conv2d_weight(g, xp.conj(x), tuple(w.shape), *geometry) if needs[1] else None
     db = xp.sum(g, axis=(0, 2, 3)) if needs[2] else None
     return dx, dw, db
 
@@ -44,11 +49,11 @@ override(
     "conv2d",
     "cpu",
     lambda xp, x, w, bias, *geometry: conv_kernel.forward(x, w, bias, *geometry),
-    lambda xp, needs, g, _y, x, w, _bias, *geometry: _backward(g, x, w, *geometry, needs),
+    lambda xp, needs, g, _y, x, w, _bias, *geometry: _backward(g, *_conjugated(x, w), *geometry, needs),
 )
 
 
-@op(samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
+@op(complex=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
 def conv2d_input(xp, g, w, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's input of `shape`; also the transposed convolution."""
     x = np.broadcast_to(np.zeros((), g.dtype), shape)
@@ -57,12 +62,12 @@ def conv2d_input(xp, g, w, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1,
 
 @conv2d_input.vjp_all
 def _(xp, needs, h, _y, g, w, shape, *geometry):
-    dg = xp.conv2d(h, w, None, *geometry) if needs[0] else None
-    dw = xp.conv2d_weight(g, h, tuple(w.shape), *geometry) if needs[1] else None
+    dg = xp.conv2d(h, xp.conj(w), None, *geometry) if needs[0] else None
+    dw = xp.conv2d_weight(xp.conj(g), h, tuple(w.shape), *geometry) if needs[1] else None
     return dg, dw
 
 
-@op(samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
+@op(complex=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
 def conv2d_weight(xp, g, x, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's weight of `shape`."""
     w = np.broadcast_to(np.zeros((), g.dtype), shape)
@@ -71,8 +76,8 @@ def conv2d_weight(xp, g, x, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1
 
 @conv2d_weight.vjp_all
 def _(xp, needs, h, _y, g, x, shape, *geometry):
-    dg = xp.conv2d(x, h, None, *geometry) if needs[0] else None
-    dx = xp.conv2d_input(g, h, tuple(x.shape), *geometry) if needs[1] else None
+    dg = xp.conv2d(xp.conj(x), h, None, *geometry) if needs[0] else None
+    dx = xp.conv2d_input(xp.conj(g), h, tuple(x.shape), *geometry) if needs[1] else None
     return dg, dx
 
 

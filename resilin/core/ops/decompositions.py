@@ -13,7 +13,7 @@ import numpy as np
 
 from resilin.core.kernels import factorize
 from resilin.core.ops.linalg import adjoint
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import is_complex, op
 
 
 def _converging(where: str, call: Any, x: Any, *args: Any, **options: Any) -> Any:
@@ -230,7 +230,7 @@ def _(xp, needs, g, _y, x, full=False):
         inner = _scaled(xp, turned, s) + inner
         if x.shape[-2] > k:
             outside = xp.matmul(_scaled(xp, rest, 1 / s), vh)
-        if x.dtype.kind == "c":
+        if is_complex(x):
             phase = _skew(xp, xp.matmul(adjoint(xp, u), gu[..., :k])) * 0.5 / xp.expand_dims(s, -2)
             inner = phase - _off_diagonal(xp, phase) + inner
     if gvh is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import is_complex, op
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -227,7 +227,7 @@ def _(xp, g, _y, x):
     return 2 * g * xp.conj(x)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),)])
+@op(**_ONE, samples=lambda r: [(r(3, 4),)])
 def absolute(xp, x):
     """|x|; the gradient at 0 is 0."""
     return xp.absolute(x)
@@ -235,7 +235,11 @@ def absolute(xp, x):
 
 @absolute.vjp
 def _(xp, g, _y, x):
-    return g * xp.sign(x)
+    if not is_complex(x):
+        return g * xp.sign(x)
+    zero = x == 0
+    safe = xp.where(zero, xp.ones_like(x), x)
+    return xp.where(zero, xp.zeros_like(x), g * safe / xp.absolute(safe))
 
 
 def _flat(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import factorize
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import is_complex, op
 
 
 def adjoint(xp, x):
@@ -145,7 +145,7 @@ def _(xp, needs, g, _y, x):
     """d log|det| = Re tr(inv(x) dx), d sign = i sign Im tr(inv(x) dx)."""
     g_sign, g_log = g
     total = None if g_log is None else xp.expand_dims(g_log, (-2, -1))
-    if g_sign is not None and x.dtype.kind == "c":
+    if g_sign is not None and is_complex(x):
         sign, _ = xp.slogdet(x)
         turned = xp.expand_dims(xp.imag(xp.conj(g_sign) * sign), (-2, -1)) * -1j
         total = turned if total is None else turned + total

@@ -177,7 +177,7 @@ def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:
     return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
 
 
-@op(samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])
+@op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])
 def apply_mask(xp, x, mask=None):
     """x * mask for a constant mask of factors."""
     return x * mask

@@ -125,7 +125,7 @@ def _returned(y, x):
     return y if x.dtype.kind == "c" else y.astype(x.dtype, copy=False)
 
 
-_SPREADS: Any = {"samples": lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)]}
+_SPREADS: Any = {"complex": True, "samples": lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)]}
 
 
 @op(**_SPREADS)
@@ -155,11 +155,12 @@ def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * slope * (1 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
 
 
-@op(samples=_axes)
+@op(complex=True, samples=_axes)
 def logsumexp(xp, x, axis=None, keepdims=False):
     """log(sum(exp(x))) over `axis`, -inf of none; shifted by the maximum, so it cannot overflow."""
     wide = _wide(x)
-    m = xp.max(wide, axis=axis, keepdims=True, initial=-float("inf"))
+    # numpy orders complex numbers by their real parts first; the real part is all that can overflow
+    m = xp.max(xp.real(wide), axis=axis, keepdims=True, initial=-float("inf"))
     m = xp.where(xp.isfinite(m), m, xp.zeros_like(m))
     y = (m + xp.log(xp.sum(xp.exp(wide - m), axis=axis, keepdims=True))).astype(x.dtype, copy=False)
     return y if keepdims else xp.squeeze(y, axis)
@@ -167,10 +168,10 @@ def logsumexp(xp, x, axis=None, keepdims=False):
 
 @logsumexp.vjp
 def _(xp, g, y, x, axis=None, keepdims=False):
-    return _spread(xp, g, axis, keepdims) * xp.exp(x - _spread(xp, y, axis, keepdims))
+    return _spread(xp, g, axis, keepdims) * xp.conj(xp.exp(x - _spread(xp, y, axis, keepdims)))
 
 
-@op(samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
     size = xp.absolute(_wide(x))
@@ -220,7 +221,7 @@ def _(xp, g, _y, _x, axis=0):
     return xp.flip(xp.cumsum(xp.flip(g, axis), axis), axis) if g.ndim else g
 
 
-@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)])
+@op(complex=True, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (r(3, 4, low=0.5, high=2.0), 1)])
 def cumprod(xp, x, axis=0):
     """Running products along `axis`, ascending, multiplied in float64 (complex128) and rounded to x's dtype."""
     return _scan(xp.multiply, x, axis)
@@ -236,8 +237,8 @@ def _(xp, g, y, x, axis=0):
     seen = xp.cumsum(xp.astype(zero, x.dtype), axis)
     first = xp.logical_and(zero, seen == 1)
     without = xp.cumprod(xp.where(first, xp.ones_like(x), x), axis)
-    quotient = _from_here_on(xp, g * y, axis) / xp.where(zero, xp.ones_like(x), x)
-    alone = _from_here_on(xp, g * without, axis)
+    quotient = _from_here_on(xp, g * xp.conj(y), axis) / xp.conj(xp.where(zero, xp.ones_like(x), x))
+    alone = _from_here_on(xp, g * xp.conj(without), axis)
     return xp.where(seen == 0, quotient, xp.where(first, alone, xp.zeros_like(alone)))
 
 

@@ -190,6 +190,12 @@ def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool
     OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet)
 
 
+def is_complex(x: Any) -> bool:
+    """Whether an array, or a tensor where a rule is recorded, is complex."""
+    kind: str = getattr(x.dtype, "np", x.dtype).kind
+    return kind == "c"
+
+
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _REQUIRED: Any = object()  # stands for the default of an argument that has none
 

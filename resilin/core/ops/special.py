@@ -136,7 +136,7 @@ def _(xp, g, _y, x):
     return g * (-xp.log(x) - 1)
 
 
-@op(**_ONE, samples=_any)
+@op(**_ONE, complex=True, samples=_any)
 def sinc(xp, x):
     """sin(pi x) / (pi x), 1 at 0."""
     return np.sinc(x)
@@ -146,7 +146,7 @@ def sinc(xp, x):
 def _(xp, g, y, x):
     zero = x == 0
     safe = xp.where(zero, xp.ones_like(x), x)
-    return xp.where(zero, xp.zeros_like(x), g * (xp.cos(x * math.pi) - y) / safe)
+    return xp.where(zero, xp.zeros_like(x), g * xp.conj((xp.cos(x * math.pi) - y) / safe))
 
 
 # -- gamma

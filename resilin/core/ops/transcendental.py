@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import is_complex, op
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -39,7 +39,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y)
 
 
-@op(elementwise=True, floats=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def expm1(xp, x):
     """e ** x - 1, exact near 0."""
     return xp.expm1(x)
@@ -47,10 +47,10 @@ def expm1(xp, x):
 
 @expm1.vjp
 def _(xp, g, y, _x):
-    return g * (y + 1)
+    return g * xp.conj(y + 1)
 
 
-@op(elementwise=True, floats=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def exp2(xp, x):
     """2 ** x."""
     return xp.exp2(x)
@@ -58,7 +58,7 @@ def exp2(xp, x):
 
 @exp2.vjp
 def _(xp, g, y, _x):
-    return g * (y * 0.6931471805599453)
+    return g * xp.conj(y * 0.6931471805599453)
 
 
 @op(**_ONE, floats=True, samples=_positive)
@@ -72,7 +72,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(x)
 
 
-@op(elementwise=True, floats=True, samples=_positive)
+@op(**_ONE, floats=True, samples=_positive)
 def log1p(xp, x):
     """log(1 + x), exact near 0."""
     return xp.log1p(x)
@@ -80,7 +80,7 @@ def log1p(xp, x):
 
 @log1p.vjp
 def _(xp, g, _y, x):
-    return g / (1 + x)
+    return g / xp.conj(1 + x)
 
 
 @op(**_ONE, floats=True, samples=_positive)
@@ -171,7 +171,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 + y * y)
 
 
-@op(elementwise=True, floats=True, samples=_inside)
+@op(**_ONE, floats=True, samples=_inside)
 def arcsin(xp, x):
     """The inverse sine."""
     return xp.arcsin(x)
@@ -179,10 +179,10 @@ def arcsin(xp, x):
 
 @arcsin.vjp
 def _(xp, g, _y, x):
-    return g / xp.sqrt(1 - x * x)
+    return g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(elementwise=True, floats=True, samples=_inside)
+@op(**_ONE, floats=True, samples=_inside)
 def arccos(xp, x):
     """The inverse cosine."""
     return xp.arccos(x)
@@ -190,10 +190,10 @@ def arccos(xp, x):
 
 @arccos.vjp
 def _(xp, g, _y, x):
-    return -g / xp.sqrt(1 - x * x)
+    return -g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(elementwise=True, floats=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def arctan(xp, x):
     """The inverse tangent."""
     return xp.arctan(x)
@@ -201,7 +201,7 @@ def arctan(xp, x):
 
 @arctan.vjp
 def _(xp, g, _y, x):
-    return g / (1 + x * x)
+    return g / xp.conj(1 + x * x)
 
 
 @op(**_ONE, floats=True, samples=_any)
@@ -237,7 +237,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 - y * y)
 
 
-@op(elementwise=True, floats=True, samples=_any)
+@op(**_ONE, floats=True, samples=_any)
 def arcsinh(xp, x):
     """The inverse hyperbolic sine."""
     return xp.arcsinh(x)
@@ -245,10 +245,10 @@ def arcsinh(xp, x):
 
 @arcsinh.vjp
 def _(xp, g, _y, x):
-    return g / xp.sqrt(x * x + 1)
+    return g / xp.conj(xp.sqrt(x * x + 1))
 
 
-@op(elementwise=True, floats=True, samples=_above_one)
+@op(**_ONE, floats=True, samples=_above_one)
 def arccosh(xp, x):
     """The inverse hyperbolic cosine; NaN below 1."""
     return xp.arccosh(x)
@@ -256,10 +256,12 @@ def arccosh(xp, x):
 
 @arccosh.vjp
 def _(xp, g, _y, x):
+    if is_complex(x):  # one root of the product would have its branch cut along the imaginary axis, too
+        return g / xp.conj(xp.sqrt(x - 1) * xp.sqrt(x + 1))
     return g / xp.sqrt(x * x - 1)
 
 
-@op(elementwise=True, floats=True, samples=_inside)
+@op(**_ONE, floats=True, samples=_inside)
 def arctanh(xp, x):
     """The inverse hyperbolic tangent; NaN beyond 1."""
     return xp.arctanh(x)
@@ -267,23 +269,27 @@ def arctanh(xp, x):
 
 @arctanh.vjp
 def _(xp, g, _y, x):
-    return g / (1 - x * x)
+    return g / xp.conj(1 - x * x)
 
 
-@op(elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(**_ONE, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def logaddexp(xp, a, b):
     """log(exp(a) + exp(b)), without overflow."""
+    if is_complex(a) or is_complex(b):  # shifted by the argument with the larger real part
+        swap = xp.real(a) < xp.real(b)
+        low, high = xp.where(swap, a, b), xp.where(swap, b, a)
+        return xp.where(low == high, high, high + xp.log1p(xp.exp(low - high)))
     return xp.logaddexp(a, b)
 
 
 @logaddexp.vjp(0)
 def _(xp, g, y, a, _b):
-    return g * xp.exp(a - y)
+    return g * xp.conj(xp.exp(a - y))
 
 
 @logaddexp.vjp(1)
 def _(xp, g, y, _a, b):
-    return g * xp.exp(b - y)
+    return g * xp.conj(xp.exp(b - y))
 
 
 @op(elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
