@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 
 from resilin.core import inplace
-from resilin.core.api import activations, convert, indexing, linear_algebra, math, neural, reducing, shaping, special
+from resilin.core.api import (
+    activations,
+    convert,
+    elementwise,
+    indexing,
+    linear_algebra,
+    math,
+    neural,
+    reducing,
+    shaping,
+    special,
+)
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
@@ -95,6 +106,7 @@ def _attach() -> None:
         (activations, _ACTIVATIONS),
         (linear_algebra, _LINEAR_ALGEBRA),
         (special, _SPECIAL),
+        (elementwise, [name for name in elementwise.__all__ if name != "rsub"]),
     )
     for module, names in families:
         for name in names:
