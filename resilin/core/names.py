@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resilin.core.api import elementwise as _elementwise
 from resilin.core.api.activations import (
     celu,
     celu_,
@@ -17,6 +16,12 @@ from resilin.core.api.activations import (
     threshold_,
 )
 from resilin.core.api.convert import set_printoptions
+from resilin.core.api.distances import (
+    cdist,
+    cosine_similarity,
+    pairwise_distance,
+    pdist,
+)
 from resilin.core.api.indexing import (
     argsort,
     argwhere,
@@ -352,6 +357,3 @@ int, long, short = int32, int64, int16
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
 __all__ = [name for name in globals() if not name.startswith("_") and name != "annotations"]
-for _module in (_elementwise,):  # whole files of functions; the file says which
-    globals().update({_name: getattr(_module, _name) for _name in _module.__all__})
-

@@ -36,6 +36,11 @@ from resilin.core.api.activations import (
     threshold,
     threshold_,
 )
+from resilin.core.api.distances import (
+    cosine_similarity,
+    pairwise_distance,
+    pdist,
+)
 from resilin.core.api.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -80,6 +85,7 @@ __all__ = [
     "celu_",
     "conv1d",
     "conv2d",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "elu",
@@ -110,6 +116,8 @@ __all__ = [
     "normalize",
     "one_hot",
     "pad",
+    "pairwise_distance",
+    "pdist",
     "prelu",
     "relu",
     "relu6",
