@@ -2,7 +2,25 @@
 
 from resilin.optim import lr_scheduler
 from resilin.optim.adam import Adam, AdamW
+from resilin.optim.adam_family import Adamax, NAdam, RAdam
+from resilin.optim.adaptive import Adadelta, Adagrad, RMSprop
 from resilin.optim.optimizer import Optimizer
 from resilin.optim.sgd import SGD
+from resilin.optim.sign_and_mean import ASGD, Lion, Rprop
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "lr_scheduler"]
+__all__ = [
+    "ASGD",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lion",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "lr_scheduler",
+]

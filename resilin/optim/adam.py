@@ -8,7 +8,7 @@ import numpy as np
 
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
+from resilin.optim.elementwise import parts
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
 
@@ -19,16 +19,19 @@ class Adam(Optimizer):
     eps:           added to the root of the second mean.
     weight_decay:  an L2 penalty added to the gradient, or with decoupled_weight_decay AdamW's.
     amsgrad:       divide by the largest second mean so far (Reddi et al., 2018).
-    maximize:      follow the gradient upwards. foreach and fused are accepted: every step is one native call.
+    maximize:      follow the gradient upwards. foreach and fused are accepted: every step is one native call;
+    capturable and differentiable are refused.
 
     A complex parameter is treated as its real and imaginary parts.
     State per parameter, as in PyTorch: `step` (0-dim float32), `exp_avg`, `exp_avg_sq`, `max_exp_avg_sq` (amsgrad).
     """
 
+    _complex = False  # whether any parameter is
+
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -36,10 +39,11 @@ class Adam(Optimizer):
         *,
         foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        self._complex = False  # whether any parameter is
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -47,17 +51,17 @@ class Adam(Optimizer):
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
             "decoupled_weight_decay": decoupled_weight_decay,
         }
         super().__init__(params, defaults)
 
     def _check_group(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            if group[name] < 0:
-                raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
-        if not all(0 <= beta < 1 for beta in group["betas"]):
-            raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
-
+        self._check_not_negative(group, "lr", "eps", "weight_decay")
+        self._check_betas(group)
         if any(p.is_complex() for p in group["params"]):
             self._complex = True
 
@@ -93,7 +97,7 @@ class Adam(Optimizer):
         gradients = [p._grad._array for p in parameters]
         lists = [[p._array for p in parameters], gradients, *moments]
         if self._complex:
-            lists = [[part for array in arrays for part in _parts(array)] for arrays in lists]
+            lists = [[part for array in arrays for part in parts(array)] for arrays in lists]
         with fitting(type(self).__name__, parameters, grad=gradients, **dict(zip(names, moments, strict=True))):
             kernels.adam(
                 lists[0],
@@ -114,18 +118,13 @@ class Adam(Optimizer):
             p._bump()
 
 
-def _parts(array: Any) -> tuple[Any, ...]:
-    """The real and imaginary parts of a complex array, as views; a real array alone."""
-    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
-
-
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr * weight_decay before each step."""
 
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
@@ -133,6 +132,21 @@ class AdamW(Adam):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decoupled_weight_decay=True)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+        )

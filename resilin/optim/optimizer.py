@@ -57,6 +57,7 @@ class Optimizer:
             group["param_names"] = names
         for name, default in self.defaults.items():
             group.setdefault(name, default)
+        _check_common(type(self).__name__, group)
         self._check_group(group)
         taken = {id(tensor) for other in self.param_groups for tensor in other["params"]}
         if any(id(tensor) in taken for tensor in params):
@@ -67,6 +68,15 @@ class Optimizer:
 
     def _check_group(self, group: Group) -> None:
         """Raise UsageError for options of `group` that make no sense; subclasses override it."""
+
+    def _check_not_negative(self, group: Group, *names: str) -> None:
+        for name in names:
+            if not float(group[name]) >= 0:
+                raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
+
+    def _check_betas(self, group: Group) -> None:
+        if not all(0 <= beta < 1 for beta in group["betas"]):
+            raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or set it to zero in place."""
@@ -174,6 +184,24 @@ class Optimizer:
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
+
+
+def _check_common(where: str, group: Group) -> None:
+    """Options with one meaning in all optimizers."""
+    lr = group.get("lr")
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise UsageError(f"{where}: lr given as a tensor must have one element, got shape {list(lr.shape)}")
+    if group.get("foreach") and group.get("fused"):
+        raise UsageError(f"{where}: foreach and fused cannot both be True; every step is one native call anyway")
+    if group.get("differentiable"):
+        raise NotImplementedError(
+            f"{where}: differentiable=True is not supported: steps are made in place, outside the graph; "
+            "to differentiate through an update, write it with tensor operations"
+        )
+    if group.get("capturable"):
+        raise NotImplementedError(
+            f"{where}: capturable=True is not supported: it serves the capture of CUDA graphs, which resilin has not"
+        )
 
 
 def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:

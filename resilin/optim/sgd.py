@@ -16,13 +16,14 @@ class SGD(Optimizer):
     """p -= lr * d, with d the gradient plus weight_decay * p, or its momentum (Sutskever et al., 2013).
 
     buf = momentum * buf + (1 - dampening) * d (the first step sets buf = d); d = buf, or d + momentum * buf with
-    nesterov. maximize: follow the gradient upwards. foreach and fused are accepted: every step is one native call.
+    nesterov. maximize: follow the gradient upwards. foreach and fused are accepted: every step is one native call;
+    differentiable is refused.
     """
 
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
@@ -30,6 +31,7 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
         defaults = {
@@ -39,13 +41,14 @@ class SGD(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
         }
         super().__init__(params, defaults)
 
     def _check_group(self, group: Group) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            if group[name] < 0:
-                raise UsageError(f"SGD: {name} must not be negative, got {group[name]}")
+        self._check_not_negative(group, "lr", "momentum", "weight_decay")
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise UsageError("SGD: nesterov needs momentum > 0 and dampening = 0")
 

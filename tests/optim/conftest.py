@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+FILES = {"optimizers": ["optimizers", "elementwise_optimizers"], "schedulers": ["schedulers"]}
 
 
 def pytest_generate_tests(metafunc):
-    for name in ("optimizers", "schedulers"):
+    for name, files in FILES.items():
         if f"{name}_case" in metafunc.fixturenames:
-            cases = json.loads((FIXTURES / f"torch_{name}.json").read_text())
+            cases = [case for file in files for case in json.loads((FIXTURES / f"torch_{file}.json").read_text())]
             ids = [f"{number}-{case['name']}" for number, case in enumerate(cases)]
             metafunc.parametrize(f"{name}_case", cases, ids=ids)

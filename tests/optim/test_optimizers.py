@@ -213,8 +213,10 @@ def test_state_hooks_see_and_replace_what_is_saved_and_loaded():
 
 def test_repr_shows_the_options_of_each_group():
     text = repr(optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1))
-    assert text.startswith("SGD (\nParameter Group 0\n    dampening: 0\n    lr: 0.1\n")
-    assert text.endswith("weight_decay: 0\n)")
+    assert text == (
+        "SGD (\nParameter Group 0\n    dampening: 0\n    differentiable: False\n    foreach: None\n    fused: None\n"
+        "    lr: 0.1\n    maximize: False\n    momentum: 0\n    nesterov: False\n    weight_decay: 0\n)"
+    )
 
 
 def test_a_parameter_with_strides_is_updated_in_place():

@@ -1,0 +1,94 @@
+"""Optimizers whose step is one formula over the elements: one native call steps all parameters of a group."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from resilin.core.kernels import optimizer_rules
+from resilin.core.tensor import Tensor
+from resilin.optim.optimizer import Group, Optimizer, fitting
+
+Counters = tuple[float, ...]
+Constants = tuple[float, ...]
+
+
+class Elementwise(Optimizer):
+    """Base of optimizers that apply a rule of core/kernels/optimizer_rules.py.
+
+    Subclasses name the rule and the states it updates, and say how counters (0-dim states such as `step`, read and
+    written around the call) become the rule's constants. Parameters with equal counters are stepped in one call; a
+    complex parameter is treated as its real and imaginary parts.
+    """
+
+    _rule: ClassVar[str]
+    _counters: ClassVar[tuple[str, ...]] = ("step",)
+    _complex = False  # whether any parameter is
+
+    def _states(self, group: Group) -> tuple[str | None, ...]:
+        """The names of the states the rule updates, in its order; None for one that this group does without."""
+        raise NotImplementedError(f"{type(self).__name__} must define _states(group)")
+
+    def _advance(self, group: Group, counters: Counters) -> tuple[Counters, Constants]:
+        """The counters after this step, and the rule's constants for it."""
+        raise NotImplementedError(f"{type(self).__name__} must define _advance(group, counters)")
+
+    def _first_counter(self, group: Group, name: str) -> float:
+        """What a counter is before the first step."""
+        return 0.0
+
+    def _first_state(self, group: Group, name: str) -> float:
+        """What all elements of a state are before the first step."""
+        return 0.0
+
+    def add_param_group(self, param_group: Group) -> None:
+        """See Optimizer."""
+        super().add_param_group(param_group)
+        if any(p.is_complex() for p in self.param_groups[-1]["params"]):
+            self._complex = True
+
+    def _start(self, p: Tensor, group: Group) -> None:
+        state = self.state[p]
+        for counter in self._counters:
+            state[counter] = Tensor._wrap(np.full((), self._first_counter(group, counter), np.float32))
+        for name in self._states(group):
+            if name is not None:
+                value = self._first_state(group, name)
+                first = complex(value, value) if p.is_complex() else value
+                state[name] = Tensor._wrap(np.full_like(p._array, first))
+
+    def _update(self, group: Group) -> None:
+        # nearly always one batch: only parameters that had no gradient at times are behind
+        batches: dict[Counters, list[Tensor]] = {}
+        for p in group["params"]:
+            if p._grad is None:
+                continue
+            if not self.state[p]:
+                self._start(p, group)
+            state = self.state[p]
+            counters = tuple([float(state[name]._array) for name in self._counters])
+            batches.setdefault(counters, []).append(p)
+        for counters, parameters in batches.items():
+            self._apply(group, counters, parameters)
+
+    def _apply(self, group: Group, counters: Counters, parameters: list[Any]) -> None:
+        after, constants = self._advance(group, counters)
+        states = [self.state[p] for p in parameters]
+        arrays = {name: [state[name]._array for state in states] for name in self._states(group) if name is not None}
+        gradients = [p._grad._array for p in parameters]
+        lists: list[list[Any] | None] = [[p._array for p in parameters], gradients]
+        lists += [None if name is None else arrays[name] for name in self._states(group)]
+        if self._complex:
+            lists = [found and [part for array in found for part in parts(array)] for found in lists]
+        with fitting(type(self).__name__, parameters, grad=gradients, **arrays):
+            optimizer_rules.apply(self._rule, lists, constants)
+        for p, state in zip(parameters, states, strict=True):
+            for name, value in zip(self._counters, after, strict=True):
+                state[name]._array.fill(value)
+            p._bump()
+
+
+def parts(array: Any) -> tuple[Any, ...]:
+    """The real and imaginary parts of a complex array, as views; a real array alone."""
+    return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
