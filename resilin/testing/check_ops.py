@@ -72,11 +72,15 @@ def _arrays(value: Any) -> Any:
     return [_arrays(v) for v in value] if isinstance(value, list) else value
 
 
+# dtype, whether with an imaginary part, tolerance
+FORWARD_DTYPES = ((np.float64, False, 1e-10), (np.float32, False, 2e-5), (np.float64, True, 1e-10))
+
+
 def check_forward(name: str, number: int) -> None:
-    """The op through the engine equals its reference (or its declared form) on plain arrays, in float32 and float64."""
+    """The op through the engine equals its reference (or its declared form) on plain arrays, in float32, float64 and, if claimed, complex128."""
     op = OPS[name]
-    for dtype, rtol in ((np.float64, 1e-10), (np.float32, 2e-5)):
-        sample = samples(op, dtype)[number]
+    for dtype, as_complex, rtol in FORWARD_DTYPES[: 3 if op.complex and op.order else 2]:
+        sample = samples(op, dtype, as_complex)[number]
         arrays = [_arrays(v) for v in sample]
         expected = op.reference(*arrays) if op.reference else op.generic.forward(NUMPY_XP, *op.bind(tuple(arrays), {}))
         found = op.call(*sample)
@@ -96,8 +100,118 @@ def check_gradient(name: str, number: int, order: int, as_complex: bool = False)
     for tensor in tensors:
         tensor.requires_grad_()
     fn = call if order == 1 else first_derivative(call, tensors)
+    if order == 2:
+        _check_recorded(op, fn, call, tensors)
     if any(out._array.size for out in ([call(*tensors)] if isinstance(call(*tensors), Tensor) else call(*tensors))):
         check_direction(fn, tensors, eps=1e-6, atol=1e-6, rtol=2e-5, seed=number)
+
+
+def _check_recorded(op: Op, derivative: Any, call: Any, tensors: list[Tensor]) -> None:
+    """With `create_graph` the rule runs on tensors: it gives what it gives on arrays, gradient by gradient."""
+    plain = first_derivative(call, tensors, create_graph=False)
+    for recorded, array in zip(derivative(*tensors), plain(*tensors), strict=True):
+        np.testing.assert_allclose(
+            recorded._array, array._array, rtol=1e-9, atol=1e-9, err_msg=f"{op}: recorded, not recorded"
+        )
+
+
+def check_strided(name: str, number: int) -> None:
+    """Arrays that are not contiguous (every second element of a wider one) give the same outputs and gradients."""
+    op = OPS[name]
+    plain, strided = (_run_on(op, number, change) for change in (np.array, _spaced))
+    for found, expected in zip(strided, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10, err_msg=f"{op} sample {number}")
+
+
+def _spaced(array: Any) -> Any:
+    wide = np.full((*array.shape, 2), -7, array.dtype)
+    wide[..., 1] = array
+    return wide[..., 1]
+
+
+def _run_on(op: Op, number: int, change: Any) -> list[Any]:
+    """Outputs and gradients of a sample whose arrays went through `change`."""
+    tensors, call = _split(op, samples(op)[number])
+    graded = op.differentiable and op.order > 0
+    given = [wrap(change(t._array)).requires_grad_(graded and t._array.dtype.kind in "fc") for t in tensors]
+    found = call(*given)
+    outs = list(found) if isinstance(found, tuple) else [found]
+    for out in outs:
+        if out.requires_grad:
+            out.backward(wrap(np.ones(out._array.shape, out._array.dtype)), retain_graph=True)
+    return [t._array for t in (*outs, *(t.grad for t in given if t.grad is not None))]
+
+
+SIZES = (0, 1, 31, 33, 4097)  # none, less than a vector register, beside its multiples, more than one block
+
+
+def check_sizes(name: str) -> None:
+    """An elementwise op treats every element alike, whatever their number: the first sample's, again and again."""
+    op = OPS[name]
+    tensors, call = _split(op, samples(op)[0])
+    arrays = np.broadcast_arrays(*(t._array for t in tensors))
+    expected = call(*tensors)._array.reshape(-1)
+    for size in SIZES:
+        found = call(*(wrap(np.resize(array, size)) for array in arrays))._array
+        np.testing.assert_allclose(found, np.resize(expected, size), rtol=1e-12, err_msg=f"{op} of {size} elements")
+    point = call(*(wrap(np.asarray(array.reshape(-1)[0])) for array in arrays))._array
+    if point.shape != ():
+        raise AssertionError(f"{op} of zero dimensions: shape {point.shape}")
+    np.testing.assert_allclose(point, expected[0], rtol=1e-12, err_msg=f"{op} of zero dimensions")
+
+
+def check_broadcast(name: str) -> None:
+    """An elementwise op on two tensors stretches them as numpy does, and sums the gradients back."""
+    op = OPS[name]
+    a, b = _operands(op)
+    for x, y in ((a[:, :1], b[0]), (a[0, 0], b), (a[:, 0], b[:1, :1]), (a[:0, :1], b[0]), (a[:, :1], b[:1])):
+        full = [wrap(np.array(array)) for array in np.broadcast_arrays(x, y)]
+        small = [wrap(np.array(x)), wrap(np.array(y))]
+        for tensor, sample in zip((*full, *small), samples(op)[0][:2] * 2, strict=True):
+            tensor.requires_grad_(op.differentiable and isinstance(sample, Tensor))  # arrays: constants to the op
+        found, expected = op.call(*small), op.call(*full)
+        np.testing.assert_array_equal(found._array, expected._array, err_msg=f"{op}")
+        if op.differentiable:
+            found.sum().backward()
+            expected.sum().backward()
+            for one, other in zip(small, full, strict=True):
+                total = _summed(other.grad._array, one._array.shape) if other.grad is not None else None
+                got = None if one.grad is None else one.grad._array
+                np.testing.assert_allclose(got, total, rtol=1e-9, atol=1e-12, err_msg=f"{op} {x.shape} {y.shape}")
+
+
+def _operands(op: Op) -> tuple[Any, Any]:
+    """Two arrays of shape (3, 4) with the values of the first sample."""
+    a, b = (np.resize(_arrays(value), (3, 4)) for value in samples(op)[0][:2])
+    return a, b
+
+
+def _summed(array: Any, shape: tuple[int, ...]) -> Any:
+    """`array`, summed over the dimensions that broadcasting stretched from `shape`."""
+    array = array.sum(axis=tuple(range(array.ndim - len(shape))))
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1)
+    return array.sum(axis=stretched, keepdims=True)
+
+
+def check_refusals(name: str) -> None:
+    """An elementwise op names itself and what it got when it is given no tensor, or shapes that do not fit."""
+    op = OPS[name]
+    tensors, call = _split(op, samples(op)[0])
+    _expect(TypeError, [op.name], call, *["no tensor"] * len(tensors))
+    if op.n == 2:
+        a, b = _operands(op)
+        _expect(RuntimeError, [op.name, "(2, 3)", "(4,)"], op.call, wrap(a[:2, :3]), wrap(b[0]))
+
+
+def _expect(kind: type[Exception], words: list[str], call: Any, *args: Any) -> None:
+    try:
+        call(*args)
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        if missing:
+            raise AssertionError(f"the error says {str(error)!r}, without {missing}") from error
+    else:
+        raise AssertionError(f"{words[0]}: expected {kind.__name__}, nothing was raised")
 
 
 def check_override(name: str, number: int, device_type: str = "cpu") -> None:
@@ -118,10 +232,12 @@ def _run(op: Op, number: int) -> list[Any]:
     tensors, call = _split(op, samples(op, np.float32)[number])
     for tensor in tensors:
         tensor.requires_grad_()
-    out = call(*tensors)
+    found = call(*tensors)
+    outs = found if isinstance(found, tuple) else (found,)
     random = np.random.default_rng(number)
-    out.backward(wrap(random.standard_normal(out._array.shape).astype(out._array.dtype)))
-    return [out._array, *(t.grad._array for t in tensors if t.grad is not None)]
+    for out in outs:
+        out.backward(wrap(random.standard_normal(out._array.shape).astype(out._array.dtype)), retain_graph=True)
+    return [*(out._array for out in outs), *(t.grad._array for t in tensors if t.grad is not None)]
 
 
 def check_half(name: str, number: int, half: Any) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 import resilin.fft
 import resilin.linalg
+import resilin.nn
 import resilin.special  # noqa: F401 - declare their ops, as the next does
 from resilin.core import dtype as dtypes
 from resilin.core import methods  # noqa: F401
@@ -29,6 +30,35 @@ def test_the_second_derivative_agrees_with_finite_differences(name, number):
 @pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True, complex_only=True)))
 def test_the_complex_derivative_agrees_with_finite_differences(name, number):
     check_ops.check_gradient(name, number, order=1, as_complex=True)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True, complex_only=True)))
+def test_the_second_complex_derivative_agrees_with_finite_differences(name, number):
+    check_ops.check_gradient(name, number, order=2, as_complex=True)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases()))
+def test_tensors_that_are_not_contiguous_give_the_same(name, number):
+    check_ops.check_strided(name, number)
+
+
+ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise and op.samples is not None)
+PAIRS = [name for name in ELEMENTWISE if OPS[name].n == 2]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_element_is_treated_alike_whatever_their_number(name):
+    check_ops.check_sizes(name)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_operands_are_stretched_and_their_gradients_summed_back(name):
+    check_ops.check_broadcast(name)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_mistake_is_answered_with_the_ops_name(name):
+    check_ops.check_refusals(name)
 
 
 @pytest.mark.parametrize(

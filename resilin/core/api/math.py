@@ -126,9 +126,6 @@ def pow(input: Any, exponent: Any) -> Tensor:
 
 def abs(input: Tensor) -> Tensor:
     """|input|; real for complex tensors."""
-    if input.is_complex():
-        re, im = shape_ops.real.call(input), shape_ops.imag.call(input)
-        return sqrt(re * re + im * im)
     return ops.absolute.call(input)
 
 

@@ -102,8 +102,9 @@ def gradgradcheck(func: Fn, inputs: Any, grad_outputs: Any = None, **options: An
     return gradcheck(first_derivative(func, values, grad_outputs), values, **options)
 
 
-def first_derivative(func: Fn, values: Sequence[Any], grad_outputs: Any = None) -> Fn:
-    """The function that gives the gradients of `func` at fixed random output weights, differentiable itself."""
+def first_derivative(func: Fn, values: Sequence[Any], grad_outputs: Any = None, *, create_graph: bool = True) -> Fn:
+    """The function that gives the gradients of `func` at fixed random output weights, differentiable itself unless
+    `create_graph` is False."""
     with no_grad():
         shapes = _outs(func(*values))
     random = np.random.default_rng(7)
@@ -114,7 +115,7 @@ def first_derivative(func: Fn, values: Sequence[Any], grad_outputs: Any = None) 
     def derivative(*given: Any) -> Any:
         chosen = [t for t in given if isinstance(t, Tensor) and t.requires_grad]
         pairs = [(o, w) for o, w in zip(_outs(func(*given)), weights, strict=True) if o.requires_grad]
-        found = grad([o for o, _ in pairs], chosen, [w for _, w in pairs], create_graph=True, allow_unused=True)
+        found = grad([o for o, _ in pairs], chosen, [w for _, w in pairs], True, create_graph, allow_unused=True)
         return tuple(g for g in found if g is not None)
 
     return derivative
