@@ -49,12 +49,17 @@ from resilin.nn.modules.rectifier import (
     Softshrink,
     Threshold,
 )
+from resilin.nn.modules.rnn import GRU, LSTM, RNN, RNNBase
+from resilin.nn.modules.rnn_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 
 __all__ = [
     "CELU",
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
@@ -68,6 +73,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GroupNorm",
     "Hardshrink",
     "Hardsigmoid",
@@ -76,6 +82,7 @@ __all__ = [
     "Identity",
     "KLDivLoss",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -93,6 +100,9 @@ __all__ = [
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RNNBase",
+    "RNNCell",
+    "RNNCellBase",
     "RReLU",
     "ReLU",
     "ReLU6",

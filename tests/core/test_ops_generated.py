@@ -37,7 +37,8 @@ def test_the_second_complex_derivative_agrees_with_finite_differences(name, numb
     check_ops.check_gradient(name, number, order=2, as_complex=True)
 
 
-@pytest.mark.parametrize(("name", "number"), list(check_ops.cases()))
+# as_strided is about the memory itself
+@pytest.mark.parametrize(("name", "number"), [case for case in check_ops.cases() if case[0] != "as_strided"])
 def test_tensors_that_are_not_contiguous_give_the_same(name, number):
     check_ops.check_strided(name, number)
 

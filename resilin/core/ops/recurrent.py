@@ -1,0 +1,170 @@
+"""A recurrent layer over whole sequences as one op. The fused kernel runs on the CPU; the rule here recomputes the
+steps and serves second derivatives."""
+
+# N rows of all steps, B sequences, F width of the input, H of the state, P of what is given on (H without projection)
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilin.core.kernels import recurrent as kernel
+from resilin.core.kernels.recurrent import GATES, spans
+from resilin.core.ops.registry import op, override
+
+
+def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool = True, proj: int = 0) -> Any:
+    F, H, B, G = 2, 2, max(sizes), GATES[kind]
+    P = proj or H
+    biases = (r(G * H), r(G * H)) if bias else (None, None)
+    state = (r(B, P), r(B, H) if kind == "lstm" else None)
+    weights = (r(G * H, F), r(G * H, P))
+    return (r(sum(sizes), F), *state, *weights, *biases, r(P, H) if proj else None, kind, sizes, reverse)
+
+
+@op(
+    tensors=8,
+    outputs=0,
+    samples=lambda r: [
+        _sample(r, "lstm", (2, 2), False),
+        _sample(r, "lstm", (2, 1), True, bias=False, proj=1),
+        _sample(r, "gru", (2, 1), False),
+        _sample(r, "gru", (1, 1), True, bias=False),
+        _sample(r, "tanh", (2, 1), True),
+        _sample(r, "relu", (2, 1), False),
+    ],
+)
+def recurrent(
+    xp,
+    x,
+    h0,
+    c0=None,
+    w_ih=None,
+    w_hh=None,
+    b_ih=None,
+    b_hh=None,
+    w_hr=None,
+    kind="lstm",
+    sizes=(),
+    reverse=False,
+):
+    """The states (N, P) after each step, the last states (B, P) and, of an lstm, the last cells (B, H).
+
+    Rows of all steps lie one after another; step t has the first `sizes[t]` sequences. kind: lstm, gru, tanh or relu.
+    """
+    y, h, c, _ = _run(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
+    return (y, h) if c is None else (y, h, c)
+
+
+def _projected(xp, x, w, b):
+    y = xp.matmul(x, xp.swapaxes(w, 0, 1))
+    return y if b is None else y + b
+
+
+def _replaced(xp, state, rows):
+    """`state` (B, ...) with its first rows exchanged."""
+    n = rows.shape[0]
+    return rows if n == state.shape[0] else xp.concat([rows, state[n:]], 0)
+
+
+def _run(xp, x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
+    """All steps: outputs in the order of time, last state, last cells, and per step (raw state, state before, kept)."""
+    gates = _projected(xp, x, w_ih, b_ih)
+    outs, steps = [], []
+    for begin, n in spans(sizes, reverse):
+        before, cells = h[:n], None if c is None else c[:n]
+        product = _projected(xp, before, w_hh, b_hh)
+        raw, cells, kept = _step(xp, kind, gates[begin : begin + n], product, before, cells)
+        steps.append((raw, before, kept))
+        outs.append(raw if w_hr is None else _projected(xp, raw, w_hr, None))
+        h = _replaced(xp, h, outs[-1])
+        c = None if c is None else _replaced(xp, c, cells)
+    y = xp.concat(outs[::-1] if reverse else outs, 0) if outs else h[:0]
+    return y, h, c, steps
+
+
+def _step(xp, kind, gx, gh, h, c):
+    """State and cells after a step, and what its rule needs."""
+    H = gx.shape[1] // GATES[kind]
+    if kind == "lstm":
+        z = gx + gh
+        i, f, o = xp.sigmoid(z[:, :H]), xp.sigmoid(z[:, H : 2 * H]), xp.sigmoid(z[:, 3 * H :])
+        g = xp.tanh(z[:, 2 * H : 3 * H])
+        after = f * c + i * g
+        t = xp.tanh(after)
+        return o * t, after, (i, f, g, o, c, t)
+    if kind == "gru":
+        r = xp.sigmoid(gx[:, :H] + gh[:, :H])
+        u = xp.sigmoid(gx[:, H : 2 * H] + gh[:, H : 2 * H])
+        share = gh[:, 2 * H :]
+        n = xp.tanh(gx[:, 2 * H :] + r * share)
+        return n + u * (h - n), None, (r, u, n, share, h)
+    y = xp.tanh(gx + gh) if kind == "tanh" else xp.maximum(gx + gh, 0)
+    return y, None, (y,)
+
+
+def _step_back(xp, kind, dh, dc, kept):
+    """Gradients of the gates' two parts, of the state besides its product (or None), and of the cells before."""
+    if kind == "lstm":
+        i, f, g, o, c, t = kept
+        dc = dc + dh * o * (1 - t * t)
+        parts = [dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)]
+        dz = xp.concat(parts, 1)
+        return dz, dz, None, dc * f
+    if kind == "gru":
+        r, u, n, share, h = kept
+        dn = dh * (1 - u) * (1 - n * n)
+        du = dh * (h - n) * u * (1 - u)
+        dr = dn * share * r * (1 - r)
+        return xp.concat([dr, du, dn], 1), xp.concat([dr, du, dn * r], 1), dh * u, None
+    (y,) = kept
+    dz = dh * (1 - y * y) if kind == "tanh" else dh * xp.astype(y > 0, dh.dtype)
+    return dz, dz, None, None
+
+
+@recurrent.vjp_all
+def _(xp, needs, g, _y, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
+    gy, gh, gc = (*g, None)[:3]
+    *_, steps = _run(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
+    if not steps:
+        raise RuntimeError("recurrent: a sequence without steps has no gradient")
+    dh_state = xp.zeros_like(h0) if gh is None else gh
+    dc_state = None if c0 is None else xp.zeros_like(c0) if gc is None else gc
+    dx_gates, dh_gates, given = [], [], []
+    for (begin, n), (_raw, _before, kept) in reversed(list(zip(spans(sizes, reverse), steps, strict=True))):
+        dh = dh_state[:n] if gy is None else dh_state[:n] + gy[begin : begin + n]
+        given.append(dh)
+        dc = None if dc_state is None else dc_state[:n]
+        dgx, dgh, direct, dc = _step_back(xp, kind, dh if w_hr is None else xp.matmul(dh, w_hr), dc, kept)
+        dx_gates.append(dgx)
+        dh_gates.append(dgh)
+        before = xp.matmul(dgh, w_hh)
+        dh_state = _replaced(xp, dh_state, before if direct is None else before + direct)
+        dc_state = None if dc is None else _replaced(xp, dc_state, dc)
+
+    def by_time(parts: Any) -> Any:  # the parts were made last step first
+        return xp.concat(list(parts) if reverse else list(parts)[::-1], 0)
+
+    states, raws = [before for _, before, _ in steps][::-1], [raw for raw, _, _ in steps][::-1]
+    dgx, dgh = by_time(dx_gates), by_time(dh_gates)
+    return (
+        xp.matmul(dgx, w_ih) if needs[0] else None,
+        dh_state if needs[1] else None,
+        dc_state if needs[2] else None,
+        xp.matmul(xp.swapaxes(dgx, 0, 1), x) if needs[3] else None,
+        xp.matmul(xp.swapaxes(dgh, 0, 1), by_time(states)) if needs[4] else None,
+        xp.sum(dgx, axis=0) if needs[5] else None,
+        xp.sum(dgh, axis=0) if needs[6] else None,
+        xp.matmul(xp.swapaxes(by_time(given), 0, 1), by_time(raws)) if needs[7] else None,
+    )
+
+
+def _forward(xp, *args):
+    return kernel.forward(list(args[:8]), *args[8:])
+
+
+def _backward(xp, needs, g, _y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
+    inputs = [x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr]
+    return kernel.backward(needs, list(g), saved, inputs, kind, sizes, reverse)
+
+
+override("recurrent", "cpu", _forward, _backward, residual=True)
