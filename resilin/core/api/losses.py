@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from resilin.core.api import reducing, shaping
-from resilin.core.api.neural import log_softmax, need_tensors, softplus
+from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
+from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.ops import loss
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
-
-
-def check_reduction(reduction: str) -> None:
-    """ValueError unless `reduction` is "none", "mean" or "sum"."""
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction: expected 'none', 'mean' or 'sum'")
-
-
-def _reduce(value: Tensor, reduction: str) -> Tensor:
-    check_reduction(reduction)
-    return value if reduction == "none" else reducing.mean(value) if reduction == "mean" else reducing.sum(value)
 
 
 def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Cross entropy of logits (N, C, ...) or (C,) against class numbers (N, ...) or probabilities (N, C, ...)."""
+    reduction = old_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
     need_tensors("cross_entropy", input=input, target=target)
     if not 0 <= label_smoothing <= 1:
@@ -116,10 +108,54 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: s
     return total if reduction == "sum" else total / max(input._array.size // classes, 1)
 
 
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: None = None,
+) -> Tensor:
+    """cross_entropy of input (N, in) or (in,) times linear_weight (C, ..., in), transposed, plus linear_bias (C, ...).
+
+    options: refused; PyTorch's ways to save memory by chunks.
+    """
+    need_tensors("linear_cross_entropy", input=input, linear_weight=linear_weight, target=target)
+    if options is not None:
+        raise NotImplementedError("linear_cross_entropy: supported is options=None: the logits are held at once")
+    x, w = input._array.shape, linear_weight._array.shape
+    if len(x) not in (1, 2) or len(w) < 2 or x[-1] != w[-1] or (len(w) > 2 and len(x) == 1):
+        raise RuntimeError(
+            f"linear_cross_entropy: expected input (N, in) or (in,) and linear_weight (C, ..., in), got {x} and {w}"
+        )
+    if linear_bias is not None and linear_bias._array.shape != w[:-1]:
+        raise RuntimeError(f"linear_cross_entropy: expected linear_bias {w[:-1]}, got {tuple(linear_bias.shape)}")
+    shape = (*x[:-1], *w[:-1])
+    if ignore_index is not None and target._array.shape == shape:
+        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
+    bias = None if linear_bias is None else shaping.reshape(linear_bias, -1)
+    logits = shaping.reshape(linear(input, shaping.reshape(linear_weight, -1, w[-1]), bias), *shape)
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
 def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """The negative of the log-probability of each target; input (N, C, ...) or (C,) holds log-probabilities."""
+    reduction = old_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
     rows, classes, shape = _rows("nll_loss", input, target)
     valid = classes != ignore_index
@@ -133,58 +169,98 @@ def nll_loss(
     return _weighted(losses, classes, weights, ignore_index, reduction, shape)
 
 
-def _same_shape(where: str, input: Tensor, target: Tensor) -> None:
-    """RuntimeError for shapes that do not broadcast; a warning, as in PyTorch, for shapes that do and differ."""
-    need_tensors(where, input=input, target=target)
-    if input._array.shape == target._array.shape:
-        return
-    try:
-        np.broadcast_shapes(input._array.shape, target._array.shape)
-    except ValueError:
-        raise RuntimeError(
-            f"{where}: the shapes {tuple(input.shape)} and {tuple(target.shape)} cannot be broadcast"
-        ) from None
-    warnings.warn(
-        f"{where}: using a target of shape {tuple(target.shape)} that is different to the input's "
-        f"{tuple(input.shape)}. This will likely lead to incorrect results due to broadcasting. "
-        "Please ensure they have the same size.",
-        UserWarning,
-        stacklevel=3,
-    )
+def _weighted_mean(losses: Tensor, input: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    """`losses` reduced; with a weight of the input's shape, "mean" divides by the sum of the weights."""
+    if weight is None:
+        return reduced(losses, reduction)
+    if weight._array.shape != input._array.shape:
+        raise ValueError(
+            f"Weights and input must have the same size, got {tuple(weight.shape)} and {tuple(input.shape)}"
+        )
+    check_reduction(reduction)
+    if reduction == "mean":
+        made: Tensor = reducing.sum(losses * weight) / reducing.sum(weight)
+        return made
+    return reduced(losses * weight, reduction)
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(input - target) ** 2, reduced."""
-    _same_shape("mse_loss", input, target)
-    return _reduce((input - target).square(), reduction)
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """(input - target) ** 2, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
+    reduction = old_reduction(size_average, reduce, reduction)
+    same_shape("mse_loss", input, target)
+    return _weighted_mean((input - target).square(), input, weight, reduction)
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """|input - target|, reduced."""
-    _same_shape("l1_loss", input, target)
-    return _reduce((input - target).abs(), reduction)
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """|input - target|, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
+    reduction = old_reduction(size_average, reduce, reduction)
+    same_shape("l1_loss", input, target)
+    return _weighted_mean((input - target).abs(), input, weight, reduction)
 
 
-def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """0.5 * d ** 2 where |d| < delta, else delta * (|d| - 0.5 * delta), d = input - target; times weight, reduced."""
+    same_shape("huber_loss", input, target)
+    if not delta > 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}")
+    if weight is not None and weight._array.shape != input._array.shape:
+        raise ValueError(
+            f"Weights and input must have the same size, got {tuple(weight.shape)} and {tuple(input.shape)}"
+        )
+    size = (input - target).abs()
+    small = size.clamp(max=delta)
+    losses = small * (size - 0.5 * small)
+    return reduced(losses if weight is None else losses * weight, reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
     """0.5 * d ** 2 / beta where |d| < beta, else |d| - 0.5 * beta, for d = input - target; reduced. `l1_loss` for 0."""
-    _same_shape("smooth_l1_loss", input, target)
+    reduction = old_reduction(size_average, reduce, reduction)
+    same_shape("smooth_l1_loss", input, target)
     if beta < 0:
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
     if beta == 0:
-        return _reduce((input - target).abs(), reduction)
+        return reduced((input - target).abs(), reduction)
     size = (input - target).abs()
     small = size.clamp(max=beta)
-    return _reduce(small * small * (0.5 / beta) + (size - small), reduction)
+    return reduced(small * small * (0.5 / beta) + (size - small), reduction)
 
 
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """-(w_pos * t * log s + (1 - t) * log(1 - s)) for s = sigmoid(input), without overflow; reduced."""
+    reduction = old_reduction(size_average, reduce, reduction)
+    need_tensors("binary_cross_entropy_with_logits", input=input, target=target)
     if input._array.shape != target._array.shape:
         raise ValueError(f"Target size ({tuple(target.shape)}) must be the same as input size ({tuple(input.shape)})")
     if pos_weight is None:
@@ -192,13 +268,19 @@ def binary_cross_entropy_with_logits(
     else:
         log_weight = (pos_weight - 1) * target + 1
         losses = (1 - target) * input + log_weight * softplus(-input)
-    return _reduce(losses if weight is None else losses * weight, reduction)
+    return reduced(losses if weight is None else losses * weight, reduction)
 
 
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-(t * log(p) + (1 - t) * log(1 - p)) for probabilities p = input, logarithms at least -100; reduced."""
+    reduction = old_reduction(size_average, reduce, reduction)
     need_tensors("binary_cross_entropy", input=input, target=target)
     p = input._array
     if p.shape != target._array.shape:
@@ -212,16 +294,25 @@ def binary_cross_entropy(
             "for logits use binary_cross_entropy_with_logits"
         )
     losses = -(target * input.log().clamp(min=-100) + (1 - target) * (1 - input).log().clamp(min=-100))
-    return _reduce(losses if weight is None else losses * weight, reduction)
+    return reduced(losses if weight is None else losses * weight, reduction)
 
 
-def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
     """target * (log target - input), reduced; "batchmean" divides the sum by the first length."""
+    reduction = old_reduction(size_average, reduce, reduction)
     if log_target:
         losses = target.exp() * (target - input)
     else:
         safe = target.clamp(min=1e-38)
         losses = target * (safe.log() - input)
     if reduction == "batchmean":
-        return reducing.sum(losses) / input._array.shape[0]
-    return _reduce(losses, reduction)
+        total = reducing.sum(losses)
+        return total / input._array.shape[0] if input._array.ndim else total
+    return reduced(losses, reduction)

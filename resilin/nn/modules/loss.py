@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from resilin.core.api.losses import check_reduction
+import warnings
+
+from resilin.core.api.loss_reduction import check_reduction, old_reduction
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
 
 
-class _Loss(Module):
+class Loss(Module):
     """Base: `reduction` is "mean", "sum" or "none"."""
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean") -> None:
         super().__init__()
-        check_reduction(reduction)
-        self.reduction = reduction
+        self.reduction = old_reduction(size_average, reduce, reduction)
+        if self.reduction != "batchmean":
+            check_reduction(self.reduction)
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(Loss):
     """Negative log of the softmax probability of the right class.
 
     Shape: logits (N, C, ...) or (C,); targets: class numbers (N, ...) or (), or probabilities shaped as the logits.
@@ -28,11 +31,13 @@ class CrossEntropyLoss(_Loss):
     def __init__(
         self,
         weight: Tensor | None = None,
+        size_average: bool | None = None,
         ignore_index: int = -100,
+        reduce: bool | None = None,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(size_average, reduce, reduction)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
@@ -49,11 +54,18 @@ class CrossEntropyLoss(_Loss):
         )
 
 
-class NLLLoss(_Loss):
+class NLLLoss(Loss):
     """Minus the log-probability of the right class; shapes, weight and ignore_index as in CrossEntropyLoss."""
 
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
 
@@ -62,7 +74,7 @@ class NLLLoss(_Loss):
         return F.nll_loss(input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """(x - y)^2."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -70,7 +82,7 @@ class MSELoss(_Loss):
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """|x - y|."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -78,14 +90,21 @@ class L1Loss(_Loss):
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Loss):
     """Binary cross entropy of sigmoid(x) with y, computed without overflow.
 
     weight: factor of each element. pos_weight: factor of the positive part, per class (the last dimension).
     """
 
-    def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None) -> None:
-        super().__init__(reduction)
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
         self.register_buffer("weight", weight)
         self.register_buffer("pos_weight", pos_weight)
 
@@ -96,41 +115,86 @@ class BCEWithLogitsLoss(_Loss):
         )
 
 
-class BCELoss(_Loss):
+class BCELoss(Loss):
     """Binary cross entropy of the probabilities x with y; logarithms are at least -100. weight: of each element."""
 
-    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
         self.register_buffer("weight", weight)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """See the class."""
-        return F.binary_cross_entropy(input, target, self.weight, self.reduction)
+        return F.binary_cross_entropy(input, target, self.weight, reduction=self.reduction)
 
 
-class KLDivLoss(_Loss):
+class KLDivLoss(Loss):
     """y * (log y - x) for log-probabilities x and probabilities y (log_target: their logarithms).
 
     reduction may also be "batchmean": the sum divided by the first length.
     """
 
-    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
-        super().__init__("mean" if reduction == "batchmean" else reduction)
-        self.reduction = reduction
+    def __init__(
+        self,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        log_target: bool = False,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
         self.log_target = log_target
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """See the class."""
-        return F.kl_div(input, target, self.reduction, self.log_target)
+        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
 
 
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(Loss):
     """0.5 * d^2 / beta where |d| < beta, else |d| - 0.5 * beta, for d = x - y."""
 
-    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(reduction)
+    def __init__(
+        self,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
         self.beta = beta
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """See the class."""
-        return F.smooth_l1_loss(input, target, self.reduction, self.beta)
+        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+
+
+class HuberLoss(Loss):
+    """0.5 * d^2 where |d| < delta, else delta * (|d| - 0.5 * delta), for d = x - y."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction=reduction)
+        self.delta = delta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See the class."""
+        return F.huber_loss(input, target, self.reduction, self.delta)
+
+
+class NLLLoss2d(NLLLoss):
+    """NLLLoss under its older name for (N, C, H, W), which NLLLoss takes too; warns."""
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        text = "NLLLoss2d has been deprecated. Please use NLLLoss instead as a drop-in replacement"
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        super().__init__(weight, size_average, ignore_index, reduce, reduction)
