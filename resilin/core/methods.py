@@ -15,6 +15,7 @@ from resilin.core.api import (
     linear_algebra,
     math,
     neural,
+    rearranging,
     reducing,
     shaping,
     special,
@@ -107,6 +108,7 @@ def _attach() -> None:
         (linear_algebra, _LINEAR_ALGEBRA),
         (special, _SPECIAL),
         (elementwise, [name for name in elementwise.__all__ if name != "rsub"]),
+        (rearranging, rearranging.METHODS),
     )
     for module, names in families:
         for name in names:

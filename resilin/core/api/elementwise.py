@@ -136,7 +136,7 @@ def sgn(input: Tensor) -> Tensor:
     zero = math.eq(input, 0)
     one = wrap(np.ones((), input._array.dtype), input._dev)
     safe = indexing.where(zero, one, input)
-    return indexing.where(zero, one * 0, safe / math.abs(safe))  # type: ignore[no-any-return]
+    return indexing.where(zero, one * 0, safe / math.abs(safe))
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
@@ -190,20 +190,20 @@ def _two(a: Any, b: Any) -> bool:
 def isposinf(input: Tensor) -> Tensor:
     """Whether each element is positive infinity."""
     _real("isposinf", input)
-    return math.eq(input, constants.inf)  # type: ignore[no-any-return]
+    return math.eq(input, constants.inf)
 
 
 def isneginf(input: Tensor) -> Tensor:
     """Whether each element is negative infinity."""
     _real("isneginf", input)
-    return math.eq(input, -constants.inf)  # type: ignore[no-any-return]
+    return math.eq(input, -constants.inf)
 
 
 def isreal(input: Tensor) -> Tensor:
     """Whether the imaginary part of each element is 0; true for real tensors."""
     if not input.is_complex():
         return wrap(np.ones(input._array.shape, np.bool_), input._dev)
-    return math.eq(math.imag(input), 0)  # type: ignore[no-any-return]
+    return math.eq(math.imag(input), 0)
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:

@@ -1,0 +1,252 @@
+"""Shapes beyond the basics: blocks, rotations, embedded diagonals, views by strides, writes into views of a copy.
+
+`__all__` are the functions of `resilin`; those of `METHODS` are methods of `Tensor`, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.api import shaping
+from resilin.core.ops import index as index_ops
+from resilin.core.ops import strided
+from resilin.core.tensor import Tensor, check_dim, wrap
+
+__all__ = [
+    "adjoint",
+    "as_strided",
+    "as_strided_scatter",
+    "atleast_3d",
+    "block_diag",
+    "cartesian_prod",
+    "combinations",
+    "diag_embed",
+    "diagflat",
+    "diagonal_scatter",
+    "dsplit",
+    "dstack",
+    "hsplit",
+    "narrow_copy",
+    "rot90",
+    "row_stack",
+    "select_scatter",
+    "slice_scatter",
+    "split_with_sizes",
+    "unravel_index",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "vsplit",
+]
+_FUNCTIONS = (
+    "adjoint",
+    "atleast_3d",
+    "block_diag",
+    "cartesian_prod",
+    "combinations",
+    "dstack",
+    "row_stack",
+    "unravel_index",
+)
+METHODS = [name for name in __all__ if name not in _FUNCTIONS]
+
+split_with_sizes = unsafe_split = unsafe_split_with_sizes = shaping.split
+unsafe_chunk = shaping.chunk
+row_stack = shaping.vstack
+
+
+def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """A view of shape `size` whose neighbours lie `stride` elements apart, from element `storage_offset`.
+
+    The memory is that of the tensor which `input` is a view of, or its own; its start is offset 0, and the default is
+    where `input` starts. RuntimeError when the view would leave the memory, NotImplementedError when the memory is not
+    one contiguous block.
+    """
+    base = input if input._view is None else input._view.base
+    if not base._array.flags.c_contiguous:
+        raise NotImplementedError("as_strided: the memory is not one contiguous block; call contiguous() first")
+    if storage_offset is None:
+        start, item = base._array.__array_interface__["data"][0], base._array.itemsize
+        storage_offset = (int(input._array.__array_interface__["data"][0]) - int(start)) // item
+    size, stride = tuple(map(int, size)), tuple(map(int, stride))
+    if len(size) != len(stride):
+        raise RuntimeError(f"mismatch in length of strides and shape: {list(size)} and {list(stride)}")
+    if min(size, default=0) < 0 or min(stride, default=0) < 0 or storage_offset < 0:
+        raise RuntimeError(f"as_strided: negative size, stride or offset: {size}, {stride}, {storage_offset}")
+    last = storage_offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if 0 not in size and last >= base._array.size:
+        raise RuntimeError(
+            f"as_strided: size {list(size)}, strides {list(stride)} and offset {storage_offset} reach element {last} "
+            f"of a memory of {base._array.size} elements"
+        )
+    return strided.as_strided.call(base, size, stride, storage_offset)  # type: ignore[no-any-return]
+
+
+def _written(input: Tensor, src: Tensor, name: str, view: Any) -> Tensor:
+    """A copy of `input` with `src` written where `view` of it lies."""
+    out = input.clone()
+    target = view(out)
+    if tuple(target.shape) != tuple(src.shape):
+        raise RuntimeError(
+            f"{name}: expected src to have the shape of the view, {tuple(target.shape)}, got {tuple(src.shape)}"
+        )
+    target.copy_(src)
+    return out
+
+
+def as_strided_scatter(input: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """A copy of `input` with `src` in what `as_strided` of these arguments shows."""
+    return _written(input, src, "as_strided_scatter", lambda x: as_strided(x, size, stride, storage_offset))
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy of `input` with `src` as its diagonal of these dimensions."""
+    return _written(input, src, "diagonal_scatter", lambda x: shaping.diagonal(x, offset, dim1, dim2))
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of `input` with `src` at one index of `dim`."""
+    return _written(input, src, "select_scatter", lambda x: shaping.select(x, dim, index))
+
+
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """A copy of `input` with `src` at the slice start:end:step of `dim`."""
+    axis = check_dim(dim, input._array.ndim)
+    return _written(input, src, "slice_scatter", lambda x: x[(slice(None),) * axis + (slice(start, end, step),)])
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the last dimension of `input` as a diagonal; they fill `dim1` and `dim2` of the result."""
+    shape = input._array.shape
+    first, second = check_dim(dim1, len(shape) + 1), check_dim(dim2, len(shape) + 1)
+    if first == second:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    side = shape[-1] + abs(offset)
+    along = np.arange(shape[-1])
+    where = (*(slice(None),) * (len(shape) - 1), along + max(-offset, 0), along + max(offset, 0))
+    square = index_ops.index_add_zeros.call(input, (*shape[:-1], side, side), where)
+    return shaping.movedim(square, (-2, -1), (first, second))
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with all elements of `input` as a diagonal."""
+    return shaping.diag(shaping.ravel(input), offset)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """The plane of two dimensions turned by k * 90 degrees, from the first towards the second. A copy."""
+    if len(dims) != 2 or check_dim(dims[0], input._array.ndim) == check_dim(dims[1], input._array.ndim):
+        raise RuntimeError(f"rot90: expected two different dims, got {tuple(dims)}")
+    a, b = dims
+    if k % 4 == 0:
+        return input.clone()
+    if k % 4 == 2:
+        return shaping.flip(input, (a, b))
+    return shaping.flip(shaping.transpose(input, a, b), a if k % 4 == 1 else b)
+
+
+def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`narrow`, copied."""
+    return shaping.narrow(input, dim, start, length).clone()
+
+
+def adjoint(input: Tensor) -> Tensor:
+    """The last two dimensions exchanged, conjugated."""
+    return input.adjoint()  # type: ignore[no-any-return]
+
+
+def _splitter(name: str, least: int, dim: int) -> Any:
+    def cut(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        ndim = input._array.ndim
+        if ndim < least:
+            raise RuntimeError(f"{name} requires a tensor with at least {least} dimension, but got {ndim}")
+        axis = 0 if name == "hsplit" and ndim == 1 else dim
+        length = input._array.shape[axis]
+        if isinstance(indices_or_sections, int) and (indices_or_sections < 1 or length % indices_or_sections):
+            raise RuntimeError(
+                f"{name} attempted to split along dimension {axis}, but the size of the dimension {length} is not "
+                f"divisible by the split_size {indices_or_sections}!"
+            )
+        return shaping.tensor_split(input, indices_or_sections, axis)
+
+    cut.__name__ = cut.__qualname__ = name
+    cut.__doc__ = f"Views of parts along dimension {dim}: equal ones, or cut at the given indices."
+    return cut
+
+
+hsplit, vsplit, dsplit = _splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Each tensor with three dimensions or more; vectors lie along the second. A tuple when several are given."""
+    given = tensors[0] if len(tensors) == 1 else tensors
+    if not isinstance(given, Tensor):
+        return tuple(atleast_3d(x) for x in given)
+    ndim = given._array.ndim
+    if ndim >= 3:
+        return given
+    return given.reshape(1, 1, 1) if ndim == 0 else given[None, :, None] if ndim == 1 else given[:, :, None]
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the third dimension."""
+    return shaping.cat([atleast_3d(x) for x in tensors], 2)
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with the given matrices (vectors are rows) along its diagonal, zeros elsewhere."""
+    blocks = [shaping.atleast_2d(x) for x in tensors]
+    for block in blocks:
+        if block._array.ndim > 2:
+            raise RuntimeError(f"block_diag: expected at most 2 dimensions, got shape {tuple(block.shape)}")
+    width, before, rows = sum(x.shape[1] for x in blocks), 0, []
+    for block in blocks:
+        height, own = block.shape
+        sides = block.new_zeros(height, before), block.new_zeros(height, width - before - own)
+        rows.append(shaping.cat([sides[0], block, sides[1]], 1))
+        before += own
+    return shaping.cat(rows, 0)
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All choices of one element of each vector, one choice a row; a single vector as it is."""
+    for x in tensors:
+        if x._array.ndim != 1:
+            raise RuntimeError(f"cartesian_prod: expected vectors, got shape {tuple(x.shape)}")
+    if len(tensors) == 1:
+        return tensors[0]
+    grid = shaping.meshgrid(*tensors, indexing="ij")
+    return shaping.stack([shaping.ravel(x) for x in grid], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All choices of `r` elements of a vector, in order, one choice a row."""
+    if input._array.ndim != 1:
+        raise RuntimeError(f"combinations: expected a vector, got shape {tuple(input.shape)}")
+    if r < 0:
+        raise RuntimeError(f"combinations: expected a non-negative number, but got {r}")
+    if r == 0:
+        return input.new_zeros(0)
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    rows = np.array(list(choose(range(input._array.shape[0]), r)), np.int64).reshape(-1, r)
+    return index_ops.getitem.call(input, rows)  # type: ignore[no-any-return]
+
+
+def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+    """For each flat index of a tensor of `shape`, its coordinates: one int64 tensor per dimension."""
+    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    array = indices._array
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"unravel_index: expected integer indices, got {indices.dtype}")
+    total = math.prod(size)
+    if array.size and not (int(array.min()) >= -total and int(array.max()) < total):
+        raise ValueError(f"unravel_index: indices are out of range for shape {size}")
+    found = np.unravel_index(np.where(array < 0, array + total, array), size)
+    return tuple(wrap(np.asarray(part, np.int64), indices._dev) for part in found)
