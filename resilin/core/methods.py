@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import inplace
+from resilin.core import in_place_names, inplace
 from resilin.core.api import (
     activations,
     convert,
@@ -116,7 +116,7 @@ def _attach() -> None:
     tensor.polygamma = special.polygamma_of  # n comes first in the function
     for name, cast in convert.CASTS.items():
         setattr(tensor, name, cast)
-    for name in _IN_PLACE:
+    for name in (*_IN_PLACE, *in_place_names.METHODS):
         fn = getattr(tensor, name)
         setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name)))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, convert.type_

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.core import in_place_names as _in_place_names
 from resilin.core.api import elementwise as _elementwise
 from resilin.core.api import rearranging as _rearranging
 from resilin.core.api.activations import (
@@ -360,5 +361,6 @@ pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
 for _module in (_elementwise, _rearranging):  # whole files of functions; the file says which
     globals().update({_name: getattr(_module, _name) for _name in _module.__all__})
+globals().update({_name: getattr(Tensor, _name) for _name in _in_place_names.FUNCTIONS})
 
 __all__ = [name for name in globals() if not name.startswith("_") and name != "annotations"]

@@ -55,6 +55,11 @@ def _floats(input: Tensor) -> Tensor:
     return shape_ops.astype.call(input, dtypes.default_np()) if input._array.dtype.kind in "biu" else input
 
 
+def _as(input: Tensor, kind: Any) -> Tensor:
+    """In another dtype; itself where it has it, so that in-place forms see which tensor an op has saved."""
+    return input if input._array.dtype == kind else shape_ops.astype.call(input, kind)
+
+
 def _real(where: str, *operands: Any) -> None:
     """RuntimeError for complex operands of a function that needs an order or a sign."""
     for value in operands:
@@ -89,7 +94,7 @@ def copysign(input: Tensor, other: Any) -> Tensor:
     if isinstance(other, Tensor):
         kind = dtypes.promote_np(kind, other._array.dtype)
     kind = dtypes.default_np() if kind.kind in "biu" else kind
-    size = math.abs(shape_ops.astype.call(input, kind))
+    size = math.abs(_as(input, kind))
     return indexing.where(math.signbit(sign), -size, size)  # type: ignore[no-any-return]
 
 
@@ -144,7 +149,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
     values = (input, exponent)
     is_complex = any(v.is_complex() if isinstance(v, Tensor) else isinstance(v, complex) for v in values)
     kind = np.dtype(np.complex128 if is_complex else np.float64)
-    base, power = (shape_ops.astype.call(v, kind) if isinstance(v, Tensor) else v for v in values)
+    base, power = (_as(v, kind) if isinstance(v, Tensor) else v for v in values)
     return math.pow(base, power)
 
 
