@@ -5,7 +5,6 @@ from resilin.nn import functional, init, utils
 from resilin.nn.modules.activation import (
     ELU,
     GELU,
-    Dropout,
     Flatten,
     LeakyReLU,
     LogSoftmax,
@@ -18,7 +17,8 @@ from resilin.nn.modules.activation import (
 )
 from resilin.nn.modules.attention import MultiheadAttention
 from resilin.nn.modules.container import ModuleDict, ModuleList, ParameterList, Sequential
-from resilin.nn.modules.conv import Conv1d, Conv2d
+from resilin.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from resilin.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from resilin.nn.modules.embedding import Embedding
 from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
 from resilin.nn.modules.linear import Identity, Linear
@@ -35,8 +35,30 @@ from resilin.nn.modules.loss import (
     SmoothL1Loss,
 )
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
-from resilin.nn.modules.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
+from resilin.nn.modules.normalization_instance import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from resilin.nn.modules.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    FractionalMaxPool2d,
+    FractionalMaxPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+)
 from resilin.nn.modules.rectifier import (
     CELU,
     SELU,
@@ -63,18 +85,37 @@ __all__ = [
     "LSTM",
     "RNN",
     "SELU",
+    "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AlphaDropout",
+    "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
     "Embedding",
+    "FeatureAlphaDropout",
     "Flatten",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GRUCell",
     "GroupNorm",
     "Hardshrink",
@@ -83,8 +124,14 @@ __all__ = [
     "Hardtanh",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
@@ -92,7 +139,12 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",

@@ -45,11 +45,15 @@ from resilin.core.api.convolving import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from resilin.core.api.ctc import (
+    ctc_loss,
+)
 from resilin.core.api.distances import (
     cosine_similarity,
     pairwise_distance,
     pdist,
 )
+from resilin.core.api.dropping import alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
 from resilin.core.api.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -108,6 +112,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -125,10 +130,15 @@ __all__ = [
     "conv_transpose3d",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
     "elu",
     "elu_",
     "embedding",
+    "feature_alpha_dropout",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
     "gelu",

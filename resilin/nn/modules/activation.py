@@ -1,9 +1,8 @@
-"""Activations and dropout: functions as modules."""
+"""Activations: functions as modules."""
 
 from __future__ import annotations
 
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
 
@@ -155,25 +154,6 @@ class LogSoftmax(Module):
     def extra_repr(self) -> str:
         """As in PyTorch."""
         return f"dim={self.dim}"
-
-
-class Dropout(Module):
-    """In training, each element is zero with probability p and the others are divided by 1 - p; else nothing."""
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__()
-        if not 0 <= p <= 1:
-            raise UsageError(f"Dropout: p must be between 0 and 1, got {p}")
-        self.p = p
-        self.inplace = inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        """See the class."""
-        return F.dropout(input, self.p, self.training, self.inplace)
-
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return f"p={self.p}, inplace={self.inplace}"
 
 
 class Flatten(Module):

@@ -15,16 +15,11 @@ from resilin.nn.modules.module import Module
 from resilin.nn.modules.shared import empty
 
 
-class _BatchNorm(Module):
-    """(x - mean) / sqrt(var + eps) * weight + bias per channel; statistics of the batch in training, running ones else.
+class NormWithStatistics(Module):
+    """Parameters and buffers of batch and instance normalization; `weight`, `bias` and the buffers may be None.
 
-    momentum: share of the new statistics in the running ones; None: their plain average over all batches.
-    affine: with weight (starts 1) and, unless bias=False, bias (starts 0).
-    track_running_stats=False: always the batch's statistics.
     Buffers: running_mean (0), running_var (1, unbiased), num_batches_tracked (int64).
     """
-
-    _dims: tuple[int, ...]
 
     def __init__(
         self,
@@ -71,6 +66,24 @@ class _BatchNorm(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(NormWithStatistics):
+    """(x - mean) / sqrt(var + eps) * weight + bias per channel; statistics of the batch in training, running ones else.
+
+    momentum: share of the new statistics in the running ones; None: their plain average over all batches.
+    affine: with weight (starts 1) and, unless bias=False, bias (starts 0).
+    track_running_stats=False: always the batch's statistics.
+    """
+
+    _dims: tuple[int, ...]
+
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
         if input.dim() not in self._dims:
@@ -93,13 +106,6 @@ class _BatchNorm(Module):
             self.eps,
         )
 
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
-        )
-
 
 class BatchNorm1d(_BatchNorm):
     __doc__ = "Batch normalization of (N, C) or (N, C, L).\n\n    " + str(_BatchNorm.__doc__)
@@ -109,6 +115,11 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     __doc__ = "Batch normalization of (N, C, H, W).\n\n    " + str(_BatchNorm.__doc__)
     _dims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    __doc__ = "Batch normalization of (N, C, D, H, W).\n\n    " + str(_BatchNorm.__doc__)
+    _dims = (5,)
 
 
 class LayerNorm(Module):
