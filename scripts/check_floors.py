@@ -50,7 +50,7 @@ ONLY: dict[str, frozenset[str]] = {
     "core": frozenset({"errors", "_base"}),
     "store": frozenset({"errors", "_base"}),
     "nn": frozenset({"errors", "_base", "core"}),
-    "optim": frozenset({"errors", "_base", "core"}),
+    "optim": frozenset({"errors", "_base", "core", "nn"}),  # nn: optim.swa_utils averages modules
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),

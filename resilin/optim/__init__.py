@@ -1,6 +1,6 @@
 """Optimizers and learning rate schedulers with the names and semantics of torch.optim."""
 
-from resilin.optim import lr_scheduler
+from resilin.optim import lr_scheduler, swa_utils
 from resilin.optim.adam import Adam, AdamW
 from resilin.optim.adam_family import Adamax, NAdam, RAdam
 from resilin.optim.adaptive import Adadelta, Adagrad, RMSprop
@@ -23,4 +23,5 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "lr_scheduler",
+    "swa_utils",
 ]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FILES = {"optimizers": ["optimizers", "elementwise_optimizers"], "schedulers": ["schedulers"]}
+FILES = {"optimizers": ["optimizers", "elementwise_optimizers"], "schedulers": ["schedulers", "more_schedulers"]}
 
 
 def pytest_generate_tests(metafunc):

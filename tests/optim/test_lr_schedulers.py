@@ -8,16 +8,30 @@ import pytest
 import resilin
 from resilin import optim
 from resilin.errors import UsageError
-from resilin.optim import lr_scheduler
+from resilin.optim import lr_scheduler, swa_utils
 
 
 def make_optimizer(lr=0.1):
     return optim.SGD([resilin.zeros(1).requires_grad_()], lr=lr, momentum=0.9)
 
 
+def make_chained(optimizer):
+    warmup = lr_scheduler.ConstantLR(optimizer, factor=0.1, total_iters=3)
+    return lr_scheduler.ChainedScheduler([warmup, lr_scheduler.ExponentialLR(optimizer, gamma=0.9)])
+
+
 def make_scheduler(name, options, optimizer):
+    if name == "MultiplicativeLR":
+        return lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 1 - 0.5 / epoch)
+    if name == "SWALR":
+        return swa_utils.SWALR(optimizer, **options)
+    if name == "ChainedScheduler":
+        return make_chained(optimizer)
     if name != "SequentialLR":
         return getattr(lr_scheduler, name)(optimizer, **options)
+    if "nested" in options:
+        parts = [make_chained(optimizer), lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=4)]
+        return lr_scheduler.SequentialLR(optimizer, parts, milestones=[6])
     parts = [
         lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=4),
         lr_scheduler.CosineAnnealingLR(optimizer, T_max=8),
@@ -112,6 +126,16 @@ def test_one_cycle_moves_the_first_beta_of_adam():
         (lambda o: lr_scheduler.OneCycleLR(o, 1.0), "total_steps"),
         (lambda o: lr_scheduler.OneCycleLR(o, 1.0, 10, anneal_strategy="step"), "anneal_strategy"),
         (lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=1.0), "factor must be below 1"),
+        (lambda o: lr_scheduler.MultiplicativeLR(o, [abs, abs]), "MultiplicativeLR: 2 functions for 1"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=0), "T_0 must be an integer above 0, got 0"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, T_mult=1.5), "T_mult must be an integer"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2).step(-1), "epoch must not be negative, got -1"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, mode="saw"), "mode must be one of triangular"),
+        (lambda o: lr_scheduler.CyclicLR(o, [0.1, 0.2], 1.0), "base_lr has 2 values for 1"),
+        (lambda o: swa_utils.SWALR(o, 0.1, anneal_strategy="step"), "anneal_strategy must be 'cos' or 'linear'"),
+        (lambda o: swa_utils.SWALR(o, 0.1, anneal_epochs=-1), "anneal_epochs"),
+        (lambda o: lr_scheduler.ChainedScheduler([]), "at least one"),
+        (lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ReduceLROnPlateau(o)]), "needs a metric"),
         (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(o, 1)], [3]), "0 milestones, got 1"),
         (lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(make_optimizer(), 1)], []), "another optimizer"),
     ],
@@ -124,3 +148,50 @@ def test_mistakes_are_named(make, words):
 def test_only_optimizers_can_be_scheduled():
     with pytest.raises(TypeError, match="expected an Optimizer, got int"):
         lr_scheduler.StepLR(3, 1)
+
+
+def test_cosine_restarts_take_fractions_of_an_epoch():
+    optimizer = make_optimizer()
+    scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2, T_mult=2)
+    scheduler.step(1.0)
+    assert scheduler.get_last_lr() == [pytest.approx(0.05)]
+    scheduler.step(4.0)  # the middle of the second half cosine, which goes from 2 to 6
+    assert scheduler.get_last_lr() == [pytest.approx(0.05)]
+
+
+def test_cyclic_lr_takes_a_height_of_ones_own_and_moves_the_first_beta():
+    optimizer = optim.Adam([resilin.zeros(1).requires_grad_()])
+    scheduler = lr_scheduler.CyclicLR(optimizer, 0.1, 0.3, step_size_up=1, scale_fn=lambda cycle: 1 / cycle)
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    scheduler.step()
+    assert (scheduler.get_last_lr(), optimizer.param_groups[0]["betas"][0]) == ([0.3], pytest.approx(0.8))
+    scheduler.step()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [pytest.approx(0.2)]
+    assert scheduler.state_dict()["_scale_fn_custom"] is None
+
+
+def test_a_rate_given_as_a_tensor_stays_that_tensor():
+    rate = resilin.tensor(1.0)
+    optimizer = optim.SGD([resilin.zeros(1).requires_grad_()], lr=rate)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "then"),
+    [
+        ("ExponentialLR", {"gamma": 0.5}, 0.125),
+        ("LinearLR", {"total_iters": 9}, 0.27941176470588236),
+        ("CosineAnnealingLR", {"T_max": 9}, 0.17602204776046182),
+    ],
+)
+def test_a_resumed_scheduler_starts_at_the_current_rate(name, options, then):
+    optimizer = make_optimizer(0.25)
+    optimizer.param_groups[0]["initial_lr"] = 1.0
+    scheduler = getattr(lr_scheduler, name)(optimizer, last_epoch=3, **options)
+    assert scheduler.get_last_lr() == [0.25]
+    scheduler.step()
+    assert scheduler.get_last_lr() == [pytest.approx(then, rel=1e-12)]  # PyTorch's

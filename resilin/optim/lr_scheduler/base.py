@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.optim.optimizer import Optimizer
+from resilin.optim.optimizer import Group, Optimizer
 
 
 class LRScheduler:
@@ -15,6 +17,8 @@ class LRScheduler:
     Rates are computed from the groups' current ones wherever PyTorch does so, so that schedulers can be chained.
     last_epoch: -1 starts; a resumed run gives the last epoch done (groups must hold "initial_lr" then).
     """
+
+    _is_initial = False  # during the first step, which the constructor makes: rates start, they do not change yet
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -36,7 +40,9 @@ class LRScheduler:
 
     def _initial_step(self) -> None:
         self._step_count = 0
+        self._is_initial = True
         self.step()
+        self._is_initial = False
 
     def get_lr(self) -> list[float]:
         """The rate of each group at `last_epoch`."""
@@ -58,8 +64,12 @@ class LRScheduler:
 
     def _set(self, rates: list[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+            set_rate(group, rate)
         self._last_lr = list(rates)
+
+    def undo_step(self) -> None:
+        """Count one epoch back, without changing rates: another scheduler decides when this one starts."""
+        self.last_epoch -= 1
 
     def _current(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -71,3 +81,26 @@ class LRScheduler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave (the optimizer keeps its own state)."""
         self.__dict__.update(state_dict)
+
+
+def set_rate(group: Group, rate: float) -> None:
+    """Set the rate of a group; a rate given as a tensor stays that tensor."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def per_group(where: str, name: str, optimizer: Optimizer, value: float | Sequence[float]) -> list[float]:
+    """One value per group, from one for all or from a list. UsageError for a list of another length."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, Sequence):
+        return [value] * groups
+    if len(value) != groups:
+        raise UsageError(f"{where}: {name} has {len(value)} values for {groups} parameter groups")
+    return list(value)
+
+
+def state_of(fn: Any) -> dict[str, Any] | None:
+    """What is saved of a user's function: the attributes of a callable object, nothing of a plain function."""
+    return None if fn is None or isinstance(fn, types.FunctionType) else dict(fn.__dict__)

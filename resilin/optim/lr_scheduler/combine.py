@@ -7,11 +7,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler
+from resilin.optim.lr_scheduler.base import LRScheduler, set_rate
+from resilin.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from resilin.optim.optimizer import Optimizer
 
 
-class SequentialLR(LRScheduler):
+class _Combined(LRScheduler):
+    """What schedulers made of schedulers share."""
+
+    _schedulers: list[LRScheduler]
+
+    def undo_step(self) -> None:
+        """Count one epoch back in every part."""
+        for scheduler in self._schedulers:
+            scheduler.undo_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parts' states and the own count."""
+        state = {name: value for name, value in self.__dict__.items() if name not in ("optimizer", "_schedulers")}
+        state["_schedulers"] = [scheduler.state_dict() for scheduler in self._schedulers]
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave, in the parts too."""
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "_schedulers"})
+        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+
+
+class SequentialLR(_Combined):
     """One scheduler after another; the next takes over, from its start, at each of the epochs `milestones`."""
 
     def __init__(
@@ -29,11 +53,10 @@ class SequentialLR(LRScheduler):
         self.optimizer = optimizer
         # each part set its own start rate when it was made: undo that, then let only the first one start
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
-        for scheduler in self._schedulers:
-            scheduler.last_epoch -= 1
-        self._schedulers[0]._initial_step()
-        self._last_lr = self._schedulers[0].get_last_lr()
+            set_rate(group, group["initial_lr"])
+        self.undo_step()
+        self._schedulers[bisect_right(self._milestones, 0)]._initial_step()
+        self._last_lr = self._current()
 
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch. UsageError for an explicit epoch: parts have their own count."""
@@ -48,22 +71,32 @@ class SequentialLR(LRScheduler):
             scheduler.step()
         self._last_lr = scheduler.get_last_lr()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The parts' states and the own count."""
-        state = {name: value for name, value in self.__dict__.items() if name not in ("optimizer", "_schedulers")}
-        state["_schedulers"] = [scheduler.state_dict() for scheduler in self._schedulers]
-        return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, in the parts too."""
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "_schedulers"})
-        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            scheduler.load_state_dict(state)
+class ChainedScheduler(_Combined):
+    """Several schedulers at once: each step steps all of them, in their order."""
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+        if not schedulers:
+            raise UsageError("ChainedScheduler: at least one scheduler is needed")
+        self.optimizer = optimizer or schedulers[0].optimizer
+        _check_parts("ChainedScheduler", self.optimizer, schedulers)
+        self._schedulers = list(schedulers)
+        self._last_lr = self._current()
+
+    def step(self, epoch: int | None = None) -> None:
+        """Step every part. UsageError for an explicit epoch: parts have their own count."""
+        if epoch is not None:
+            raise UsageError("ChainedScheduler.step takes no epoch")
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self._last_lr = self._current()
 
 
 def _check_parts(name: str, optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:
     if not schedulers:
         raise UsageError(f"{name}: at least one scheduler is needed")
     for number, scheduler in enumerate(schedulers):
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UsageError(f"{name}: scheduler {number} is a ReduceLROnPlateau, which needs a metric at each step")
         if scheduler.optimizer is not optimizer:
             raise UsageError(f"{name}: scheduler {number} belongs to another optimizer")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler
+from resilin.optim.lr_scheduler.base import LRScheduler, per_group
 from resilin.optim.optimizer import Group, Optimizer
 
 
@@ -69,7 +69,7 @@ class OneCycleLR(LRScheduler):
             share = (self.last_epoch - start) / (end - start)
             rates.append(self._anneal(group[lr_from], group[lr_to], share))
             if self.cycle_momentum:
-                _set_momentum(group, self._anneal(group[momentum_from], group[momentum_to], share))
+                set_momentum(group, self._anneal(group[momentum_from], group[momentum_to], share))
         return rates
 
     def _anneal(self, start: float, end: float, share: float) -> float:
@@ -101,17 +101,8 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
     return total_steps
 
 
-def _per_group(name: str, optimizer: Optimizer, value: float | Sequence[float]) -> list[float]:
-    groups = len(optimizer.param_groups)
-    if not isinstance(value, Sequence):
-        return [value] * groups
-    if len(value) != groups:
-        raise UsageError(f"OneCycleLR: {name} has {len(value)} values for {groups} parameter groups")
-    return list(value)
-
-
 def _prepare(optimizer: Optimizer, max_lr: float | Sequence[float], div: float, final_div: float) -> None:
-    for group, peak in zip(optimizer.param_groups, _per_group("max_lr", optimizer, max_lr), strict=True):
+    for group, peak in zip(optimizer.param_groups, per_group("OneCycleLR", "max_lr", optimizer, max_lr), strict=True):
         group["initial_lr"] = peak / div
         group["max_lr"] = peak
         group["min_lr"] = group["initial_lr"] / final_div
@@ -120,13 +111,15 @@ def _prepare(optimizer: Optimizer, max_lr: float | Sequence[float], div: float, 
 def _prepare_momentum(optimizer: Optimizer, base: float | Sequence[float], top: float | Sequence[float]) -> None:
     if not {"momentum", "betas"} & optimizer.defaults.keys():
         raise UsageError("OneCycleLR: cycle_momentum=True needs an optimizer with momentum or betas")
-    bases, tops = _per_group("base_momentum", optimizer, base), _per_group("max_momentum", optimizer, top)
+    bases = per_group("OneCycleLR", "base_momentum", optimizer, base)
+    tops = per_group("OneCycleLR", "max_momentum", optimizer, top)
     for group, low, high in zip(optimizer.param_groups, bases, tops, strict=True):
         group["base_momentum"], group["max_momentum"] = low, high
-        _set_momentum(group, high)
+        set_momentum(group, high)
 
 
-def _set_momentum(group: Group, value: float) -> None:
+def set_momentum(group: Group, value: float) -> None:
+    """Set the momentum of a group, or its first beta."""
     if "betas" in group:
         group["betas"] = (value, *group["betas"][1:])
     else:

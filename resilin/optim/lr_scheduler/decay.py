@@ -3,49 +3,12 @@
 from __future__ import annotations
 
 import math
-import types
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from resilin.errors import UsageError
 from resilin.optim.lr_scheduler.base import LRScheduler
 from resilin.optim.optimizer import Optimizer
-
-
-class LambdaLR(LRScheduler):
-    """The initial rate times `lr_lambda(epoch)`; one function, or one per group."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        lr_lambda: Callable[[int], float] | list[Callable[[int], float]],
-        last_epoch: int = -1,
-    ) -> None:
-        groups = len(optimizer.param_groups)
-        self.lr_lambdas = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * groups
-        if len(self.lr_lambdas) != groups:
-            raise UsageError(f"LambdaLR: {len(self.lr_lambdas)} functions for {groups} parameter groups")
-        super().__init__(optimizer, last_epoch)
-
-    def get_lr(self) -> list[float]:
-        """See the class."""
-        return [base * fn(self.last_epoch) for base, fn in zip(self.base_lrs, self.lr_lambdas, strict=True)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Without the functions; of callable objects, their attributes."""
-        state = super().state_dict()
-        state["lr_lambdas"] = [
-            None if isinstance(fn, types.FunctionType) else dict(fn.__dict__) for fn in self.lr_lambdas
-        ]
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Keep this scheduler's own functions; take over the attributes of callable objects."""
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "lr_lambdas"})
-        for fn, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
-            if attributes is not None:
-                fn.__dict__.update(attributes)
 
 
 class StepLR(LRScheduler):
@@ -94,7 +57,7 @@ class ExponentialLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """See the class."""
-        return self._current() if self.last_epoch == 0 else [rate * self.gamma for rate in self._current()]
+        return self._current() if self._is_initial else [rate * self.gamma for rate in self._current()]
 
     def _closed_form(self) -> list[float]:
         return [base * self.gamma**self.last_epoch for base in self.base_lrs]
@@ -149,7 +112,7 @@ class LinearLR(LRScheduler):
         """See the class."""
         if self.last_epoch == 0:
             return [rate * self.start_factor for rate in self._current()]
-        if self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._current()
         rise = self.end_factor - self.start_factor
         factor = 1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise)
@@ -159,6 +122,26 @@ class LinearLR(LRScheduler):
         share = min(self.total_iters, self.last_epoch) / self.total_iters
         factor = self.start_factor + (self.end_factor - self.start_factor) * share
         return [base * factor for base in self.base_lrs]
+
+
+class PolynomialLR(LRScheduler):
+    """The initial rate times (1 - epoch / total_iters) ** power, which is 0 from `total_iters` on."""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """See the class."""
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._current()
+        now, before = (1 - epoch / self.total_iters for epoch in (self.last_epoch, self.last_epoch - 1))
+        return [rate * (now / before) ** self.power for rate in self._current()]
+
+    def _closed_form(self) -> list[float]:
+        left = 1 - min(self.total_iters, self.last_epoch) / self.total_iters
+        return [base * left**self.power for base in self.base_lrs]
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -172,7 +155,7 @@ class CosineAnnealingLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """See the class."""
         epoch, low = self.last_epoch, self.eta_min
-        if epoch == 0:
+        if self._is_initial:
             return self._current()
         if self._step_count == 1 and epoch > 0:
             return [low + (b - low) * (1 + math.cos(epoch * math.pi / self.T_max)) / 2 for b in self.base_lrs]
@@ -185,3 +168,59 @@ class CosineAnnealingLR(LRScheduler):
     def _closed_form(self) -> list[float]:
         share = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Half a cosine from the initial rate to `eta_min`, then again from the start (Loshchilov and Hutter, 2017).
+
+    T_0:     epochs of the first half cosine; each next one takes T_mult times as many.
+    step(epoch) takes fractions of an epoch too, for steps after every batch.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        for name, value in (("T_0", T_0), ("T_mult", T_mult)):
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"CosineAnnealingWarmRestarts: {name} must be an integer above 0, got {value}")
+        if not isinstance(eta_min, float | int):
+            raise UsageError(f"CosineAnnealingWarmRestarts: eta_min must be a number, got {type(eta_min).__name__}")
+        self.T_0 = T_0
+        self.T_i = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        self.T_cur: float = last_epoch
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """See the class."""
+        share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+    def step(self, epoch: float | None = None) -> None:
+        """Go to the next epoch, or to `epoch` (0 or above), and set the rates."""
+        if epoch is None and self.last_epoch >= 0:
+            epoch = self.last_epoch + 1
+            self.T_cur += 1
+            if self.T_cur >= self.T_i:
+                self.T_cur %= self.T_i
+                self.T_i *= self.T_mult
+        else:
+            epoch = epoch or 0
+            if epoch < 0:
+                raise UsageError(f"CosineAnnealingWarmRestarts.step: epoch must not be negative, got {epoch}")
+            self._place(epoch)
+        self._step_count += 1
+        self.last_epoch = math.floor(epoch)
+        self._set(self.get_lr())
+
+    def _place(self, epoch: float) -> None:
+        """Find the half cosine that `epoch` lies in, and where in it."""
+        if epoch < self.T_0:
+            self.T_i, self.T_cur = self.T_0, epoch
+        elif self.T_mult == 1:
+            self.T_cur = epoch % self.T_0
+        else:
+            before = int(math.log(epoch / self.T_0 * (self.T_mult - 1) + 1, self.T_mult))
+            self.T_cur = epoch - self.T_0 * (self.T_mult**before - 1) / (self.T_mult - 1)
+            self.T_i = self.T_0 * self.T_mult**before

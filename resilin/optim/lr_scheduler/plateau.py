@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler
+from resilin.optim.lr_scheduler.base import LRScheduler, set_rate
 from resilin.optim.optimizer import Optimizer
 
 
@@ -79,9 +79,9 @@ class ReduceLROnPlateau(LRScheduler):
 
     def _reduce(self) -> None:
         for group, low in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            rate = max(group["lr"] * self.factor, low)
-            if group["lr"] - rate > self.eps:
-                group["lr"] = rate
+            rate = max(float(group["lr"]) * self.factor, low)
+            if float(group["lr"]) - rate > self.eps:
+                set_rate(group, rate)
 
     @property
     def in_cooldown(self) -> bool:
