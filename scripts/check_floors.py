@@ -50,10 +50,15 @@ ONLY: dict[str, frozenset[str]] = {
     "core": frozenset({"errors", "_base"}),
     "store": frozenset({"errors", "_base"}),
     "nn": frozenset({"errors", "_base", "core"}),
-    "optim": frozenset({"errors", "_base", "core", "nn"}),  # nn: optim.swa_utils averages modules
+    "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),
+}
+
+# Modules that may use more than their package: the module -> what, and why.
+MORE: dict[str, frozenset[str]] = {
+    "resilin.optim.swa_utils": frozenset({"nn"}),  # it averages modules; optimizers see tensors only
 }
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
@@ -266,7 +271,7 @@ def _allowed(module: Module) -> frozenset[str]:
     below = {name for name, floor in FLOORS.items() if floor < FLOORS[own]}
     if FLOORS[own] == 0:
         below |= {"errors"}  # _base raises them
-    return frozenset(ONLY.get(own, below)) | {own}
+    return frozenset(ONLY.get(own, below)) | {own} | MORE.get(module.name, frozenset())
 
 
 def _is_worker_side(module: Module) -> bool:

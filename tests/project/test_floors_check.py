@@ -60,6 +60,10 @@ def test_optimizers_do_not_know_modules(violations):
     assert "optim imports resilin.nn.p" in line
 
 
+def test_averages_of_models_do_know_modules(violations):
+    assert not violations({"nn/p.py": "", "optim/swa_utils.py": "from ..nn.p import Module\n"})
+
+
 def test_a_type_only_import_obeys_the_floors_too(violations):
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from resilin.nn import b\n"
     assert len(violations({"nn/b.py": "", "core/a.py": source})) == 1
