@@ -1,4 +1,4 @@
-"""Which functions have in-place forms beside those in `methods`: the table from which `methods` and `names` make them."""
+"""Which functions have in-place forms beside those in `methods`: the table that `methods` and `names` read."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from resilin.core.api import (
     reducing,
     shaping,
     special,
+    statistics,
 )
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
@@ -109,6 +110,7 @@ def _attach() -> None:
         (special, _SPECIAL),
         (elementwise, [name for name in elementwise.__all__ if name != "rsub"]),
         (rearranging, rearranging.METHODS),
+        (statistics, statistics.METHODS),
     )
     for module, names in families:
         for name in names:

@@ -95,27 +95,27 @@ def copysign(input: Tensor, other: Any) -> Tensor:
         kind = dtypes.promote_np(kind, other._array.dtype)
     kind = dtypes.default_np() if kind.kind in "biu" else kind
     size = math.abs(_as(input, kind))
-    return indexing.where(math.signbit(sign), -size, size)  # type: ignore[no-any-return]
+    return indexing.where(math.signbit(sign), -size, size)
 
 
 def fmax(input: Tensor, other: Tensor) -> Tensor:
     """The larger of both; NaN only where both are NaN. Of equal elements the first gets the gradient."""
     _real("fmax", input, other)
     first = math.ge(input, other).logical_or(math.isnan(other))
-    return indexing.where(first, input, other)  # type: ignore[no-any-return]
+    return indexing.where(first, input, other)
 
 
 def fmin(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of both; NaN only where both are NaN. Of equal elements the first gets the gradient."""
     _real("fmin", input, other)
     first = math.le(input, other).logical_or(math.isnan(other))
-    return indexing.where(first, input, other)  # type: ignore[no-any-return]
+    return indexing.where(first, input, other)
 
 
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2 ** input + 2 ** other), without overflow."""
     ln2 = constants.log(2)
-    return math.logaddexp(input * ln2, other * ln2) * (1 / ln2)  # type: ignore[no-any-return]
+    return math.logaddexp(input * ln2, other * ln2) * (1 / ln2)
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
 def sgn(input: Tensor) -> Tensor:
     """The sign; for complex numbers input / |input|, 0 at 0."""
     if input._array.dtype.kind != "c":
-        return OPS["sign"].call(input)  # type: ignore[no-any-return]
+        return OPS["sign"].call(input)
     zero = math.eq(input, 0)
     one = wrap(np.ones((), input._array.dtype), input._dev)
     safe = indexing.where(zero, one, input)

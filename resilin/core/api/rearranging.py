@@ -84,7 +84,7 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
             f"as_strided: size {list(size)}, strides {list(stride)} and offset {storage_offset} reach element {last} "
             f"of a memory of {base._array.size} elements"
         )
-    return strided.as_strided.call(base, size, stride, storage_offset)  # type: ignore[no-any-return]
+    return strided.as_strided.call(base, size, stride, storage_offset)
 
 
 def _written(input: Tensor, src: Tensor, name: str, view: Any) -> Tensor:
@@ -159,7 +159,7 @@ def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def adjoint(input: Tensor) -> Tensor:
     """The last two dimensions exchanged, conjugated."""
-    return input.adjoint()  # type: ignore[no-any-return]
+    return input.adjoint()
 
 
 def _splitter(name: str, least: int, dim: int) -> Any:
@@ -236,7 +236,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         return input.new_zeros(0)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = np.array(list(choose(range(input._array.shape[0]), r)), np.int64).reshape(-1, r)
-    return index_ops.getitem.call(input, rows)  # type: ignore[no-any-return]
+    return index_ops.getitem.call(input, rows)
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:

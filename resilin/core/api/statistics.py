@@ -1,0 +1,352 @@
+"""Statistics, integrals and histograms with PyTorch's names and arguments.
+
+`__all__` are the functions of `resilin`; those of `METHODS` are methods of `Tensor`, too.
+"""
+
+from __future__ import annotations
+
+import math as constants
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.api import indexing, math, reducing, shaping
+from resilin.core.api.reducing import Found
+from resilin.core.ops import index as index_ops
+from resilin.core.ops import shape as shape_ops
+from resilin.core.tensor import Tensor, check_dim, wrap
+
+__all__ = [
+    "aminmax",
+    "corrcoef",
+    "cov",
+    "cumulative_trapezoid",
+    "gradient",
+    "histc",
+    "histogram",
+    "logcumsumexp",
+    "mode",
+    "nanmedian",
+    "nanquantile",
+    "quantile",
+    "renorm",
+    "trapezoid",
+    "trapz",
+]
+METHODS = [name for name in __all__ if name not in ("cumulative_trapezoid", "gradient", "trapezoid", "trapz")]
+METHODS += ["dist"]  # as a function it would hide the package resilin.dist
+
+
+class MinMax(NamedTuple):
+    """The smallest and the largest elements, as from `aminmax`."""
+
+    min: Tensor
+    max: Tensor
+
+
+class Histogram(NamedTuple):
+    """Counts (or densities) and the edges of the bins, as from `histogram`."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """`amin` and `amax` over `dim` (all when None)."""
+    if dim is None and input._array.size == 0:
+        raise RuntimeError(
+            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
+        )
+    return MinMax(reducing.amin(input, dim, keepdim), reducing.amax(input, dim, keepdim))
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """log of the running sums of exp(input) along `dim`, shifted by the maximum of the line, so nothing overflows."""
+    if input._array.dtype.kind in "biu":
+        raise NotImplementedError(f"logcumsumexp(): not implemented for {input.dtype}; convert to a float dtype")
+    if not input._array.ndim or not input._array.size:
+        return input.clone()
+    axis = check_dim(dim, input._array.ndim)
+    lines = shaping.unbind(input, axis)
+    out = [lines[0]]  # one logaddexp per place: a sum shifted once for the line would underflow at its small start
+    for line in lines[1:]:
+        out.append(math.logaddexp(out[-1], line))
+    return shaping.stack(out, axis)
+
+
+def _quantile(
+    name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, nan: bool
+) -> Tensor:
+    if input._array.dtype not in (np.float32, np.float64):
+        raise RuntimeError(f"{name}() input tensor must be either float or double dtype, got {input.dtype}")
+    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        raise RuntimeError(
+            f"{name}(): interpolation must be linear, lower, higher, midpoint or nearest, got {interpolation!r}"
+        )
+    points = q._array if isinstance(q, Tensor) else np.asarray(q, input._array.dtype)
+    if points.dtype != input._array.dtype or points.ndim > 1:
+        raise RuntimeError(f"{name}(): q must be a number or a vector of dtype {input.dtype}, got {points.dtype}")
+    if points.size and not (points.min() >= 0 and points.max() <= 1):
+        raise RuntimeError(f"{name}() q values must be in the range [0, 1]")
+    if input._array.size == 0:
+        raise RuntimeError(f"{name}() input tensor must be non-empty")
+    ndim = input._array.ndim
+    axis = 0 if dim is None else check_dim(dim, ndim)
+    lines = input.reshape(-1) if dim is None or not ndim else input
+    order = indexing.sort(lines, axis).values
+    last = lines._array.shape[axis] - 1
+    bad = np.isnan(lines._array).sum(axis, keepdims=True)
+    spread = points.reshape(-1, *(1,) * lines._array.ndim)
+    ranks = np.maximum(spread * ((last - bad if nan else np.full_like(bad, last))[None]), 0.0)
+    if not nan:
+        ranks = np.where(bad[None] > 0, last, ranks)  # NaN sorts last, so a line with NaN gives NaN
+    scaled = ranks
+    if isinstance(q, Tensor) and q.requires_grad:
+        lasts = wrap(last - bad if nan else np.full_like(bad, last), input._dev)
+        hidden = wrap(np.broadcast_to((bad > 0) & (not nan), ranks.shape), input._dev)
+        scaled = (q.reshape(spread.shape) * lasts).masked_fill(hidden, last)
+    values = _between(order, ranks, axis, interpolation, scaled)
+    if not keepdim:
+        values = shaping.squeeze(values, axis + 1)
+    elif dim is None:
+        values = values.reshape(-1, *(1,) * ndim)
+    return values if points.ndim else shaping.squeeze(values, 0)
+
+
+def _between(order: Tensor, ranks: Any, axis: int, interpolation: str, scaled: Any) -> Tensor:
+    """Elements of sorted lines at fractional ranks: shape (ranks, *lines with 1 along axis).
+
+    `scaled` are the ranks once more, recorded when q wants a gradient.
+    """
+    if interpolation == "nearest":
+        ranks = np.rint(ranks)
+    below, above = np.floor(ranks).astype(np.int64), np.ceil(ranks).astype(np.int64)
+    lower, upper = (
+        shaping.stack([index_ops.take_along_axis.call(order, place, axis) for place in places])
+        for places in (below, above)
+    )
+    if interpolation in ("lower", "nearest"):
+        return lower
+    if interpolation == "higher":
+        return upper
+    if interpolation == "midpoint":
+        return math.lerp(lower, upper, 0.5)
+    part = scaled - (wrap(below, order._dev) if isinstance(scaled, Tensor) else below)
+    weight = part if isinstance(part, Tensor) else wrap(part.astype(order._array.dtype), order._dev)
+    return math.lerp(lower, upper, weight)
+
+
+def quantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The quantiles `q` (in [0, 1]) over `dim` (all when None); several give a new first dimension. NaN gives NaN."""
+    return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """`quantile` of the elements that are not NaN."""
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
+
+
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median (the lower one of two) of the elements that are not NaN; with `dim` a pair (values, indices)."""
+    if dim is None:
+        flat = input.reshape(-1)
+        return _shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else indexing.median(input)
+    axis = check_dim(dim, input._array.ndim)
+    array = input._array
+    if array.ndim == 0:
+        return indexing.sort(input)
+    if array.shape[axis] == 0:
+        raise IndexError(f"nanmedian(): Expected reduction dim {axis} to have non-zero size.")
+    good = (array == array).sum(axis, keepdims=True)
+    order = indexing._argsort(array, axis, False)
+    return indexing._picked(input, np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis), axis, keepdim)
+
+
+def _shared(flat: Tensor, value: Tensor) -> Tensor:
+    """`value`, with its gradient in equal parts to the elements equal to it, as PyTorch has it for the whole tensor."""
+    if not flat.requires_grad:
+        return value
+    equal = math.eq(flat, value)
+    mean = indexing.where(equal, flat, 0.0).sum() / equal.sum()
+    return value + (mean - mean.detach())  # type: ignore[no-any-return]
+
+
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
+    """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence."""
+    axis = check_dim(dim, input._array.ndim)
+    if input._array.ndim == 0:
+        return indexing.sort(input)
+    if input._array.shape[axis] == 0:
+        raise IndexError(f"mode(): Expected reduction dim {axis} to have non-zero size.")
+    lines = np.moveaxis(input._array, axis, -1)
+    places = np.array([_mode_place(line) for line in lines.reshape(-1, lines.shape[-1])], np.int64)
+    shape = (*lines.shape[:-1], 1)
+    return indexing._picked(input, np.moveaxis(places.reshape(shape), -1, axis), axis, keepdim)
+
+
+def _mode_place(line: Any) -> int:
+    values, counts = np.unique(line, return_counts=True, equal_nan=False)
+    best = values[np.argmax(counts)]
+    return int(np.flatnonzero(line == best)[-1]) if best == best else len(line) - 1
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """The covariances of variables (rows) over observations (columns), with integer and real weights of the latter."""
+    if input._array.ndim > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {input._array.ndim}")
+    x = shaping.atleast_2d(input)
+    if x._array.dtype.kind in "biu":
+        x = shape_ops.astype.call(x, dtypes.default_np())
+    count = x._array.shape[1]
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and tuple(given.shape) != (count,):
+            raise RuntimeError(f"cov(): expected {name} of shape ({count},), got {tuple(given.shape)}")
+    weights: Any = fweights
+    if aweights is not None:
+        weights = aweights if fweights is None else fweights * aweights
+    total: Any = count if weights is None else weights.sum()
+    mean = (x if weights is None else x * weights).sum(1, keepdim=True) / total
+    norm = total - correction
+    if aweights is not None and correction:
+        norm = total - correction * (weights * aweights).sum() / total
+    centred = x - mean
+    right = centred if weights is None else centred * weights
+    free = max(norm, 0) if isinstance(norm, int) else math.clamp(norm, min=0)
+    product = math.matmul(centred, math.conj(right).transpose(0, 1)) / free
+    return product.reshape(()) if input._array.ndim < 2 else product
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """Pearson's correlations of variables (rows) over observations (columns)."""
+    c = cov(input)
+    if c._array.ndim == 0:
+        return c / c
+    size = math.sqrt(math.real(shaping.diagonal(c)))
+    ratio = c / size.unsqueeze(1) / size.unsqueeze(0)
+    return ratio if ratio.is_complex() else math.clamp(ratio, -1, 1)
+
+
+def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:
+    """The widths between samples, to multiply with along `axis`."""
+    if x is None:
+        return 1.0 if dx is None else dx
+    if x._array.ndim == 1:
+        return shaping.diff(x).reshape(-1, *(1,) * (y._array.ndim - 1 - axis))
+    return shaping.diff(x, dim=axis - y._array.ndim)
+
+
+def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
+    axis = check_dim(dim, y._array.ndim)
+    length = y._array.shape[axis]
+    ahead = shaping.narrow(y, axis, 1, max(length - 1, 0)) if length else y
+    behind = shaping.narrow(y, axis, 0, max(length - 1, 0))
+    return (ahead + behind) * _steps(y, x, dx, axis) / 2, axis
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart."""
+    areas, axis = _areas(y, x, dx, dim)
+    return areas.sum(axis)  # type: ignore[no-any-return]
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    """The running integral along `dim` by trapezoids: one element less than `y`."""
+    areas, axis = _areas(y, x, dx, dim)
+    return reducing.cumsum(areas, axis)
+
+
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+    """Derivatives along each of `dim` by central differences of second order, one-sided at the edges.
+
+    spacing: one number, one per dimension, or one vector of coordinates per dimension.
+    """
+    ndim = input._array.ndim
+    axes = list(range(ndim)) if dim is None else [check_dim(d, ndim) for d in ([dim] if isinstance(dim, int) else dim)]
+    steps = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
+    if len(steps) != len(axes):
+        raise RuntimeError(f"gradient: expected {len(axes)} spacings, one per dimension, got {len(steps)}")
+    if edge_order not in (1, 2):
+        raise RuntimeError(f"gradient: edge_order must be 1 or 2, got {edge_order}")
+    for axis in axes:
+        if input._array.shape[axis] < edge_order + 1:
+            raise RuntimeError(f"gradient: each dimension needs at least edge_order + 1 = {edge_order + 1} elements")
+    return [_slope(input, axis, step, edge_order) for axis, step in zip(axes, steps, strict=True)]
+
+
+def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
+    """Weights of neighbours are numbers, so it is a product with a banded matrix."""
+    length = x._array.shape[axis]
+    at = step._array.astype(np.float64) if isinstance(step, Tensor) else np.arange(length) * float(step)
+    identity = np.eye(length)
+    order: Any = edge_order
+    weights: Any = np.gradient(identity, at, axis=0, edge_order=order)
+    kind = x._array.dtype if x._array.dtype.kind in "fc" else dtypes.default_np()
+    matrix = wrap(weights.T.astype(kind), x._dev)
+    moved = shaping.movedim(x.to(dtypes.from_numpy(kind)), axis, -1)
+    return shaping.movedim(math.matmul(moved, matrix), -1, axis)
+
+
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements fall in each of `bins` equal bins of [min, max]; of the elements' range when both are equal."""
+    if bins <= 0:
+        raise RuntimeError(f"histc(): bins must be > 0, got {bins}")
+    array = input._array
+    if array.dtype.kind not in "fiu" or array.dtype == np.float16:
+        raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
+    low, high = _range("histc", array, min, max)
+    counts = np.histogram(array, bins, (low, high))[0]
+    return wrap(counts.astype(array.dtype), input._dev)
+
+
+def _range(name: str, array: Any, low: float, high: float) -> tuple[float, float]:
+    if low == high and array.size:
+        low, high = float(array.min()), float(array.max())
+    if not (constants.isfinite(low) and constants.isfinite(high)):
+        raise RuntimeError(f"{name}(): range of [{low}, {high}] is not finite")
+    if low > high:
+        raise RuntimeError(f"{name}(): max must be larger than min, got [{low}, {high}]")
+    return (low - 1, high + 1) if low == high else (low, high)
+
+
+def histogram(
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> Histogram:
+    """Counts (or sums of weights, or densities) of elements in `bins` equal bins or between the given edges."""
+    array = input._array
+    if array.dtype not in (np.float32, np.float64):
+        raise NotImplementedError(f"histogram(): not implemented for {input.dtype}; supported: float32, float64")
+    if isinstance(bins, Tensor):
+        edges: Any = bins._array
+    else:
+        low, high = _range("histogram", array, *(range or (0, 0)))
+        if range is None and array.size and low < float(array.min()):  # all equal: PyTorch widens by half as numpy does
+            low, high = low + 0.5, high - 0.5
+        edges = np.linspace(low, high, int(bins) + 1).astype(array.dtype)
+    weights = None if weight is None else weight._array.reshape(-1)
+    counts = np.histogram(array.reshape(-1), edges.astype(np.float64), weights=weights, density=density)[0]
+    return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(np.asarray(edges), input._dev))
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of input - other."""
+    return reducing.norm(input - other, p)
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Slices along `dim` whose p-norm exceeds `maxnorm`, scaled down to it."""
+    axis = check_dim(dim, input._array.ndim)
+    if input._array.ndim < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input._array.ndim} dimensions")
+    rest = [d for d in range(input._array.ndim) if d != axis]
+    size = reducing.norm(input, p, rest, True)
+    return input * indexing.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
