@@ -1,5 +1,6 @@
 """Automatic differentiation: the names of torch.autograd."""
 
+from resilin.autograd import graph as graph
 from resilin.core.autograd import functional as functional
 from resilin.core.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from resilin.core.autograd.checkpoint import checkpoint
@@ -18,6 +19,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "graph",
     "inference_mode",
     "no_grad",
     "once_differentiable",

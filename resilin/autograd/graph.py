@@ -1,0 +1,19 @@
+"""Hooks on saved tensors and on several gradients, versions: names of torch.autograd.graph."""
+
+from resilin.core.autograd.graph import (
+    disable_saved_tensors_hooks,
+    increment_version,
+    register_multi_grad_hook,
+    save_on_cpu,
+    saved_tensors_hooks,
+)
+from resilin.core.autograd.tape import Node
+
+__all__ = [
+    "Node",
+    "disable_saved_tensors_hooks",
+    "increment_version",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
