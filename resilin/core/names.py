@@ -20,6 +20,9 @@ from resilin.core.api.activations import (
     threshold_,
 )
 from resilin.core.api.convert import set_printoptions
+from resilin.core.api.ctc import (
+    ctc_loss,
+)
 from resilin.core.api.distances import (
     cdist,
     cosine_similarity,

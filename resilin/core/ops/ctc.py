@@ -1,0 +1,30 @@
+"""Connectionist temporal classification as an op. Arguments are checked in `core/api/ctc.py`."""
+
+from __future__ import annotations
+
+from resilin.core.kernels import ctc as kernel
+from resilin.core.ops.registry import op
+
+
+# order 0: the gradient is PyTorch's, which holds for the results of log_softmax only; tests/core/test_ctc.py proves it
+@op(order=0, dtypes="full")
+def ctc_loss(xp, log_probs, targets=(), lengths=(), blank=0):
+    """Minus the log-probability of each target, (N,), by log_probs (T, N, C)."""
+    return kernel.forward(log_probs, targets, lengths, blank)[0]
+
+
+@ctc_loss.vjp
+def _(xp, g, y, log_probs, targets=(), lengths=(), blank=0):
+    return xp.ctc_loss_grad(g, y, log_probs, targets, lengths, blank)
+
+
+@op(tensors=3, order=0, dtypes="full")
+def ctc_loss_grad(xp, g, losses, log_probs, targets=(), lengths=(), blank=0):
+    """The gradient of `ctc_loss`, (T, N, C), for gradients g (N,) of the losses."""
+    alpha = kernel.forward(log_probs, targets, lengths, blank)[1]
+    return kernel.backward(g, losses, alpha, log_probs, targets, lengths, blank)
+
+
+@ctc_loss_grad.vjp_all
+def _(xp, needs, g, _y, _g, _losses, _log_probs, targets=(), lengths=(), blank=0):
+    raise NotImplementedError("ctc_loss has no second derivative (nor has PyTorch's): differentiate it once")
