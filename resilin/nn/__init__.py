@@ -16,10 +16,12 @@ from resilin.nn.modules.activation import (
     Tanh,
 )
 from resilin.nn.modules.attention import MultiheadAttention
+from resilin.nn.modules.bilinear import Bilinear
 from resilin.nn.modules.container import ModuleDict, ModuleList, ParameterList, Sequential
 from resilin.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from resilin.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from resilin.nn.modules.embedding import Embedding
+from resilin.nn.modules.embedding_bag import EmbeddingBag
 from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
 from resilin.nn.modules.linear import Identity, Linear
 from resilin.nn.modules.loss import (
@@ -75,6 +77,13 @@ from resilin.nn.modules.rectifier import (
 )
 from resilin.nn.modules.rnn import GRU, LSTM, RNN, RNNBase
 from resilin.nn.modules.rnn_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
+from resilin.nn.modules.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "CELU",
@@ -100,6 +109,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Bilinear",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -112,6 +122,7 @@ __all__ = [
     "Dropout2d",
     "Dropout3d",
     "Embedding",
+    "EmbeddingBag",
     "FeatureAlphaDropout",
     "Flatten",
     "FractionalMaxPool2d",
@@ -175,6 +186,11 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "functional",
     "init",
     "utils",

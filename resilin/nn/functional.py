@@ -36,6 +36,7 @@ from resilin.core.api.activations import (
     threshold,
     threshold_,
 )
+from resilin.core.api.bags import bilinear, embedding_bag
 from resilin.core.api.convolving import (
     conv1d,
     conv2d,
@@ -117,6 +118,7 @@ __all__ = [
     "avg_pool2d",
     "avg_pool3d",
     "batch_norm",
+    "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
@@ -138,6 +140,7 @@ __all__ = [
     "elu",
     "elu_",
     "embedding",
+    "embedding_bag",
     "feature_alpha_dropout",
     "fractional_max_pool2d",
     "fractional_max_pool3d",

@@ -49,7 +49,7 @@ def _cell(where: str, kind: str, x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b
     """One step, arguments checked: (state,) or (state, cells)."""
     need_tensors(where, input=x, hx=h, w_ih=w_ih, w_hh=w_hh)
     rows = w_hh.shape[0]
-    expected = {"hx": (x.shape[0], w_hh.shape[1]), "w_ih": (rows, x.shape[-1])}
+    expected: dict[str, tuple[int, ...]] = {"hx": (x.shape[0], w_hh.shape[1]), "w_ih": (rows, x.shape[-1])}
     given = {"hx": h, "w_ih": w_ih}
     if c is not None:
         given["cx"], expected["cx"] = c, (x.shape[0], rows // 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Self, overload
 
 from resilin.core.tensor import Parameter, Tensor
@@ -125,6 +125,17 @@ class ModuleList(_Listing):
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
+
+    def __repr__(self) -> str:
+        """As in PyTorch: equal neighbours once, `(0-2): 3 x Linear(...)`."""
+        lines = []
+        first = 0
+        for text, same in groupby(repr(module) for module in self):
+            count = len(list(same))
+            label = f"({first}): " if count == 1 else f"({first}-{first + count - 1}): {count} x "
+            lines.append(label + text.replace("\n", "\n  "))
+            first += count
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)" if lines else f"{self._get_name()}()"
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
