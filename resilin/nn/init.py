@@ -168,3 +168,49 @@ def kaiming_normal_(
     if tensor.numel() == 0:
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
+    """A (semi-)orthogonal matrix, all dimensions but the first taken as one, times `gain` (Saxe et al., 2013)."""
+    if tensor.dim() < 2:
+        raise UsageError(f"orthogonal_: expected two dimensions or more, got shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0:
+        return tensor
+    normal_(tensor, 0.0, 1.0, generator)
+    rows = tensor.shape[0]
+    flat = tensor._array.reshape(rows, -1).astype(np.float64)
+    q, r = np.linalg.qr(flat if rows >= flat.shape[1] else flat.T)
+    q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)  # so that all orthogonal matrices are equally likely
+    tensor._array[...] = (gain * (q if rows >= flat.shape[1] else q.T)).reshape(tensor.shape)
+    return tensor
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Filters (out, in, ...) of 1 to 3 spatial dimensions that pass as many channels on as possible, else 0."""
+    if tensor.dim() not in (3, 4, 5):
+        raise UsageError(f"dirac_: expected 3, 4 or 5 dimensions, got shape {tuple(tensor.shape)}")
+    outputs, inputs, *sizes = tensor.shape
+    if groups < 1 or outputs % groups:
+        raise UsageError(f"dirac_: dim 0 of shape {tuple(tensor.shape)} must be divisible by groups={groups}")
+    each = outputs // groups
+    centre = tuple(size // 2 for size in sizes)
+    with no_grad():
+        tensor.zero_()
+        for group in range(groups):
+            for channel in range(min(each, inputs)):
+                tensor[(group * each + channel, channel, *centre)] = 1
+    return tensor
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Normal with `std`; of each column the share `sparsity`, rounded up, is 0 at random places (Martens, 2010)."""
+    if tensor.dim() != 2:
+        raise UsageError(f"sparse_: expected two dimensions, got shape {tuple(tensor.shape)}")
+    rows, columns = tensor.shape
+    count = math.ceil(sparsity * rows)
+    normal_(tensor, 0.0, std, generator)
+    with no_grad():
+        order = uniform_(Tensor._wrap(np.empty((rows, columns))), generator=generator)._array.argsort(0)
+        np.put_along_axis(tensor._array, order[:count], 0, 0)
+        tensor._bump()
+    return tensor

@@ -1,4 +1,4 @@
-"""Normalization with running statistics gives PyTorch's numbers; dropout of channels and alpha dropout keep promises."""
+"""Normalization with running statistics gives PyTorch's numbers; dropout of channels and alpha dropout keep theirs."""
 
 import json
 import math
