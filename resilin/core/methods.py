@@ -17,6 +17,7 @@ from resilin.core.api import (
     neural,
     rearranging,
     reducing,
+    scattering,
     shaping,
     special,
     statistics,
@@ -110,6 +111,7 @@ def _attach() -> None:
         (special, _SPECIAL),
         (elementwise, [name for name in elementwise.__all__ if name != "rsub"]),
         (rearranging, rearranging.METHODS),
+        (scattering, scattering.METHODS),
         (statistics, statistics.METHODS),
     )
     for module, names in families:
@@ -118,7 +120,7 @@ def _attach() -> None:
     tensor.polygamma = special.polygamma_of  # n comes first in the function
     for name, cast in convert.CASTS.items():
         setattr(tensor, name, cast)
-    for name in (*_IN_PLACE, *in_place_names.METHODS):
+    for name in (*_IN_PLACE, *in_place_names.METHODS, *scattering.IN_PLACE):
         fn = getattr(tensor, name)
         setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name)))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, convert.type_

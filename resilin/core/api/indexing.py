@@ -301,12 +301,6 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return wrap(np.bincount(array, None if weights is None else weights._array, minlength), input._dev)
 
 
-def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False) -> Tensor:
-    """Where each element would be inserted to keep a vector sorted."""
-    side: Any = "right" if right else "left"
-    return wrap(np.asarray(np.searchsorted(sorted_sequence._array, input._array, side)), input._dev)
-
-
 def cummax(input: Tensor, dim: int) -> Found:
     """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
     return _running(input, dim, np.maximum)

@@ -173,7 +173,7 @@ def _shared(flat: Tensor, value: Tensor) -> Tensor:
         return value
     equal = math.eq(flat, value)
     mean = indexing.where(equal, flat, 0.0).sum() / equal.sum()
-    return value + (mean - mean.detach())  # type: ignore[no-any-return]
+    return value + (mean - mean.detach())
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
@@ -253,7 +253,7 @@ def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart."""
     areas, axis = _areas(y, x, dx, dim)
-    return areas.sum(axis)  # type: ignore[no-any-return]
+    return areas.sum(axis)
 
 
 trapz = trapezoid

@@ -1,0 +1,206 @@
+"""Scattering with reductions, writing by flat places and masks, searching sorted values, sums of products.
+
+`__all__` are the functions of `resilin`; those of `METHODS` are methods of `Tensor`, those of `IN_PLACE` also in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.api import indexing, math, shaping
+from resilin.core.ops import index as index_ops
+from resilin.core.ops import scattering as ops
+from resilin.core.tensor import Tensor, check_dim, wrap
+
+__all__ = [
+    "addbmm",
+    "addmv",
+    "addr",
+    "bucketize",
+    "index_reduce",
+    "masked_scatter",
+    "msort",
+    "put",
+    "scatter_reduce",
+    "searchsorted",
+    "unique_consecutive",
+]
+METHODS = [name for name in __all__ if name not in ("bucketize", "searchsorted")]
+IN_PLACE = ["addbmm", "addmv", "addr", "index_reduce", "masked_scatter", "put", "scatter_reduce"]
+
+
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """`input` with `src` reduced into it at `index` along `dim`: "sum", "prod", "mean", "amax" or "amin".
+
+    Without `include_self`, what is at a place before does not count where something is scattered to. Repeated places
+    are reduced in index order.
+    """
+    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    if src._array.dtype != input._array.dtype:
+        raise RuntimeError(
+            f"scatter_reduce(): Expected self.dtype to be equal to src.dtype: {input.dtype}, {src.dtype}"
+        )
+    axis = check_dim(dim, input._array.ndim)
+    where = indexing.index_array("scatter_reduce", index, input._array.shape[axis])
+    if where.ndim != input._array.ndim or any(n > m for n, m in zip(where.shape, src._array.shape, strict=True)):
+        raise RuntimeError(
+            f"scatter_reduce(): Expected index {tuple(where.shape)} to be no larger than src {tuple(src.shape)}, and "
+            f"to have as many dimensions as self {tuple(input.shape)}"
+        )
+    part = src[tuple(slice(n) for n in where.shape)] if src._array.shape != where.shape else src
+    counts = np.zeros(input._array.shape, np.int64)
+    np.add.at(counts, ops._places(where, axis), 1)
+    own = np.ones(counts.shape, bool) if include_self else counts == 0
+    if reduce == "prod":
+        return ops.scatter_product.call(input, part, where, axis, own)
+    if reduce in ("amax", "amin"):
+        return ops.scatter_extreme.call(input, part, where, axis, reduce == "amax", own)
+    total = input if include_self else indexing.where(wrap(own, input._dev), input, 0)
+    total = total + index_ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, where)
+    if reduce == "sum":
+        return total
+    number = wrap(np.maximum(counts + own, 1), input._dev)
+    return math.div(total, number, rounding_mode=None if input._array.dtype.kind in "fVc" else "floor")
+
+
+def index_reduce(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """`input` with the slices of `source` reduced into those at `index` of `dim`: "prod", "mean", "amax" or "amin"."""
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
+    axis = check_dim(dim, input._array.ndim)
+    lengths = [1] * source._array.ndim
+    lengths[axis] = -1
+    spread = index.reshape(*lengths).expand(source._array.shape)
+    return scatter_reduce(input, axis, spread, source, reduce, include_self=include_self)
+
+
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """`input` with `source` written (or added) at places of the flattened tensor; negative ones count from its end."""
+    size = input._array.size
+    where = indexing.index_array("put_", index).reshape(-1)
+    if source._array.size != where.size:
+        raise RuntimeError(f"put_(): source has {source._array.size} elements, index {where.size}: expected as many")
+    if where.size and not (-size <= int(where.min()) and int(where.max()) < size):
+        raise IndexError(f"put_(): indices from {where.min()} to {where.max()} are out of range for {size} elements")
+    flat = indexing.index_put(
+        input.reshape(-1), (wrap(where % size if size else where),), source.reshape(-1), accumulate
+    )
+    return flat.reshape(input._array.shape)
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`input` with the elements of `source`, in order, where `mask` is true."""
+    if mask._array.dtype.kind != "b":
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    if source._array.dtype != input._array.dtype:
+        raise RuntimeError(
+            f"masked_scatter: expected self and source to have same dtypes: {input.dtype}, {source.dtype}"
+        )
+    shape = shaping.broadcast_shapes(input._array.shape, mask._array.shape)
+    where = np.flatnonzero(np.broadcast_to(mask._array, shape))
+    if where.size > source._array.size:
+        raise RuntimeError(
+            f"masked_scatter: source has fewer elements than mask has ones: {source._array.size} < {where.size}"
+        )
+    flat = input.expand(shape).reshape(-1)
+    return index_ops.index_put.call(flat, source.reshape(-1)[: where.size], (where,)).reshape(shape)
+
+
+def msort(input: Tensor) -> Tensor:
+    """The elements sorted along the first dimension."""
+    return indexing.sort(input, 0).values
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where each element would be inserted to keep the lines (last dimension) of `sorted_sequence` sorted.
+
+    `sorter` holds the indices that sort an unsorted sequence. A vector serves all of `input`; otherwise the other
+    dimensions of both must agree.
+    """
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(
+            f"searchsorted(): side can only be 'left' or 'right' and must agree with right={right}: {side}"
+        )
+    lines = sorted_sequence._array
+    values = input._array if isinstance(input, Tensor) else np.asarray(input, lines.dtype)
+    if sorter is not None:
+        if sorter._array.shape != lines.shape:
+            raise RuntimeError(f"searchsorted(): sorter {tuple(sorter.shape)} must have the shape {tuple(lines.shape)}")
+        lines = np.take_along_axis(lines, sorter._array, -1)
+    way: Any = "right" if right or side == "right" else "left"
+    if lines.ndim == 1:
+        found = np.asarray(np.searchsorted(lines, values, way))
+    elif lines.shape[:-1] != values.shape[:-1]:
+        raise RuntimeError(
+            "searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor "
+            f"and input value tensor must match, but we got {list(lines.shape)} and {list(values.shape)}"
+        )
+    else:
+        rows = zip(lines.reshape(-1, lines.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
+        found = np.array([np.searchsorted(line, row, way) for line, row in rows], np.int64).reshape(values.shape)
+    return wrap(found.astype(np.int32 if out_int32 else np.int64), sorted_sequence._dev)
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """The bucket between sorted `boundaries` of each element; with `right`, a boundary opens its bucket."""
+    if boundaries._array.ndim != 1:
+        raise RuntimeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries._array.ndim})")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def unique_consecutive(
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Without repetitions of what comes right before, of elements or of slices along `dim`; see `unique`."""
+    array = input._array if dim is not None else input._array.reshape(-1)
+    axis = 0 if dim is None else check_dim(dim, array.ndim)
+    length = array.shape[axis]
+    lines = np.moveaxis(array, axis, 0).reshape(length, -1)
+    new = np.ones(length, bool)
+    new[1:] = (lines[1:] != lines[:-1]).any(1)
+    starts = np.flatnonzero(new)
+    out = [wrap(np.take(array, starts, axis), input._dev)]
+    if return_inverse:
+        shape = input._array.shape if dim is None else (length,)
+        out.append(wrap((np.cumsum(new) - 1).reshape(shape), input._dev))
+    if return_counts:
+        out.append(wrap(np.diff(np.append(starts, length)), input._dev))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def _scaled_sum(input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    """beta * input + alpha * product; with beta 0, what `input` holds (even NaN) does not count."""
+    part = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return part
+    return (input if beta == 1 else input * beta) + part
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the sum of the products of two batches of matrices."""
+    return _scaled_sum(input, beta, math.bmm(batch1, batch2).sum(0), alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * (mat @ vec)."""
+    return _scaled_sum(input, beta, math.mv(mat, vec), alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the outer product of two vectors."""
+    return _scaled_sum(input, beta, math.outer(vec1, vec2), alpha)

@@ -1,0 +1,98 @@
+"""Scattering that multiplies or keeps extremes. Repeated places are taken in index order, so these are deterministic.
+
+`own` says where the input's own element counts: everywhere, or only where nothing is scattered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.ops.registry import op
+
+_INDEX = np.array([[0, 1], [2, 2], [3, 0]])
+_OWN = np.array([[0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]], bool)  # false only where something is scattered to
+
+
+def _samples(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4), r(3, 2), _INDEX, 1, own) for own in (np.ones((3, 4), bool), _OWN)]
+
+
+def _places(index: Any, axis: int) -> tuple[Any, ...]:
+    places = list(np.indices(index.shape, sparse=True))
+    places[axis] = index
+    return tuple(places)
+
+
+@op(samples=lambda r: [(*s[:4], True, s[4]) for s in _samples(r)], order=1)
+def scatter_extreme(xp, x, src, index=None, axis=0, largest=True, own=None):
+    """At each place the largest (or smallest) of `x` there and of what `src` has for it; ties share the gradient."""
+    pick = xp.maximum if largest else xp.minimum
+    out = xp.where(own, x, _bound(x.dtype, lowest=largest))
+    pick.at(out, _places(index, axis), src)
+    return out
+
+
+def _bound(dtype: Any, lowest: bool) -> Any:
+    """What any number of the dtype replaces."""
+    if dtype.kind in "fV":
+        return np.asarray(-np.inf if lowest else np.inf).astype(dtype)
+    info = np.iinfo(dtype) if dtype.kind != "b" else None
+    value = (info.min if lowest else info.max) if info else not lowest
+    return np.asarray(value, dtype)
+
+
+def _ties(xp, y, x, src, index, axis, own):
+    mine = xp.astype(xp.logical_and(x == y, own), y.dtype)
+    theirs = xp.astype(src == xp.take_along_axis(y, index, axis), y.dtype)
+    return mine, theirs, mine + xp.scatter_add_zeros(theirs, tuple(x.shape), axis, index)
+
+
+@scatter_extreme.vjp(0)
+def _(xp, g, y, x, src, index=None, axis=0, largest=True, own=None):
+    mine, _theirs, count = _ties(xp, y, x, src, index, axis, own)
+    return g * mine / count
+
+
+@scatter_extreme.vjp(1)
+def _(xp, g, y, x, src, index=None, axis=0, largest=True, own=None):
+    _mine, theirs, count = _ties(xp, y, x, src, index, axis, own)
+    return xp.take_along_axis(g / count, index, axis) * theirs
+
+
+@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 2, low=0.5, high=2.0), *s[2:]) for s in _samples(r)])
+def scatter_product(xp, x, src, index=None, axis=0, own=None):
+    """At each place the product of `x` there and of what `src` has for it."""
+    out = xp.where(own, x, np.ones((), x.dtype))
+    xp.multiply.at(out, _places(index, axis), src)
+    return out
+
+
+def _factors(xp, x, src, index, axis, own):
+    """The inputs with 1 for 0, the product of those, and how many zeros each place has."""
+    no_x, no_src = x == 0, src == 0
+    one_x, one_src = xp.where(no_x, xp.ones_like(x), x), xp.where(no_src, xp.ones_like(src), src)
+    product = xp.scatter_product(one_x, one_src, index, axis, own)
+    zeros = xp.astype(xp.logical_and(no_x, own), product.dtype)
+    zeros = zeros + xp.scatter_add_zeros(xp.astype(no_src, product.dtype), tuple(x.shape), axis, index)
+    return one_x, one_src, product, zeros
+
+
+def _without(xp, is_zero, value, product, zeros):
+    """The product of all factors but this one."""
+    left = zeros - xp.astype(is_zero, product.dtype)
+    return xp.where(left == 0, product / value, xp.zeros_like(product))
+
+
+@scatter_product.vjp(0)
+def _(xp, g, _y, x, src, index=None, axis=0, own=None):
+    one_x, _one_src, product, zeros = _factors(xp, x, src, index, axis, own)
+    return xp.where(own, g * _without(xp, x == 0, one_x, product, zeros), xp.zeros_like(g))
+
+
+@scatter_product.vjp(1)
+def _(xp, g, _y, x, src, index=None, axis=0, own=None):
+    _one_x, one_src, product, zeros = _factors(xp, x, src, index, axis, own)
+    product, zeros, part = (xp.take_along_axis(v, index, axis) for v in (product, zeros, g))
+    return part * _without(xp, src == 0, one_src, product, zeros)
