@@ -59,6 +59,9 @@ from resilin.core.api.indexing import (
     unique,
     where,
 )
+from resilin.core.api.likelihood_losses import (
+    poisson_nll_loss,
+)
 from resilin.core.api.linear_algebra import (
     chain_matmul,
     cholesky,
@@ -77,6 +80,12 @@ from resilin.core.api.linear_algebra import (
     slogdet,
     svd,
     vander,
+)
+from resilin.core.api.margin_losses import (
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    triplet_margin_loss,
 )
 from resilin.core.api.math import (
     abs,

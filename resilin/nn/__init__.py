@@ -23,6 +23,12 @@ from resilin.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout
 from resilin.nn.modules.embedding import Embedding
 from resilin.nn.modules.embedding_bag import EmbeddingBag
 from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
+from resilin.nn.modules.likelihood_loss import (
+    CTCLoss,
+    GaussianNLLLoss,
+    MultiLabelSoftMarginLoss,
+    PoissonNLLLoss,
+)
 from resilin.nn.modules.linear import Identity, Linear
 from resilin.nn.modules.loss import (
     BCELoss,
@@ -35,6 +41,16 @@ from resilin.nn.modules.loss import (
     NLLLoss,
     NLLLoss2d,
     SmoothL1Loss,
+)
+from resilin.nn.modules.margin_loss import (
+    CosineEmbeddingLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiLabelMarginLoss,
+    MultiMarginLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
 )
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
@@ -110,12 +126,14 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "Bilinear",
+    "CTCLoss",
     "Conv1d",
     "Conv2d",
     "Conv3d",
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "CosineEmbeddingLoss",
     "CrossEntropyLoss",
     "Dropout",
     "Dropout1d",
@@ -128,11 +146,13 @@ __all__ = [
     "FractionalMaxPool2d",
     "FractionalMaxPool3d",
     "GRUCell",
+    "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
     "InstanceNorm1d",
@@ -150,6 +170,7 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -160,12 +181,16 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "MultiheadAttention",
     "NLLLoss",
     "NLLLoss2d",
     "PReLU",
     "Parameter",
     "ParameterList",
+    "PoissonNLLLoss",
     "RMSNorm",
     "RNNBase",
     "RNNCell",
@@ -177,6 +202,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
+    "SoftMarginLoss",
     "Softmax",
     "Softmax2d",
     "Softmin",
@@ -191,6 +217,8 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
     "functional",
     "init",
     "utils",

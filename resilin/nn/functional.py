@@ -55,6 +55,11 @@ from resilin.core.api.distances import (
     pdist,
 )
 from resilin.core.api.dropping import alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
+from resilin.core.api.likelihood_losses import (
+    gaussian_nll_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+)
 from resilin.core.api.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -66,6 +71,16 @@ from resilin.core.api.losses import (
     mse_loss,
     nll_loss,
     smooth_l1_loss,
+)
+from resilin.core.api.margin_losses import (
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
 )
 from resilin.core.api.neural import (
     dropout,
@@ -130,6 +145,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "ctc_loss",
@@ -144,6 +160,7 @@ __all__ = [
     "feature_alpha_dropout",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
+    "gaussian_nll_loss",
     "gelu",
     "glu",
     "group_norm",
@@ -153,6 +170,7 @@ __all__ = [
     "hardswish",
     "hardtanh",
     "hardtanh_",
+    "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
     "kl_div",
@@ -167,6 +185,7 @@ __all__ = [
     "lp_pool1d",
     "lp_pool2d",
     "lp_pool3d",
+    "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -175,12 +194,16 @@ __all__ = [
     "max_unpool3d",
     "mish",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
     "pairwise_distance",
     "pdist",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -194,6 +217,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",
@@ -203,6 +227,8 @@ __all__ = [
     "tanhshrink",
     "threshold",
     "threshold_",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 ]
 
 
