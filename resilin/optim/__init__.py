@@ -4,12 +4,14 @@ from resilin.optim import lr_scheduler, swa_utils
 from resilin.optim.adam import Adam, AdamW
 from resilin.optim.adam_family import Adamax, NAdam, RAdam
 from resilin.optim.adaptive import Adadelta, Adagrad, RMSprop
+from resilin.optim.lbfgs import LBFGS
 from resilin.optim.optimizer import Optimizer
 from resilin.optim.sgd import SGD
 from resilin.optim.sign_and_mean import ASGD, Lion, Rprop
 
 __all__ = [
     "ASGD",
+    "LBFGS",
     "SGD",
     "Adadelta",
     "Adagrad",

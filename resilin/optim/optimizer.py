@@ -90,8 +90,17 @@ class Optimizer:
 
     def step(self, closure: Closure | None = None) -> Any:
         """Update every parameter with a gradient, in place. Returns the loss of `closure` (called first) or None."""
+        args: tuple[Any, ...] = () if closure is None else (closure,)
+        kwargs: dict[str, Any] = {}
         for hook in list(self._step_pre_hooks.values()):
-            hook(self, (closure,) if closure is not None else (), {})
+            args, kwargs = hook(self, args, kwargs) or (args, kwargs)
+        loss = self._step(*args, **kwargs)
+        for hook in list(self._step_post_hooks.values()):
+            hook(self, args, kwargs)
+        return loss
+
+    def _step(self, closure: Closure | None = None) -> Any:
+        """What `step` does between its hooks."""
         loss = None
         if closure is not None:
             with enable_grad():
@@ -99,15 +108,13 @@ class Optimizer:
         with no_grad():
             for group in self.param_groups:
                 self._update(group)
-        for hook in list(self._step_post_hooks.values()):
-            hook(self, (closure,) if closure is not None else (), {})
         return loss
 
     def _update(self, group: Group) -> None:
         raise NotImplementedError(f"{type(self).__name__} must define _update(group)")
 
     def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each step."""
+        """Call `hook(optimizer, args, kwargs)` before each step; a pair it returns replaces args and kwargs."""
         return _add_hook(self._step_pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Hook) -> RemovableHandle:

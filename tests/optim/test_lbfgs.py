@@ -1,0 +1,126 @@
+"""LBFGS against PyTorch's numbers and counts."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import optim
+from resilin.errors import UsageError
+from resilin.optim.line_search import Point, strong_wolfe
+
+CASES = json.loads((Path(__file__).parents[1] / "fixtures" / "torch_lbfgs.json").read_text())
+
+
+def rosenbrock(x, y):
+    """A curved valley in `x` (any length), and a bowl in `y`."""
+    return (10 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum() + ((y - 2) ** 2).mean()
+
+
+def make(dtype=resilin.float64):
+    return [
+        resilin.tensor([-1.2, 1.0, 0.5, -0.3], dtype=dtype).requires_grad_(),
+        resilin.ones(2, 2, dtype=dtype).requires_grad_(),
+    ]
+
+
+def closure_of(optimizer, params, fn=rosenbrock):
+    def closure():
+        optimizer.zero_grad()
+        loss = fn(*params)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+@pytest.mark.parametrize("case", CASES, ids=[str(number) for number in range(len(CASES))])
+def test_every_step_equals_pytorchs(case):
+    params = make()
+    optimizer = optim.LBFGS(params, **case["options"])
+    closure = closure_of(optimizer, params)
+    for after, loss in zip(case["after"], case["losses"], strict=True):
+        assert optimizer.step(closure).item() == pytest.approx(loss, rel=1e-7, abs=1e-12)
+        for param, expected in zip(params, after, strict=True):
+            found = param.detach().numpy().reshape(-1)
+            np.testing.assert_allclose(found, expected["data"], rtol=1e-6, atol=1e-8)
+    state = optimizer.state[params[0]]
+    assert {name: state[name] for name in case["counts"]} == case["counts"]
+
+
+def test_float32_reaches_the_minimum():
+    params = make(resilin.float32)
+    optimizer = optim.LBFGS(params, line_search_fn="strong_wolfe")
+    for _ in range(5):
+        loss = optimizer.step(closure_of(optimizer, params))
+    assert loss.item() < 1e-8
+    np.testing.assert_allclose(params[0].detach().numpy(), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("line_search_fn", [None, "strong_wolfe"])
+def test_a_saved_state_goes_on_with_equal_bits(line_search_fn):
+    params = make()
+    options = {"lr": 0.1, "max_iter": 3, "line_search_fn": line_search_fn}
+    optimizer = optim.LBFGS(params, **options)
+    optimizer.step(closure_of(optimizer, params))
+    file = io.BytesIO()
+    resilin.save(optimizer.state_dict(), file)
+    file.seek(0)
+    copies = [param.detach().clone().requires_grad_() for param in params]
+    other = optim.LBFGS(copies, **options)
+    other.load_state_dict(resilin.load(file))
+    optimizer.step(closure_of(optimizer, params))
+    other.step(closure_of(other, copies))
+    for param, copy in zip(params, copies, strict=True):
+        assert param.detach().numpy().tobytes() == copy.detach().numpy().tobytes()
+
+
+def test_a_complex_parameter_is_its_two_parts():
+    z = resilin.tensor([1 + 2j, -1 - 1j], dtype=resilin.complex128).requires_grad_()
+    optimizer = optim.LBFGS([z], line_search_fn="strong_wolfe")
+    for _ in range(3):
+        optimizer.step(closure_of(optimizer, [z], lambda z: ((z - (3 - 1j)).abs() ** 2).sum()))
+    np.testing.assert_allclose(z.detach().numpy(), 3 - 1j, atol=1e-6)
+
+
+def test_a_parameter_without_gradient_stays():
+    used, unused = (resilin.ones(2).requires_grad_() for _ in range(2))
+    optimizer = optim.LBFGS([used, unused], lr=0.1)
+    optimizer.step(closure_of(optimizer, [used], lambda x: (x * x).sum()))
+    assert unused.tolist() == [1, 1]
+    assert abs(used.detach().numpy()).max() < 1
+
+
+def test_hooks_run_around_a_step():
+    params, calls = make(), []
+    optimizer = optim.LBFGS(params)
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    optimizer.step(closure_of(optimizer, params))
+    assert calls == ["before", "after"]
+
+
+def test_mistakes_are_named():
+    params = make()
+    with pytest.raises(UsageError, match="one parameter group only"):
+        optim.LBFGS([{"params": [params[0]]}, {"params": [params[1]]}])
+    with pytest.raises(UsageError, match="line_search_fn must be 'strong_wolfe' or None, got 'armijo'"):
+        optim.LBFGS(params, line_search_fn="armijo")
+    with pytest.raises(TypeError, match="needs a closure"):
+        optim.LBFGS(params).step()
+
+
+@pytest.mark.parametrize("first", [0.01, 1.0, 30.0])
+def test_the_line_search_ends_where_both_conditions_hold(first):
+    def at(t):
+        slope = np.array([4 * (t - 1) ** 3 + 0.1])
+        return Point(t, (t - 1) ** 4 + 0.1 * t, slope, slope[0])
+
+    start = at(0.0)
+    found, evaluations = strong_wolfe(at, start, first, 1.0, 1e-9, 25)
+    assert found.loss <= start.loss + 1e-4 * found.t * start.slope
+    assert abs(found.slope) <= -0.9 * start.slope
+    assert evaluations <= 10
