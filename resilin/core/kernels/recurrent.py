@@ -15,6 +15,12 @@ import numpy as np
 
 from resilin.core.kernels import gemm, reduce_rows
 from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.loader import kernel
+
+_native_lstm_step = kernel("lstm_step")
+_native_lstm_step_back = kernel("lstm_step_back")
+_native_gru_step = kernel("gru_step")
+_native_gru_step_back = kernel("gru_step_back")
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """How many gates each kind of layer has."""
@@ -91,14 +97,25 @@ def _step(kind: str, saved: Saved, rows: slice, product: Array, cell: Array | No
     """The new state (n, H); the gates become their values, the cells move on, both in place."""
     z = saved.gates[rows]
     if kind == "lstm":
-        return _lstm_step(z, product, saved.cells[rows], saved.second[rows], cell)  # type: ignore[index, arg-type]
+        return lstm_step(z, product, saved.cells[rows], saved.second[rows], cell)  # type: ignore[index, arg-type]
     if kind == "gru":
-        return _gru_step(z, product, saved.first[rows], saved.second[rows])  # type: ignore[index]
+        return gru_step(z, product, saved.first[rows], saved.second[rows])  # type: ignore[index]
     z += product
     return np.tanh(z, out=z) if kind == "tanh" else np.maximum(z, 0, out=z)
 
 
-def _lstm_step(z: Array, product: Array, before: Array, tanh_c: Array, cell: Array) -> Array:
+def lstm_step(z: Array, product: Array, before: Array, tanh_c: Array, cell: Array) -> Array:
+    """The new state (n, H) from gates z (n, 4H: i, f, g, o) plus `product`; z becomes their values, `cell` moves on.
+
+    Writes the cells before into `before` and the tanh of those after into `tanh_c`.
+    """
+    if (h := _native_lstm_step(z, product, before, tanh_c, cell)) is not None:
+        return h  # type: ignore[no-any-return]
+    return reference_lstm_step(z, product, before, tanh_c, cell)
+
+
+def reference_lstm_step(z: Array, product: Array, before: Array, tanh_c: Array, cell: Array) -> Array:
+    """numpy form of `lstm_step`."""
     H = cell.shape[1]
     z += product
     _sigmoid_(z[:, : 2 * H])
@@ -111,7 +128,18 @@ def _lstm_step(z: Array, product: Array, before: Array, tanh_c: Array, cell: Arr
     return z[:, 3 * H :] * tanh_c
 
 
-def _gru_step(z: Array, product: Array, before: Array, share: Array) -> Array:
+def gru_step(z: Array, product: Array, before: Array, share: Array) -> Array:
+    """The new state (n, H) from gates z (n, 3H: r, u, candidate), `product` and `before`; z becomes their values.
+
+    Writes the candidate's part of `product` into `share`.
+    """
+    if (h := _native_gru_step(z, product, before, share)) is not None:
+        return h  # type: ignore[no-any-return]
+    return reference_gru_step(z, product, before, share)
+
+
+def reference_gru_step(z: Array, product: Array, before: Array, share: Array) -> Array:
+    """numpy form of `gru_step`."""
     H = before.shape[1]
     gates, candidate = z[:, : 2 * H], z[:, 2 * H :]
     gates += product[:, : 2 * H]
@@ -174,10 +202,10 @@ def _step_back(
     """Write the gates' gradients of one step; give what the state gets besides its product (gru), move `dc` back."""
     z, out = saved.gates[rows], dx_gates[rows]
     if kind == "lstm":
-        _lstm_step_back(z, saved.cells[rows], saved.second[rows], dh, dc, out)  # type: ignore[index, arg-type]
+        lstm_step_back(z, saved.cells[rows], saved.second[rows], dh, dc, out)  # type: ignore[index, arg-type]
         return None
     if kind == "gru":
-        return _gru_step_back(z, saved.first[rows], saved.second[rows], dh, out, dh_gates[rows])  # type: ignore[index]
+        return gru_step_back(z, saved.first[rows], saved.second[rows], dh, out, dh_gates[rows])  # type: ignore[index]
     if kind == "tanh":
         np.multiply(dh, 1 - z * z, out=out)
     else:
@@ -185,7 +213,14 @@ def _step_back(
     return None
 
 
-def _lstm_step_back(z: Array, before: Array, tanh_c: Array, dh: Array, dc: Array, out: Array) -> None:
+def lstm_step_back(z: Array, before: Array, tanh_c: Array, dh: Array, dc: Array, out: Array) -> None:
+    """Write the gates' gradients into `out` (n, 4H) and move `dc` (n, H) from the cells after to those before."""
+    if not _native_lstm_step_back(z, before, tanh_c, dh, dc, out):
+        reference_lstm_step_back(z, before, tanh_c, dh, dc, out)
+
+
+def reference_lstm_step_back(z: Array, before: Array, tanh_c: Array, dh: Array, dc: Array, out: Array) -> None:
+    """numpy form of `lstm_step_back`."""
     H = before.shape[1]
     i, f, g, o = (z[:, k * H : (k + 1) * H] for k in range(4))
     dc += dh * o * (1 - tanh_c * tanh_c)
@@ -196,7 +231,18 @@ def _lstm_step_back(z: Array, before: Array, tanh_c: Array, dh: Array, dc: Array
     dc *= f
 
 
-def _gru_step_back(z: Array, before: Array, share: Array, dh: Array, out: Array, out_h: Array) -> Array:
+def gru_step_back(z: Array, before: Array, share: Array, dh: Array, out: Array, out_h: Array) -> Array:
+    """Write the gates' gradients (n, 3H), of the input's part into `out`, of the state's into `out_h`.
+
+    Gives the gradient (n, H) that the state gets besides its product.
+    """
+    if (direct := _native_gru_step_back(z, before, share, dh, out, out_h)) is not None:
+        return direct  # type: ignore[no-any-return]
+    return reference_gru_step_back(z, before, share, dh, out, out_h)
+
+
+def reference_gru_step_back(z: Array, before: Array, share: Array, dh: Array, out: Array, out_h: Array) -> Array:
+    """numpy form of `gru_step_back`."""
     H = before.shape[1]
     r, u, n = (z[:, k * H : (k + 1) * H] for k in range(3))
     np.multiply(dh * (1 - u), 1 - n * n, out=out[:, 2 * H :])

@@ -41,6 +41,7 @@ NB_MODULE(_native, m) {
     resilin::bind_pack(m);
     resilin::bind_philox(m);
     resilin::bind_pool(m);
+    resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);
     resilin::bind_silu(m);
