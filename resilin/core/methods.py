@@ -11,6 +11,7 @@ from resilin.core.api import (
     activations,
     convert,
     elementwise,
+    exchange,
     indexing,
     linear_algebra,
     math,
@@ -140,6 +141,7 @@ def _attach() -> None:
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
     tensor.__repr__ = tensor.__str__ = convert.text
+    tensor.__dlpack__, tensor.__dlpack_device__ = exchange.dlpack, exchange.dlpack_device
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy
     tensor.__reduce_ex__ = _reduce_ex

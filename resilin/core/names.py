@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from resilin.core import in_place_names as _in_place_names
 from resilin.core.api import elementwise as _elementwise
+from resilin.core.api import exchange as _exchange
 from resilin.core.api import rearranging as _rearranging
 from resilin.core.api import scattering as _scattering
 from resilin.core.api import statistics as _statistics
@@ -372,7 +373,13 @@ float, double, half, cfloat, cdouble = float32, float64, float16, complex64, com
 int, long, short = int32, int64, int16
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
-for _module in (_elementwise, _rearranging, _scattering, _statistics):  # whole files of functions; the file says which
+for _module in (
+    _elementwise,
+    _exchange,
+    _rearranging,
+    _scattering,
+    _statistics,
+):  # whole files of functions; the file says which
     globals().update({_name: getattr(_module, _name) for _name in _module.__all__})
 globals().update({_name: getattr(Tensor, _name) for _name in _in_place_names.FUNCTIONS})
 

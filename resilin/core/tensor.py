@@ -414,6 +414,8 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"__array__: a tensor of {self.dtype} cannot be an array of {dtype} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
