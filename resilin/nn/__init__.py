@@ -15,10 +15,17 @@ from resilin.nn.modules.activation import (
     Softplus,
     Tanh,
 )
+from resilin.nn.modules.adaptive import (
+    AdaptiveLogSoftmaxWithLoss,
+)
 from resilin.nn.modules.attention import MultiheadAttention
 from resilin.nn.modules.bilinear import Bilinear
 from resilin.nn.modules.container import ModuleDict, ModuleList, ParameterList, Sequential
 from resilin.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from resilin.nn.modules.distance import (
+    CosineSimilarity,
+    PairwiseDistance,
+)
 from resilin.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from resilin.nn.modules.embedding import Embedding
 from resilin.nn.modules.embedding_bag import EmbeddingBag
@@ -113,6 +120,7 @@ __all__ = [
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
+    "AdaptiveLogSoftmaxWithLoss",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d",
@@ -134,6 +142,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
     "Dropout",
     "Dropout1d",
@@ -188,6 +197,7 @@ __all__ = [
     "NLLLoss",
     "NLLLoss2d",
     "PReLU",
+    "PairwiseDistance",
     "Parameter",
     "ParameterList",
     "PoissonNLLLoss",
