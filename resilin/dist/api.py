@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import ranks
 from resilin.dist import reduce_op
 from resilin.dist.arguments import Output, contiguous, cut, one_dtype, root_of, rows_of, same_layout, shaped
 from resilin.dist.group import ProcessGroup
@@ -27,7 +28,7 @@ from resilin.dist.message import Kind
 from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
-from resilin.dist.world import resolve
+from resilin.dist.world import get_world_size, is_initialized, resolve
 from resilin.errors import CollectiveTimeout, PeerLost, UsageError
 
 
@@ -330,3 +331,14 @@ def monitored_barrier(
 
 
 _BARRIER_TAG = -1
+
+
+def _ranks_of(group: Any) -> int:
+    return get_world_size(group) if group is not None or is_initialized() else 1
+
+
+def _sum_in_place(tensor: Any, group: Any) -> None:
+    all_reduce(tensor, group=group)
+
+
+ranks.register(_ranks_of, _sum_in_place)  # for modules below dist: nn.SyncBatchNorm

@@ -62,6 +62,7 @@ from resilin.nn.modules.margin_loss import (
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from resilin.nn.modules.normalization_instance import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from resilin.nn.modules.normalization_sync import SyncBatchNorm
 from resilin.nn.modules.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -219,6 +220,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",

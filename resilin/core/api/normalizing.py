@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import ranks
 from resilin.core.api import reducing
 from resilin.core.api.neural import need_tensors
+from resilin.core.api.shaping import cat
 from resilin.core.ops import norm
 from resilin.core.tensor import Tensor
 
@@ -173,3 +175,40 @@ def instance_norm(
     mean_C, var_C = (value.reshape(N, C).mean(0) for value in stats)
     _move((running_mean, mean_C), (running_var, var_C * (count / (count - 1))), momentum=momentum)
     return out.reshape(shape)
+
+
+def normalize_over_ranks(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    *,
+    group: Any,
+) -> Tensor:
+    """`batch_norm` in training with the mean and variance of all ranks' batches together.
+
+    The variance is summed around the common mean: two all-reduces forward, two backward.
+    Raises: ValueError on all ranks when there is one value per channel in all.
+    """
+    need_tensors("SyncBatchNorm", input=input)
+    C = input._array.shape[1]
+    _need_size("SyncBatchNorm", C, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    axes = (0, *range(2, input._array.ndim))
+    along = (1, -1, *(1,) * (input._array.ndim - 2))
+    wide = input.to(dtypes.float32) if input._array.dtype.itemsize == 2 else input
+    here = wide.new_full((1,), input._array.size // max(C, 1))
+    sums = ranks.total(cat([wide.sum(axes), here]), group)
+    count = float(sums[-1])
+    if count <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
+    mean = sums[:-1] / count
+    centred = wide - mean.reshape(along)
+    var = ranks.total(centred.square().sum(axes), group) / count
+    _move((running_mean, mean._array), (running_var, var._array * (count / (count - 1))), momentum=momentum)
+    scale = (var + eps).rsqrt()
+    out = centred * (scale if weight is None else scale * weight).reshape(along)
+    out = out if bias is None else out + bias.reshape(along)
+    return out.to(input.dtype)

@@ -86,16 +86,14 @@ class _BatchNorm(NormWithStatistics):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        if input.dim() not in self._dims:
-            expected = " or ".join(f"{dim}D" for dim in self._dims)
-            raise UsageError(f"{type(self).__name__}: expected {expected} input, got shape {tuple(input.shape)}")
+        self._check_dims(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         tracking = not self.training or self.track_running_stats
-        return F.batch_norm(
+        return self._normalize(
             input,
             self.running_mean if tracking else None,
             self.running_var if tracking else None,
@@ -105,6 +103,14 @@ class _BatchNorm(NormWithStatistics):
             momentum,
             self.eps,
         )
+
+    def _check_dims(self, input: Tensor) -> None:
+        if input.dim() not in self._dims:
+            expected = " or ".join(f"{dim}D" for dim in self._dims)
+            raise UsageError(f"{type(self).__name__}: expected {expected} input, got shape {tuple(input.shape)}")
+
+    def _normalize(self, input: Tensor, *args: Any) -> Tensor:
+        return F.batch_norm(input, *args)
 
 
 class BatchNorm1d(_BatchNorm):
