@@ -1,0 +1,217 @@
+"""Optimizers that see a parameter as a matrix: Adafactor (factors of the second mean) and Muon (orthogonal steps)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.gemm import matmul
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+from resilin.optim.optimizer import Group, Optimizer, Params, fitting
+
+
+class Adafactor(Optimizer):
+    """Adafactor (Shazeer and Stern, 2018), with PyTorch's formulas: of a matrix, only row and column means are kept.
+
+    lr:            upper bound of the relative step, min(lr, 1 / sqrt(t)).
+    beta2_decay:   the share of the new squares at step t is t ** beta2_decay.
+    eps:           lower bound of the root of the second mean (None: that of the dtype), and of a parameter's size.
+    d:             updates whose root mean square is above it are scaled down to it.
+    weight_decay:  decoupled: p *= 1 - lr * weight_decay before each step.
+    maximize:      follow the gradient upwards. foreach: accepted, it changes nothing.
+
+    State per parameter, as in PyTorch: `step` (0-dim float32); `row_var`, `col_var` from two dimensions on (of the last
+    two), else `variance`.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "beta2_decay": beta2_decay,
+            "eps": eps,
+            "d": d,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        self._check_not_negative(group, "lr", "weight_decay")
+        if not group["beta2_decay"] <= 0:
+            raise UsageError(f"Adafactor: beta2_decay must not be above 0, got {group['beta2_decay']}")
+        if any(eps is not None and not eps >= 0 for eps in group["eps"]):
+            raise UsageError(f"Adafactor: eps must not be negative, got {group['eps']}")
+        if not group["d"] >= 1:
+            raise UsageError(f"Adafactor: d must be at least 1, got {group['d']}")
+        _refuse_complex("Adafactor", group)
+
+    def _update(self, group: Group) -> None:
+        for p in group["params"]:
+            if p._grad is None or not p.numel():
+                continue
+            state, grad = self.state[p], p._grad._array
+            with fitting("Adafactor", [p], grad=[grad]):
+                if not state:
+                    state.update(_first_variances(grad))
+                _adafactor(group, p._array, -grad if group["maximize"] else grad, state)
+            p._bump()
+
+
+def _refuse_complex(where: str, group: Group) -> None:
+    if any(p.is_complex() for p in group["params"]):
+        raise NotImplementedError(f"{where}: complex parameters are not supported; real ones are")
+
+
+def _first_variances(grad: Array) -> dict[str, Tensor]:
+    state = {"step": Tensor._wrap(np.zeros((), np.float32))}
+    if grad.ndim < 2:
+        return {**state, "variance": Tensor._wrap(np.zeros_like(grad))}
+    row, column = (grad[..., :1], grad[..., :1, :])
+    return {**state, "row_var": Tensor._wrap(np.zeros_like(row)), "col_var": Tensor._wrap(np.zeros_like(column))}
+
+
+def _mean_square(x: Array, axis: int | None = None) -> Any:
+    return np.mean(np.square(x), axis=axis, keepdims=axis is not None)
+
+
+def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) -> None:
+    """One step of one parameter, in place."""
+    t, lr = p.dtype.type, float(group["lr"])
+    step = float(state["step"]._array) + 1
+    state["step"]._array.fill(step)
+    tiny, least = group["eps"]
+    tiny = float(dtypes.finfo(dtypes.from_numpy(p.dtype)).eps) if tiny is None else tiny
+    rate = max(least, math.sqrt(_mean_square(p))) * min(lr, 1 / math.sqrt(step))
+    if group["weight_decay"]:
+        p *= t(1 - lr * group["weight_decay"])
+    share = t(step ** group["beta2_decay"])
+    if grad.ndim < 2:
+        variance = state["variance"]._array
+        variance += (np.square(grad) - variance) * share
+        estimate = variance
+    else:
+        row, column = state["row_var"]._array, state["col_var"]._array
+        row += (_mean_square(grad, -1) - row) * share
+        column += (_mean_square(grad, -2) - column) * share
+        estimate = row * column / np.maximum(np.mean(row, axis=-2, keepdims=True), t(tiny))
+    update = grad / np.sqrt(np.maximum(estimate, t(tiny * tiny)))
+    too_large = max(1.0, math.sqrt(_mean_square(update)) / group["d"])
+    p -= update * t(rate / too_large)
+
+
+class Muon(Optimizer):
+    """Muon (Jordan, 2024): momentum, made nearly orthogonal by Newton-Schulz steps in bfloat16. Matrices only.
+
+    weight_decay:     decoupled: p *= 1 - lr * weight_decay before each step.
+    momentum:         decay of the running mean of gradients. nesterov: look ahead along it.
+    ns_coefficients:  of the quintic polynomial; ns_steps: how often it is applied (below 100). eps: least norm.
+    adjust_lr_fn:     "original" (or None): lr * sqrt(max(1, rows / columns)); "match_rms_adamw": lr * 0.2 *
+                      sqrt(max(rows, columns)), so that rates of AdamW fit.
+
+    Other parameters (biases, embeddings) go to another optimizer, AdamW say. State per parameter: `momentum_buffer`.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        self._check_not_negative(group, "lr", "weight_decay", "momentum")
+        if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+            names = "'original', 'match_rms_adamw' or None"
+            raise UsageError(f"Muon: adjust_lr_fn must be {names}, got {group['adjust_lr_fn']!r}")
+        if len(group["ns_coefficients"]) != 3:
+            raise UsageError(f"Muon: ns_coefficients must be three numbers, got {len(group['ns_coefficients'])}")
+        if group["ns_steps"] >= 100:
+            raise UsageError(f"Muon: ns_steps must be below 100, got {group['ns_steps']}")
+        for number, p in enumerate(group["params"]):
+            if p.ndim != 2:
+                raise UsageError(
+                    f"Muon: parameters must have 2 dimensions, parameter {number} has shape {list(p.shape)}; "
+                    "give the others to AdamW"
+                )
+        _refuse_complex("Muon", group)
+
+    def _update(self, group: Group) -> None:
+        for p in group["params"]:
+            if p._grad is None:
+                continue
+            state, grad = self.state[p], p._grad._array
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = Tensor._wrap(np.zeros_like(grad))
+            buffer = state["momentum_buffer"]._array
+            with fitting("Muon", [p], grad=[grad], momentum_buffer=[buffer]):
+                _muon(group, p._array, grad, buffer)
+            p._bump()
+
+
+def _muon(group: Group, p: Array, grad: Array, buffer: Array) -> None:
+    """One step of one parameter, in place."""
+    t, lr, momentum = p.dtype.type, float(group["lr"]), group["momentum"]
+    buffer += (grad - buffer) * t(1 - momentum)
+    update = grad + (buffer - grad) * t(momentum) if group["nesterov"] else buffer
+    update = _orthogonal(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+    rows, columns = p.shape
+    if group["adjust_lr_fn"] == "match_rms_adamw":
+        rate = lr * 0.2 * math.sqrt(max(rows, columns))
+    else:
+        rate = lr * math.sqrt(max(1, rows / max(1, columns)))
+    p *= t(1 - lr * group["weight_decay"])
+    p -= update.astype(p.dtype) * t(rate)
+
+
+def _round(x: Array) -> Array:
+    """To bfloat16 and back to float32, in which products are made."""
+    rounded: Array = x.astype(dtypes.bfloat16.np).astype(np.float32)
+    return rounded
+
+
+def _orthogonal(x: Array, coefficients: tuple[float, float, float], steps: int, eps: float) -> Array:
+    """A matrix with the singular vectors of `x` and singular values near 1; float32 with bfloat16's digits."""
+    a, b, c = (np.float32(value) for value in coefficients)
+    tall = x.shape[0] > x.shape[1]
+    y = np.ascontiguousarray(_round(x.T if tall else x))
+    norm = _round(np.sqrt(np.sum(np.square(y))).reshape(1))
+    y = _round(y / np.maximum(norm, np.float32(eps)))
+    for _ in range(steps):
+        gram = _round(matmul(y, np.ascontiguousarray(y.T)))
+        polynomial = _round(b * gram + c * matmul(gram, gram))
+        y = _round(a * y + matmul(polynomial, y))
+    return y.T if tall else y

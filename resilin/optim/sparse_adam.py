@@ -1,0 +1,83 @@
+"""SparseAdam: Adam that leaves rows without gradient alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from resilin.core.kernels import optimizers as kernels
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+from resilin.optim.optimizer import Group, Optimizer, Params, fitting
+
+
+class SparseAdam(Optimizer):
+    """Adam for tables of which few rows are used in a step: the others and their means stay as they are.
+
+    There are no sparse tensors: gradients are dense, and a row (along the first dimension) whose gradient is zero
+    everywhere counts as one that PyTorch's sparse gradient would not hold. Rows with a gradient move as PyTorch moves
+    them: lr * sqrt(1 - beta2 ** t) / (1 - beta1 ** t) * mean / (sqrt(mean of squares) + eps), t steps of the parameter.
+
+    State per parameter, as in PyTorch: `step` (int), `exp_avg`, `exp_avg_sq`.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
+
+    def _check_group(self, group: Group) -> None:
+        for name in ("lr", "eps"):
+            if not float(group[name]) > 0:
+                raise UsageError(f"SparseAdam: {name} must be above 0, got {group[name]}")
+        self._check_betas(group)
+        if any(p.is_complex() for p in group["params"]):
+            raise UsageError("SparseAdam: complex parameters are not supported; use Adam")
+
+    def _update(self, group: Group) -> None:
+        for p in group["params"]:
+            if p._grad is None:
+                continue
+            state = self.state[p]
+            if not state:
+                state["step"] = 0
+                for name in ("exp_avg", "exp_avg_sq"):
+                    state[name] = Tensor._wrap(np.zeros_like(p._array))
+            state["step"] += 1
+            self._apply(group, p)
+
+    def _apply(self, group: Group, p: Tensor) -> None:
+        state, grad = self.state[p], p._grad._array  # type: ignore[union-attr]
+        beta1, beta2 = group["betas"]
+        means = {name: state[name]._array for name in ("exp_avg", "exp_avg_sq")}
+        used = np.flatnonzero(np.atleast_1d(np.any(grad != 0, axis=tuple(range(1, grad.ndim)))))
+        if not used.size:
+            return
+        whole = [np.atleast_1d(array) for array in (p._array, grad, *means.values())]
+        with fitting("SparseAdam", [p], grad=[grad], **{name: [array] for name, array in means.items()}):
+            rows = [array[used] for array in whole]
+            kernels.adam(
+                [rows[0]],
+                [rows[1]],
+                [rows[2]],
+                [rows[3]],
+                None,
+                step=state["step"],
+                lr=float(group["lr"]),
+                beta1=float(beta1),
+                beta2=float(beta2),
+                # Adam adds eps to the root after its correction, SparseAdam before
+                eps=float(group["eps"]) / math.sqrt(1 - beta2 ** state["step"]),
+                weight_decay=0.0,
+                decoupled=False,
+                maximize=group["maximize"],
+            )
+        for array, changed in zip((whole[0], whole[2], whole[3]), (rows[0], rows[2], rows[3]), strict=True):
+            array[used] = changed
+        p._bump()
