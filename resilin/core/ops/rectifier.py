@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import is_complex, op
 
 _WITH_EDGES: Any = lambda r: [(r(3, 4, low=-4, high=4),), (r(),), (r(0, 2),)]  # noqa: E731 - shared by declarations
 
@@ -138,7 +138,7 @@ def _(xp, g, _y, x):
     return g * (t + x * xp.sigmoid(x) * (1 - t * t))
 
 
-@op(elementwise=True, samples=_WITH_EDGES)
+@op(elementwise=True, complex=True, samples=_WITH_EDGES)
 def softsign(xp, x):
     """x / (1 + |x|)."""
     return x / (1 + xp.absolute(x))
@@ -146,4 +146,8 @@ def softsign(xp, x):
 
 @softsign.vjp
 def _(xp, g, _y, x):
-    return g / xp.square(1 + xp.absolute(x))
+    size = xp.absolute(x)
+    if not is_complex(x):
+        return g / xp.square(1 + size)
+    safe = xp.where(size == 0, xp.ones_like(size), size)  # at 0 the second part is 0: x is
+    return g / (1 + size) - x * (xp.real(g * xp.conj(x)) / (safe * xp.square(1 + size)))

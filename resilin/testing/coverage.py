@@ -1,0 +1,108 @@
+"""What the op registry claims and proves, counted. `python -m resilin.testing.coverage` prints it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resilin.core import ops as op_modules
+from resilin.core.ops.registry import OPS, Op
+from resilin.testing import check_ops, references
+
+# Differentiable ops that have no complex form, in PyTorch neither; whatever is missing here and has no complex
+# gradients counts as a gap.
+REAL_ONLY = {
+    "order": """amax amin clip_to fmod hardshrink hardsigmoid hardswish hardtanh leaky_relu
+        max_pool2d max_pool2d_scatter maximum minimum prelu relu remainder softshrink
+        threshold elu scatter_extreme""",
+    "steps": "ceil floor rint sign trunc",
+    "functions of real numbers": """arctan2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e bessel_y0
+        bessel_y1 digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln hypot i0 i0e i1 i1e log_ndtr ndtr ndtri
+        polygamma zeta""",
+    "from real to complex": "fft_r2c make_complex",
+    "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm bce_with_logits
+        cross_entropy embedding embedding_grad gelu layer_norm log_sigmoid log_softmax mish silu softmax softplus
+        recurrent ctc_loss ctc_loss_grad euclidean_distances""",
+    "sizes": "norm_of",
+}
+# Claimed to no generated test, because phases of the result are free: invariant functions of it are tested by hand.
+PROVEN_BY_HAND = {"svd": "tests/linalg"}
+_REAL = frozenset(name for names in REAL_ONLY.values() for name in names.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Part of a whole, with the names of what is missing."""
+
+    what: str
+    have: int
+    of: int
+    missing: tuple[str, ...]
+
+    @property
+    def percent(self) -> float:
+        """0 to 100; 100 of nothing."""
+        return 100 * self.have / self.of if self.of else 100.0
+
+    def __str__(self) -> str:
+        rest = f"; without: {', '.join(self.missing)}" if self.missing else ""
+        return f"{self.what}: {self.have} of {self.of} ({self.percent:.1f} %){rest}"
+
+
+def load() -> dict[str, Op]:
+    """All declared ops, by name, whatever was imported before."""
+    for module in pkgutil.iter_modules(op_modules.__path__):
+        importlib.import_module(f"{op_modules.__name__}.{module.name}")
+    return dict(sorted(OPS.items()))
+
+
+def complex_makes_sense(name: str, op: Op) -> bool:
+    """Whether PyTorch has, or could have, a gradient of this op for complex numbers."""
+    return op.differentiable and name not in _REAL
+
+
+def shares(ops: dict[str, Op]) -> list[Share]:
+    """The coverage figures."""
+    graded = {name: op for name, op in ops.items() if op.differentiable}
+    able = {name: op for name, op in graded.items() if complex_makes_sense(name, op)}
+    known = references.names()
+    return [
+        _share("ops with samples", ops, lambda name, op: bool(check_ops.samples(op))),
+        _share(
+            "forward against numpy, scipy or a reference of its own",
+            ops,
+            lambda name, op: name in known or bool(op.reference),
+        ),
+        _share("differentiable ops with first derivatives checked", graded, lambda name, op: _checked(op, 1)),
+        _share("differentiable ops with second derivatives checked", graded, lambda name, op: _checked(op, 2)),
+        _share(
+            "complex gradients, of the ops for which they make sense",
+            able,
+            lambda name, op: op.complex or name in PROVEN_BY_HAND,
+        ),
+    ]
+
+
+def _checked(op: Op, order: int) -> bool:
+    return op.order >= order and bool(check_ops.samples(op))
+
+
+def _share(what: str, ops: dict[str, Op], holds: Callable[[str, Op], bool]) -> Share:
+    missing = tuple(name for name, op in ops.items() if not holds(name, op))
+    return Share(what=what, have=len(ops) - len(missing), of=len(ops), missing=missing)
+
+
+def main() -> int:
+    """The command line."""
+    ops = load()
+    print(f"{len(ops)} ops")
+    for share in shares(ops):
+        print(share)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
