@@ -175,7 +175,7 @@ class Agent:
         self._again |= self._teller.deaths(view, self._told.reason)
         if view.leader() == self._config.node_id and cause is None:
             self._lead(view, situation)
-        self._again |= self._teller.worlds(view)
+        self._again |= self._teller.worlds(view, self._clock.monotonic())
         self._teller.standbys(view)
         self._fill(view)
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
@@ -364,6 +364,7 @@ class Agent:
             self._reporter.always(f"{failure.signal_name(number)} again: killing the workers")
             for slot in self._slots:
                 if slot.worker is not None:
+                    slot.stopping = True
                     slot.worker.kill(signal.SIGKILL)
             return
         self._leaving = number

@@ -55,12 +55,14 @@ class Hello(Message):
     """This program recovers in place; `endpoint` is what `dist.endpoint.Listener.describe()` returned.
 
     `limit` is the size of the largest world this program has work for (the number of shards of its sampler); 0: any.
+    `timeout_s` is how long its collectives wait for a rank that does not answer; 0: for ever.
     """
 
     kind: ClassVar[str] = "hello"
     pid: int
     endpoint: str
     limit: int = 0
+    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

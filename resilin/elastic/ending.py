@@ -44,7 +44,6 @@ async def leave(slots: Sequence[LocalSlot], number: int, grace_s: float) -> None
             slot.send(control.Leave(reason=failure.signal_name(number)))
             pending.append(_killed_after(slot, grace_s))
         else:
-            slot.stopping = True
             pending.append(stop(slot, grace_s, number))
     await asyncio.gather(*pending)
 
@@ -72,5 +71,6 @@ async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(worker.ended), grace_s)
         return
+    slot.stopping = True  # not before: a failure of its own until now is one
     worker.kill(signal.SIGKILL)
     await worker.ended

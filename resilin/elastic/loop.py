@@ -91,7 +91,7 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Cal
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
         state = next((value for value in (*args, *kwargs.values()) if isinstance(value, State)), None)
-        with session.opened(state._largest_world() if state is not None else 0) as tie:
+        with session.opened(state._largest_world() if state is not None else 0, timeout_s) as tie:
             path = env.get("RESILIN_LEDGER")
             book = Ledger(path) if path else None
             if state is not None:

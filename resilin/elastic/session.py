@@ -98,7 +98,7 @@ class Tie(Protocol):
 class Session:
     """The tie to a real agent. `close()` ends the thread; the descriptor is closed with it."""
 
-    def __init__(self, sock: socket.socket, listener: Listener, limit: int = 0) -> None:
+    def __init__(self, sock: socket.socket, listener: Listener, limit: int = 0, timeout_s: float = 0.0) -> None:
         self.listener = listener
         self._sock = sock
         # a timeout for sending alone: settimeout would also end the reader's patience
@@ -119,7 +119,8 @@ class Session:
         self._standby = False  # guarded by _changed: no place for this worker in the newest world
         self._group: Abortable | None = None  # guarded by _changed
         self._thread = OwnedThread("control", self._listen)
-        self._send(control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit))
+        hello = control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit, timeout_s=timeout_s)
+        self._send(hello)
 
     # ------------------------------------------------------------------ main thread
 
@@ -365,10 +366,10 @@ def announce(offer: control.World) -> None:
 
 
 @contextlib.contextmanager
-def opened(limit: int = 0) -> Iterator[Session | Solo]:
+def opened(limit: int = 0, timeout_s: float = 0.0) -> Iterator[Session | Solo]:
     """The session of this process: a real one under `elastic-run`, else a world of one. Ends with the block.
 
-    limit: see `control.Hello`.
+    limit, timeout_s: see `control.Hello`.
     """
     global _active, _spent
     if _active is not None:
@@ -381,7 +382,7 @@ def opened(limit: int = 0) -> Iterator[Session | Solo]:
             _active = Solo(listener)
         else:
             os.set_inheritable(descriptor, False)
-            _active, _spent = Session(socket.socket(fileno=descriptor), listener, limit), True
+            _active, _spent = Session(socket.socket(fileno=descriptor), listener, limit, timeout_s), True
         try:
             with _leave_on_sigterm(_active):
                 yield _active

@@ -66,6 +66,9 @@ class LocalSlot:
         self.rank = rank
         self.generation = generation  # of the last world it was given, or was started for
         self.sent = 0  # number of the last world sent
+        self.sent_at = 0.0  # when, monotonic
+        self.taken_up = 0  # number of the last generation it said it works in
+        self.timeout_s = 0.0  # how long its program waits for a rank that does not answer; 0: for ever
         self.aborted = 0  # number of the last generation aborted
         self.done_in = 0  # number of the generation it said it is done in
         self.limit = 0  # the size of the largest world its program has work for; 0: any
@@ -172,6 +175,7 @@ class LocalSlot:
             return
         if isinstance(message, control.Progress):
             self.step, self.at = message.step, message.at
+            self.taken_up = message.generation
         elif isinstance(message, control.Committed):
             self.step, self.at = message.step + 1, ""
             self.committed = message.step
@@ -183,7 +187,7 @@ class LocalSlot:
             self.missed, self.missed_in = message.ranks, message.generation
             self.missed_at = shorten(message.reason.partition(". ")[0], LINE_CHARS)  # without the advice
         elif isinstance(message, control.Hello):
-            self.endpoint, self.limit = message.endpoint, message.limit
+            self.endpoint, self.limit, self.timeout_s = message.endpoint, message.limit, message.timeout_s
             self.state = "ready"
             if self.streams is not None:
                 self.streams.started()
@@ -195,7 +199,7 @@ class LocalSlot:
             self.worker.send(message)
 
     def kill_unresponsive(self, complaint: str) -> None:
-        """Kill the process: others waited for it in vain, and `complaint` is what their error said."""
+        """Kill the process: others waited for it in vain, and `complaint` is what the error of one of them said."""
         if self.worker is not None and self.worker.alive and not self.unanswered:
             self.unanswered = complaint or "others waited for it in vain"
             self.worker.kill(signal.SIGKILL)

@@ -26,10 +26,10 @@ class Teller:
         self._standbys = False  # that some workers have no place
         self._missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
 
-    def worlds(self, view: View) -> bool:
+    def worlds(self, view: View, now: float) -> bool:
         """Give each local member that said hello its world, once every member's endpoint is known.
 
-        Whether one of them was done and has work again.
+        Whether one of them was done and has work again. now: monotonic, in seconds.
         """
         current, again = view.generation, False
         if current is None:
@@ -50,7 +50,7 @@ class Teller:
                 else:
                     self._abort(slot, current.number - 1, current.reason, ())
             slot.send(worlds.world(view, current, member, endpoints))
-            slot.sent, slot.standing_by = current.number, False
+            slot.sent, slot.sent_at, slot.standing_by = current.number, now, False
             if slot.state == "done":
                 slot.state = "ready"
                 again = True
@@ -101,7 +101,7 @@ class Teller:
         chosen = membership.unresponsive(view)
         if not chosen:
             self._missed_since = None
-            return None
+            return self._silent_alone(view, now)
         if self._missed_since is None:
             self._missed_since = now
         if now < self._missed_since + MISSED_SETTLE_S:
@@ -110,6 +110,23 @@ class Teller:
             if member.node == self._node_id:
                 self._slots[member.slot].kill_unresponsive(membership.complaint(view, member))
         return None
+
+    def _silent_alone(self, view: View, now: float) -> float | None:
+        """Kill the only member of a generation when it does not take it up in its own timeout: no peer waits for it.
+
+        Or when to do so.
+        """
+        current = view.generation
+        if current is None or len(current.members) != 1 or current.members[0].node != self._node_id:
+            return None
+        slot = self._slots[current.members[0].slot]
+        if slot.state != "ready" or not slot.timeout_s or not slot.taken_up < slot.sent == current.number:
+            return None
+        until = slot.sent_at + slot.timeout_s
+        if now >= until:
+            slot.kill_unresponsive(f"it did not take up generation {current.number} within {slot.timeout_s:g} s")
+            return None
+        return until
 
     def _abort(self, slot: LocalSlot, generation: int, reason: str, ranks: tuple[int, ...]) -> None:
         slot.aborted = generation

@@ -1,6 +1,7 @@
 """Programs that recover in place: survivors keep their process and go on with the step."""
 
 import json
+import os
 import signal
 import sys
 
@@ -211,3 +212,55 @@ def test_it_is_said_when_nobody_is_left_who_holds_the_state(launch, steps):
         "elastic-run: generation 2: 1 worker, all started again (rank 0 failed; 1 restarts used); no worker is left "
         "that holds the state: the program starts again from its beginning or its own checkpoint"
     ]
+
+
+LOOP = """
+import os, sys, time
+from resilin import elastic
+
+@elastic.run(timeout=1)
+def train(state):
+    os.write(1, f"{elastic.world().rank} {os.getpid()}\\n".encode())
+    while True:
+        time.sleep(float(sys.argv[1]))
+        state.commit()
+
+train(elastic.State(x=0))
+"""
+
+
+def pids(run, count):
+    """Of `count` workers that have begun to work, by rank."""
+    lines = run.until(lambda: run.out.count("\n") >= count and run.out.splitlines())
+    return {int(rank): int(pid) for rank, pid in map(str.split, lines)}
+
+
+def test_workers_killed_in_a_long_step_after_sigterm_are_no_failure(launch, tmp_path):
+    (tmp_path / "loop.py").write_text(LOOP)
+    run = launch("--standalone", "--nproc-per-node", 2, "--shutdown-timeout", 0.3, tmp_path / "loop.py", 60)
+    pids(run, 2)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert "failed" not in run.err
+    assert run.err.endswith("ended by SIGTERM\n")
+
+
+def test_a_second_sigterm_kills_the_workers_and_they_are_no_failure(launch, tmp_path):
+    (tmp_path / "loop.py").write_text(LOOP)
+    run = launch("--standalone", "--nproc-per-node", 1, tmp_path / "loop.py", 60)
+    pids(run, 1)
+    run.signal(signal.SIGTERM)
+    run.until(lambda: "asking the workers to end" in run.err)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert "failed" not in run.err
+
+
+def test_a_frozen_worker_that_is_the_only_one_left_is_killed_after_its_own_timeout(launch, tmp_path):
+    (tmp_path / "loop.py").write_text(LOOP)
+    run = launch("--standalone", "--nproc-per-node", 2, tmp_path / "loop.py", 0.01)
+    workers = pids(run, 2)
+    os.kill(workers[1], signal.SIGSTOP)
+    os.kill(workers[0], signal.SIGKILL)
+    assert run.wait() == 1
+    assert f"pid {workers[1]}) did not answer and was killed (it did not take up generation 2 within 1 s)" in run.err
