@@ -117,8 +117,5 @@ def find(name: str) -> Callable[..., Any]:
     """The reference of op `name`, on arrays. KeyError without one."""
     if name in _WRITTEN:
         return _WRITTEN[name]
-    return (
-        getattr(scipy.special, _SCIPY[name])
-        if name in _SCIPY
-        else getattr(np, {"divide": "true_divide"}.get(name, name))
-    )
+    found: Callable[..., Any] = getattr(scipy.special, _SCIPY[name]) if name in _SCIPY else getattr(np, name)
+    return found
