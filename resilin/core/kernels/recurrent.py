@@ -25,6 +25,8 @@ _native_gru_step_back = kernel("gru_step_back")
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """How many gates each kind of layer has."""
 
+COPY_STEPS = 8  # from here on, a transposed copy of the weights costs less than BLAS's reading them across at each step
+
 
 def spans(sizes: tuple[int, ...], reverse: bool) -> list[tuple[int, int]]:
     """(first row, number of rows) of each step, in the order in which the steps run."""
@@ -68,10 +70,11 @@ def forward(inputs: list[Any], kind: str, sizes: tuple[int, ...], reverse: bool)
     if cell is not None:
         saved.cells = np.empty((N, H), gates.dtype)
     product = np.empty((len(state), w_hh.shape[0]), gates.dtype)
+    across = w_hh.T if len(sizes) < COPY_STEPS else np.ascontiguousarray(w_hh.T)
     for begin, n in spans(sizes, reverse):
         rows = slice(begin, begin + n)
         saved.first[rows] = state[:n]
-        gemm.matmul(state[:n], w_hh.T, out=product[:n])
+        gemm.matmul(state[:n], across, out=product[:n])
         if late_bias is not None:
             product[:n] += late_bias
         h = _step(kind, saved, rows, product[:n], None if cell is None else cell[:n])
