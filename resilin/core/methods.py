@@ -16,6 +16,7 @@ from resilin.core.api import (
     linear_algebra,
     math,
     neural,
+    printing,
     rearranging,
     reducing,
     scattering,
@@ -140,7 +141,7 @@ def _attach() -> None:
     for name in ("zeros", "ones", "empty"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
-    tensor.__repr__ = tensor.__str__ = convert.text
+    tensor.__repr__ = tensor.__str__ = printing.text
     tensor.__dlpack__, tensor.__dlpack_device__ = exchange.dlpack, exchange.dlpack_device
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy
@@ -280,7 +281,7 @@ def _format(self: Tensor, spec: str) -> str:
 
 
 def _parameter_text(self: Tensor) -> str:
-    return f"Parameter containing:\n{convert.text(self)}"
+    return f"Parameter containing:\n{printing.text(self)}"
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:

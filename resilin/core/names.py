@@ -21,7 +21,6 @@ from resilin.core.api.activations import (
     threshold,
     threshold_,
 )
-from resilin.core.api.convert import set_printoptions
 from resilin.core.api.ctc import (
     ctc_loss,
 )
@@ -208,6 +207,7 @@ from resilin.core.api.math import (
     xlogy,
 )
 from resilin.core.api.neural import dropout, erf, log_softmax, relu, sigmoid, softmax
+from resilin.core.api.printing import set_printoptions
 from resilin.core.api.reducing import (
     all,
     amax,

@@ -1,4 +1,4 @@
-"""Moving and converting tensors: `to`, `cpu`, `float`, ..., and PyTorch's way of printing them."""
+"""Moving and converting tensors: `to`, `cpu`, `float` and their like."""
 
 from __future__ import annotations
 
@@ -93,80 +93,3 @@ def cuda(self: Tensor, device: Any = None) -> Tensor:
 def type_(self: Tensor, dtype: Any = None) -> Any:
     """The name of the tensor's type, or the tensor converted to `dtype`."""
     return f"resilin.{self.dtype.name}" if dtype is None else to(self, dtype)
-
-
-# Printing
-
-_OPTIONS: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
-
-
-def set_printoptions(
-    precision: int | None = None,
-    threshold: int | None = None,
-    edgeitems: int | None = None,
-    linewidth: int | None = None,
-    sci_mode: bool | None = None,
-) -> None:
-    """How tensors are printed: digits, size above which the middle is left out, elements kept there, line width."""
-    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
-    _OPTIONS.update({key: value for key, value in given.items() if value is not None}, sci_mode=sci_mode)
-
-
-def text(self: Tensor) -> str:
-    """E.g. `tensor([1., 2.], grad_fn=<MulBackward>)`."""
-    array = self._dev.backend.to_host(self._array)
-    suffix = []
-    if self._dev is not CPU:
-        suffix.append(f"device='{self._dev}'")
-    if array.size == 0 and array.shape != (0,):
-        suffix.append(f"size={tuple(array.shape)}")
-    default = dtypes.default_np()
-    usual = array.dtype in (default, dtypes.complex_of(default), np.dtype(np.int64), np.dtype(np.bool_))
-    if not usual or (array.size == 0 and array.dtype != dtypes.default_np()):
-        suffix.append(f"dtype=resilin.{self.dtype.name}")
-    if self._node is not None:
-        suffix.append(f"grad_fn=<{self._node.name()}>")
-    elif self._rg:
-        suffix.append("requires_grad=True")
-    return f"tensor({_elements(array)}{''.join(', ' + part for part in suffix)})"
-
-
-def _elements(array: Any) -> str:
-    if array.size == 0:
-        return "[]"
-    if array.dtype.kind == "V":
-        array = array.astype(np.float32)
-    options = {key: _OPTIONS[key] for key in ("threshold", "edgeitems")}
-    formatter: Any = {"float_kind": _number_format(array), "bool": lambda v: "True" if v else "False"}
-    if array.dtype.kind == "c":
-        parts = np.stack([array.real, array.imag])
-        style, mark = (".0f", ".") if np.array_equal(parts, np.round(parts)) else (f".{_OPTIONS['precision']}f", "")
-        formatter = {"complex_kind": lambda v: f"{v.real:{style}}{mark}{v.imag:+{style}}{mark}j"}
-    return np.array2string(
-        array, separator=", ", prefix="tensor(", formatter=formatter, max_line_width=_OPTIONS["linewidth"], **options
-    )
-
-
-def _number_format(array: Any) -> Any:
-    """PyTorch's rule: whole numbers as "1.", large ranges in scientific notation, else fixed digits, one width."""
-    precision = _OPTIONS["precision"]
-    if array.dtype.kind != "f":
-        return str
-    finite = np.abs(array[np.isfinite(array) & (array != 0)].astype(np.float64))
-    scientific = _OPTIONS["sci_mode"]
-    if finite.size == 0:
-        low = high = 1.0
-        whole = True
-    else:
-        low, high, whole = float(finite.min()), float(finite.max()), bool(np.all(finite == np.ceil(finite)))
-    if scientific is None:
-        scientific = high / low > 1000 or high > 1e8 or low < 1e-4 if not whole else high > 1e8
-    style = f".{precision}e" if scientific else ".0f" if whole else f".{precision}f"
-    mark = "." if whole and not scientific else ""
-
-    def one(v: Any) -> str:
-        return f"{v:{style}}{mark if np.isfinite(v) else ''}"
-
-    shown = array if array.size <= _OPTIONS["threshold"] else finite[:1000]
-    width = max((len(one(v)) for v in shown.reshape(-1)), default=0)
-    return (lambda v: one(v).rjust(width)) if array.ndim else one
