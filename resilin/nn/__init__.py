@@ -33,6 +33,7 @@ from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsi
 from resilin.nn.modules.likelihood_loss import (
     CTCLoss,
     GaussianNLLLoss,
+    LinearCrossEntropyLoss,
     MultiLabelSoftMarginLoss,
     PoissonNLLLoss,
 )
@@ -177,6 +178,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LinearCrossEntropyLoss",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",

@@ -99,6 +99,19 @@ def test_linear_cross_entropy_is_linear_then_cross_entropy():
         F.linear_cross_entropy(x, rand(5, 4), target)
 
 
+def test_the_linear_cross_entropy_module_has_pytorchs_text_and_state():
+    layer = nn.LinearCrossEntropyLoss(4, 3, bias=True, out_features=(2,), weight=resilin.ones(3))
+    assert repr(layer) == (
+        "LinearCrossEntropyLoss(\n  in_features=4, num_classes=3, out_features=(2,), bias=True, reduction=mean, "
+        "ignore_index=None, label_smoothing=0.0, options=None\n"
+        "  (linear): Linear(in_features=4, out_features=6, bias=True)\n)"
+    )
+    assert list(layer.state_dict()) == ["weight", "linear.weight", "linear.bias"]
+    x, target = resilin.randn(5, 4), resilin.tensor([[0, 2]] * 5)
+    expected = F.cross_entropy(layer.linear(x).reshape(5, 3, 2), target)
+    assert layer(x, target).item() == pytest.approx(expected.item())
+
+
 X = rand(2, 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resilin.core.kernels import ctc as kernel
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import op, override
 
 
 # order 0: the gradient is PyTorch's, which holds for the results of log_softmax only; tests/core/test_ctc.py proves it
@@ -28,3 +28,17 @@ def ctc_loss_grad(xp, g, losses, log_probs, targets=(), lengths=(), blank=0):
 @ctc_loss_grad.vjp_all
 def _(xp, needs, g, _y, _g, _losses, _log_probs, targets=(), lengths=(), blank=0):
     raise NotImplementedError("ctc_loss has no second derivative (nor has PyTorch's): differentiate it once")
+
+
+def _backward(xp, needs, g, y, alpha, log_probs, targets, lengths, blank):
+    return (kernel.backward(g, y, alpha, log_probs, targets, lengths, blank),)
+
+
+override(
+    "ctc_loss",
+    "cpu",
+    lambda xp, log_probs, targets, lengths, blank: kernel.forward(log_probs, targets, lengths, blank),
+    _backward,
+    residual=True,
+    quiet=False,
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
+from resilin.nn.modules.linear import Linear
 from resilin.nn.modules.loss import Loss
 
 
@@ -76,4 +78,60 @@ class CTCLoss(Loss):
         """Shape: log_probs (T, N, C), targets (N, S) or all after one another, lengths (N,)."""
         return F.ctc_loss(
             log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
+        )
+
+
+class LinearCrossEntropyLoss(Loss):
+    """CrossEntropyLoss of a Linear layer's scores; see functional.linear_cross_entropy. options: None only.
+
+    Shape: input (N, in_features) or (in_features,); target as CrossEntropyLoss's for scores (N, num_classes,
+    *out_features).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: None = None,
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.register_buffer("weight", weight)
+        self.num_classes = num_classes
+        self.out_features = tuple(out_features)
+        self.linear = Linear(in_features, num_classes * math.prod(out_features), bias=bias, device=device, dtype=dtype)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.options = options
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """See the class."""
+        shape = (self.num_classes, *self.out_features)
+        bias: Any = self.linear.bias
+        return F.linear_cross_entropy(
+            input,
+            self.linear.weight.reshape(*shape, self.linear.in_features),
+            target,
+            linear_bias=None if bias is None else bias.reshape(shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, "
+            f"out_features={self.out_features}, bias={self.linear.bias is not None}, reduction={self.reduction}, "
+            f"ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}, options={self.options}"
         )
