@@ -1,16 +1,23 @@
 """Helpers around parameters and gradients."""
 
-from resilin.nn.utils import parametrizations, parametrize, rnn
-from resilin.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, get_total_norm
+from resilin.nn.utils import parametrizations, parametrize, rnn, stateless
+from resilin.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from resilin.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
+from resilin.nn.utils.fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
 
 __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "fuse_conv_bn_eval",
+    "fuse_conv_bn_weights",
+    "fuse_linear_bn_eval",
+    "fuse_linear_bn_weights",
     "get_total_norm",
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
     "rnn",
+    "stateless",
     "vector_to_parameters",
 ]

@@ -16,12 +16,19 @@ def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return [parameter.grad for parameter in every if parameter.grad is not None]
 
 
-def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
     """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, of their dtype.
+
+    foreach is accepted.
 
     Raises: ResilinError when it is not finite and error_if_nonfinite.
     """
-    arrays = [tensor._array for tensor in tensors]
+    arrays = [tensor._array for tensor in ([tensors] if isinstance(tensors, Tensor) else tensors)]
     if not arrays:
         return Tensor._wrap(np.zeros((), np.float32))
     kind = np.result_type(*{array.dtype for array in arrays})
@@ -49,12 +56,26 @@ def clip_grad_norm_(
     """
     gradients = _gradients(parameters)
     total = get_total_norm(gradients, norm_type, error_if_nonfinite)
+    _scale(gradients, max_norm, total)
+    return total
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Scale all gradients by max_norm / (total_norm + 1e-6), at most 1, for a norm known from elsewhere.
+
+    foreach is accepted.
+    """
+    _scale(_gradients(parameters), max_norm, total_norm)
+
+
+def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
     factor = max_norm / (float(total) + 1e-6)
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         for gradient in gradients:
             gradient._array *= gradient._array.dtype.type(factor)
             gradient._bump()
-    return total
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
