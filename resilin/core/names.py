@@ -208,6 +208,7 @@ from resilin.core.api.math import (
 )
 from resilin.core.api.neural import dropout, erf, log_softmax, relu, sigmoid, softmax
 from resilin.core.api.printing import set_printoptions
+from resilin.core.api.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from resilin.core.api.reducing import (
     all,
     amax,

@@ -101,6 +101,15 @@ def test_the_number_of_threads_does_not_change_a_bit_of_a_layers_gradients():
         resilin.set_num_threads(before)
 
 
+def test_cells_are_functions_too():
+    cell = nn.GRUCell(2, 3)
+    x, h = resilin.randn(4, 2), resilin.randn(4, 3)
+    weights = (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+    assert resilin.gru_cell(x, h, *weights).tolist() == cell(x, h).tolist()
+    with pytest.raises(RuntimeError, match=r"lstm_cell: .* need cx of shape \(4, 3\)"):
+        resilin.lstm_cell(x, (h, x), resilin.ones(12, 2), resilin.ones(12, 3))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
