@@ -1,5 +1,8 @@
 """Optimizers against PyTorch's numbers, and the layout of their state."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -209,6 +212,16 @@ def test_state_hooks_see_and_replace_what_is_saved_and_loaded():
     optimizer.register_load_state_dict_post_hook(lambda o: calls.append(o.param_groups[0]["lr"]))
     optimizer.load_state_dict(state)
     assert calls == ["collect", 0.05]
+
+
+def test_groups_and_repr_are_pytorchs():
+    cases = json.loads((Path(__file__).parents[1] / "fixtures" / "torch_optimizer_groups.json").read_text())
+    assert {case["name"] for case in cases} == {*optim.__all__} - {"Lion", "Optimizer", "lr_scheduler", "swa_utils"}
+    for case in cases:
+        optimizer = getattr(optim, case["name"])([resilin.ones(2, 2).requires_grad_()])
+        assert repr(optimizer) == case["repr"]
+        (group,) = optimizer.state_dict()["param_groups"]
+        assert {k: list(v) if isinstance(v, tuple) else v for k, v in group.items()} == case["group"]
 
 
 def test_repr_shows_the_options_of_each_group():
