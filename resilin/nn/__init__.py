@@ -29,6 +29,7 @@ from resilin.nn.modules.distance import (
 from resilin.nn.modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from resilin.nn.modules.embedding import Embedding
 from resilin.nn.modules.embedding_bag import EmbeddingBag
+from resilin.nn.modules.flatten import Unflatten
 from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
 from resilin.nn.modules.likelihood_loss import (
     CTCLoss,
@@ -64,6 +65,7 @@ from resilin.nn.modules.module import Module
 from resilin.nn.modules.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from resilin.nn.modules.normalization_instance import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from resilin.nn.modules.normalization_sync import SyncBatchNorm
+from resilin.nn.modules.parameter_dict import ParameterDict
 from resilin.nn.modules.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -202,6 +204,7 @@ __all__ = [
     "PReLU",
     "PairwiseDistance",
     "Parameter",
+    "ParameterDict",
     "ParameterList",
     "PoissonNLLLoss",
     "RMSNorm",
@@ -233,6 +236,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
+    "Unflatten",
     "functional",
     "init",
     "utils",
