@@ -27,7 +27,7 @@ from resilin.core.api import (
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
-from resilin.core.ops import creation, random
+from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Size, Tensor, wrap
@@ -138,6 +138,8 @@ def _attach() -> None:
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
     tensor.pin_memory = tensor.share_memory_ = _as_it_is
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
+    tensor.geometric_, tensor.cauchy_ = random_distributions.fill_geometric, random_distributions.fill_cauchy
+    tensor.log_normal_ = random_distributions.fill_log_normal
     for name in ("zeros", "ones", "empty"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor

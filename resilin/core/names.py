@@ -355,6 +355,7 @@ from resilin.core.ops.random import (
     randn_like,
     randperm,
 )
+from resilin.core.ops.random_distributions import binomial, poisson
 from resilin.core.rng import (
     Generator,
     default_generator,
