@@ -109,3 +109,10 @@ def test_a_state_of_another_shape_is_named_at_the_step():
     optimizer.load_state_dict(state)
     with pytest.raises(UsageError, match=r"RMSprop: square_avg of shape \[3\] does not fit parameter 0"):
         optimizer.step()
+
+
+def test_a_division_of_zero_by_zero_is_nan_without_a_warning():
+    param = resilin.ones(2, dtype=resilin.float64).requires_grad_()
+    param.grad = resilin.zeros(2, dtype=resilin.float64)
+    optim.Adagrad([param], eps=0).step()
+    assert np.isnan(param.detach().numpy()).all()

@@ -28,15 +28,18 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     """
     if _native(name, tuple(lists), constants):
         return
-    rule = REFERENCES[name]
+    with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
+        _apply_reference(REFERENCES[name], lists, constants)
+
+
+def _apply_reference(rule: Callable[..., None], lists: Lists, constants: Constants) -> None:
     for number, parameter in enumerate(lists[0] or ()):
         states = [None if arrays is None else arrays[number] for arrays in lists[1:]]
-        rounded = [parameter.dtype.type(constant) for constant in constants]
         # a 16-bit parameter's constants of 1e-8 would vanish: those steps are made in float32
         if parameter.dtype.itemsize == 2:
             _widened(rule, parameter, states, constants)
         else:
-            rule(parameter, *states, *rounded)
+            rule(parameter, *states, *[parameter.dtype.type(constant) for constant in constants])
 
 
 def _widened(rule: Callable[..., None], parameter: Array, states: list[Any], constants: Constants) -> None:
@@ -113,8 +116,7 @@ def rmsprop(
     if mean is not None:
         mean += (d - mean) * take
         spread = square - mean * mean
-    with np.errstate(invalid="ignore"):  # rounding may leave a negative spread: NaN, as in PyTorch
-        move = d / (np.sqrt(spread) + eps)
+    move = d / (np.sqrt(spread) + eps)  # rounding may leave a negative spread: NaN, as in PyTorch
     if buf is not None:
         buf *= momentum
         buf += move
