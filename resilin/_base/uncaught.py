@@ -48,7 +48,9 @@ def watch() -> None:
 def write(path: Path, error: BaseException) -> None:
     """Write `error` to `path` in torch's format, unless the program has written there itself."""
     stack = "".join(traceback.format_exception(error))[-_MAX_TEXT_CHARS:]
-    message = f"{type(error).__name__}: {error}"[:_MAX_TEXT_CHARS]
+    # the last line of what tracebacks show has a text, too, of an exception that cannot make its own
+    text = "".join(traceback.format_exception_only(error)).strip().removeprefix(f"{type(error).__module__}.")
+    message = text[:_MAX_TEXT_CHARS]
     extra = {"py_callstack": stack, "timestamp": str(int(SYSTEM.wall()))}
     with path.open("x", encoding="utf-8") as file:
         json.dump({"message": {"message": message, "extraInfo": extra}}, file)

@@ -325,9 +325,9 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
         return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
     if url.scheme not in ("tcp", "file"):
         raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
-    rank = _queried("rank", query, init_method) if rank < 0 and "rank" in query else rank
-    if world_size < 0 and "world_size" in query:
-        world_size = _queried("world_size", query, init_method)
+    given = {name: _queried(name, query, init_method) for name in ("rank", "world_size") if name in query}
+    rank = given.get("rank", rank) if rank < 0 else rank
+    world_size = given.get("world_size", world_size) if world_size < 0 else world_size
     if rank < 0 or world_size < 1:
         raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
     _check_rank(rank, world_size)

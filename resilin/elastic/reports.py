@@ -174,7 +174,8 @@ def _stay(old: Generation, new: Generation) -> bool:
 def _describe(old: Generation, new: Generation) -> str:
     size = f"{len(new.members)} worker{'s' if len(new.members) != 1 else ''}"
     if new.kind == "restart":
-        return f"{size}, all started again ({new.reason}; {new.restarts_used} restarts used)"
+        used = "1 restart" if new.restarts_used == 1 else f"{new.restarts_used} restarts"
+        return f"{size}, all started again ({new.reason}; {used} used)"
     before = {(m.node, m.slot, m.incarnation): m.rank for m in old.members}
     slots = {(m.node, m.slot) for m in old.members}
     stay, come = [], []

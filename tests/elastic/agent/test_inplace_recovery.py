@@ -209,7 +209,7 @@ def test_it_is_said_when_nobody_is_left_who_holds_the_state(launch, steps):
     assert run.wait() == 0
     told = [line for line in run.err.splitlines() if "generation 2" in line]
     assert told == [
-        "elastic-run: generation 2: 1 worker, all started again (rank 0 failed; 1 restarts used); no worker is left "
+        "elastic-run: generation 2: 1 worker, all started again (rank 0 failed; 1 restart used); no worker is left "
         "that holds the state: the program starts again from its beginning or its own checkpoint"
     ]
 
