@@ -70,6 +70,16 @@ def test_cosine_similarity_broadcasts_and_guards_short_vectors():
     assert bool(g.isfinite().all())
 
 
+def test_normalize_divides_by_the_norm_and_writes_into_out():
+    x = rand(2, 3)
+    expected = x.detach().numpy() / np.linalg.norm(x.detach().numpy(), 3, axis=1, keepdims=True)
+    np.testing.assert_allclose(F.normalize(x, 3.0).detach().numpy(), expected)
+    out = resilin.zeros(2, 3, dtype=resilin.float64)
+    assert F.normalize(x.detach(), 3.0, out=out) is out
+    np.testing.assert_allclose(out.numpy(), expected)
+    assert F.normalize(resilin.zeros(1, 3)).tolist() == [[0.0] * 3]
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_distances_of_nothing_are_empty_or_zero(shape):
     other = resilin.ones(4, shape[1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import inplace as inplace_ops
 from resilin.core.api import reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
@@ -238,12 +239,16 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise RuntimeError("one_hot: give num_classes for an empty tensor")
     if array.size and int(array.min()) < 0:
         raise RuntimeError(f"Class values must be non-negative, got {int(array.min())}")
+    if num_classes < -1:
+        raise RuntimeError(f"one_hot: num_classes must be -1 (from the data) or not negative, got {num_classes}")
     classes = int(array.max()) + 1 if num_classes < 0 else num_classes
     if array.size and int(array.max()) >= classes:
         raise RuntimeError(f"Class values must be smaller than num_classes={classes}, got {int(array.max())}")
     return wrap((tensor._array[..., None] == np.arange(classes)).astype(np.int64), tensor._dev)
 
 
-def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """input divided by its p-norm along `dim` (at least eps)."""
-    return input / reducing.norm(input, p, dim, True).clamp(min=eps)
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
+    """input divided by its p-norm along `dim` (at least eps); written into `out` if given, which must fit."""
+    need_tensors("normalize", input=input)
+    made = input / reducing.norm(input, p, dim, True).clamp(min=eps)
+    return made if out is None else inplace_ops.copy_(out, made)
