@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import resilin
+from resilin import nn
 from resilin.nn import functional as F
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -48,3 +49,18 @@ def test_fractional_pooling_takes_pytorchs_windows_for_the_same_samples(case, un
     assert_close(index, case["index"])
     y.backward(unpack(case["g"]))
     assert_close(x.grad, case["dx"])
+
+
+@pytest.mark.parametrize("case", [c for c in cases("window_layers") if hasattr(nn, c.values[0]["name"])])
+def test_layers_give_pytorchs_outputs_gradients_names_and_text(case, unpack, assert_close):
+    layer = getattr(nn, case["name"])(*unpack(case["args"]), **unpack(case["options"])).to(resilin.float64)
+    assert repr(layer) == case["repr"]
+    assert list(layer.state_dict()) == list(case["state"])
+    layer.load_state_dict(unpack(case["state"]))
+    x = unpack(case["x"]).requires_grad_()
+    y = layer(x)
+    assert_close(y, case["y"])
+    y.backward(unpack(case["g"]))
+    assert_close(x.grad, case["dx"])
+    for name, parameter in layer.named_parameters():
+        assert_close(parameter.grad, case["grads"][name])

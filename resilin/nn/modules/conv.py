@@ -10,21 +10,156 @@ from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty, pair
+from resilin.nn.modules.shared import empty
 
+_Single = int | tuple[int]
 _Pair = int | tuple[int, int]
+_Triple = int | tuple[int, int, int]
+
+_COUNTS = {1: "one in a tuple", 2: "two", 3: "three"}
 
 
-class Conv2d(Module):
+class _Convolution(Module):
+    """Options, parameters and text of all convolutions; `_axes` is the number of spatial dimensions."""
+
+    _axes = 0
+    _function: Any = None
+
+    def _set(self, channels: tuple[int, int], window: tuple[Any, ...], groups: int, padding_mode: str) -> None:
+        """Keep the options; `window` is kernel size, stride, padding, dilation and output padding."""
+        name = type(self).__name__
+        kernel_size, stride, padding, dilation, output_padding = window
+        _check_options(name, *channels, groups, padding, padding_mode)
+        self.in_channels, self.out_channels = channels
+        self.kernel_size = self._lengths("kernel_size", kernel_size)
+        self.stride = self._lengths("stride", stride)
+        self.padding = padding if isinstance(padding, str) else self._lengths("padding", padding)
+        self.dilation = self._lengths("dilation", dilation)
+        self.output_padding = self._lengths("output_padding", output_padding)
+        self.groups = groups
+        self.padding_mode = padding_mode
+        if self.padding == "same" and set(self.stride) != {1}:
+            raise UsageError(f"{name}: padding='same' needs stride 1, got {self.stride}")
+
+    def _lengths(self, option: str, value: Any) -> tuple[int, ...]:
+        """`value` for every spatial dimension."""
+        if isinstance(value, int):
+            return (value,) * self._axes
+        if len(value) != self._axes:
+            raise UsageError(
+                f"{type(self).__name__}: {option}: expected one integer or {_COUNTS[self._axes]}, got {value!r}"
+            )
+        return tuple(value)
+
+    def _make_parameters(self, channels: tuple[int, int], bias: bool, device: Any, dtype: Any) -> None:
+        self.weight = Parameter(empty((*channels, *self.kernel_size), device, dtype))
+        self.register_parameter("bias", Parameter(empty((self.out_channels,), device, dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the start values anew."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            fan_in = math.prod(self.weight.shape[1:])
+            bound = 1 / math.sqrt(fan_in) if fan_in else 0
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, _pads(self), self.padding_mode)
+            padding = 0
+        convolve = type(self)._function
+        out: Tensor = convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return out
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return _describe(self)
+
+
+class _Transposed(_Convolution):
+    """What transposed convolutions have in common."""
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        """See the class; `output_size` chooses the output padding anew."""
+        extra = self.output_padding if output_size is None else self._output_padding(input, output_size)
+        convolve = type(self)._function
+        out: Tensor = convolve(
+            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+        )
+        return out
+
+    def _output_padding(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
+        """What must be added to the smallest output for `output_size` (its last dimensions count)."""
+        name, n = type(self).__name__, self._axes
+        if len(output_size) not in (n, input.dim()):
+            raise ValueError(f"{name}: output_size must have {n} or {input.dim()} elements, got {tuple(output_size)}")
+        padding: Any = self.padding
+        least = [
+            (size - 1) * s - 2 * p + d * (k - 1) + 1
+            for size, s, p, d, k in zip(
+                input.shape[-n:], self.stride, padding, self.dilation, self.kernel_size, strict=True
+            )
+        ]
+        extra = tuple(wanted - smallest for wanted, smallest in zip(output_size[-n:], least, strict=True))
+        if any(not 0 <= more < s for more, s in zip(extra, self.stride, strict=True)):
+            most = [smallest + s - 1 for smallest, s in zip(least, self.stride, strict=True)]
+            raise ValueError(
+                f"{name}: requested an output size of {tuple(output_size)}, but valid sizes range from {least} to "
+                f"{most} (for an input of {tuple(input.shape[-n:])})"
+            )
+        return extra
+
+
+class Conv1d(_Convolution):
+    """Cross-correlation of sequences with learned filters.
+
+    Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
+           L' = floor((L + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
+    padding: elements on each side, "valid" (none) or "same" (the output is as long as the input; needs stride 1).
+    padding_mode: what they hold: "zeros", or as in F.pad "reflect", "replicate", "circular".
+    groups:  input and output channels are cut into this many groups that do not see one another.
+    weight (out_channels, in_channels/groups, K) and bias (out_channels,) start uniform in +-1/sqrt(fan in).
+    """
+
+    _axes = 1
+    _function = staticmethod(F.conv1d)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Single,
+        stride: _Single = 1,
+        padding: _Single | str = 0,
+        dilation: _Single = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        window = (kernel_size, stride, padding, dilation, 0)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
+
+
+class Conv2d(_Convolution):
     """Cross-correlation of images with learned filters.
 
     Shape: (N, in_channels, H, W) or (in_channels, H, W) -> (N, out_channels, H', W'), with
            H' = floor((H + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
-    padding: pixels on each side, "valid" (none) or "same" (H' = H; needs stride 1).
+    padding: elements on each side, "valid" (none) or "same" (the output is as long as the input; needs stride 1).
     padding_mode: what they hold: "zeros", or as in F.pad "reflect", "replicate", "circular".
     groups:  input and output channels are cut into this many groups that do not see one another.
     weight (out_channels, in_channels/groups, kH, kW) and bias (out_channels,) start uniform in +-1/sqrt(fan in).
     """
+
+    _axes = 2
+    _function = staticmethod(F.conv2d)
 
     def __init__(
         self,
@@ -41,56 +176,33 @@ class Conv2d(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        _check_options("Conv2d", in_channels, out_channels, groups, padding, padding_mode)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.kernel_size = pair(kernel_size, "Conv2d: kernel_size")
-        self.stride = pair(stride, "Conv2d: stride")
-        self.padding = padding if isinstance(padding, str) else pair(padding, "Conv2d: padding")
-        self.dilation = pair(dilation, "Conv2d: dilation")
-        self.groups = groups
-        self.padding_mode = padding_mode
-        if self.padding == "same" and self.stride != (1, 1):
-            raise UsageError(f"Conv2d: padding='same' needs stride 1, got {self.stride}")
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
-        self.weight = Parameter(empty(shape, device, dtype))
-        self.register_parameter("bias", Parameter(empty((out_channels,), device, dtype)) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the start values anew."""
-        _reset(self)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """See the class."""
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, _pads(self), self.padding_mode)
-            padding = 0
-        return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return _describe(self)
+        window = (kernel_size, stride, padding, dilation, 0)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
 
 
-class Conv1d(Module):
-    """Cross-correlation of sequences with learned filters.
+class Conv3d(_Convolution):
+    """Cross-correlation of volumes with learned filters.
 
-    Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
-           L' = floor((L + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
-    Arguments as in Conv2d. weight (out_channels, in_channels/groups, K) and bias (out_channels,) start uniform in
-    +-1/sqrt(fan in).
+    Shape: (N, in_channels, D, H, W) or (in_channels, D, H, W) -> (N, out_channels, D', H', W'), with
+           D' = floor((D + 2*padding - dilation*(kernel_size - 1) - 1) / stride + 1).
+    padding: elements on each side, "valid" (none) or "same" (the output is as long as the input; needs stride 1).
+    padding_mode: what they hold: "zeros", or as in F.pad "reflect", "replicate", "circular".
+    groups:  input and output channels are cut into this many groups that do not see one another.
+    weight (out_channels, in_channels/groups, kD, kH, kW) and bias (out_channels,) start uniform in +-1/sqrt(fan in).
     """
+
+    _axes = 3
+    _function = staticmethod(F.conv3d)
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int],
-        stride: int | tuple[int] = 1,
-        padding: int | tuple[int] | str = 0,
-        dilation: int | tuple[int] = 1,
+        kernel_size: _Triple,
+        stride: _Triple = 1,
+        padding: _Triple | str = 0,
+        dilation: _Triple = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -98,40 +210,114 @@ class Conv1d(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        _check_options("Conv1d", in_channels, out_channels, groups, padding, padding_mode)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.kernel_size = _single(kernel_size)
-        self.stride = _single(stride)
-        self.padding = padding if isinstance(padding, str) else _single(padding)
-        self.dilation = _single(dilation)
-        self.groups = groups
-        self.padding_mode = padding_mode
-        if self.padding == "same" and self.stride != (1,):
-            raise UsageError(f"Conv1d: padding='same' needs stride 1, got {self.stride}")
-        self.weight = Parameter(empty((out_channels, in_channels // groups, *self.kernel_size), device, dtype))
-        self.register_parameter("bias", Parameter(empty((out_channels,), device, dtype)) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the start values anew."""
-        _reset(self)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """See the class."""
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, _pads(self), self.padding_mode)
-            padding = 0
-        return F.conv1d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return _describe(self)
+        window = (kernel_size, stride, padding, dilation, 0)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
 
 
-def _single(value: int | tuple[int]) -> tuple[int]:
-    return (value,) if isinstance(value, int) else value
+class ConvTranspose1d(_Transposed):
+    """Transposed convolution of sequences: the gradient of Conv1d's input, so it makes them larger.
+
+    Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
+           L' = (L - 1)*stride - 2*padding + dilation*(kernel_size - 1) + output_padding + 1.
+    weight (in_channels, out_channels/groups, K) and bias (out_channels,) start uniform in
+    +-1/sqrt(out_channels/groups * kernel elements). padding_mode can only be "zeros".
+    """
+
+    _axes = 1
+    _function = staticmethod(F.conv_transpose1d)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Single,
+        stride: _Single = 1,
+        padding: _Single = 0,
+        output_padding: _Single = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: _Single = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if padding_mode != "zeros":
+            raise UsageError(f"ConvTranspose1d: padding_mode can only be 'zeros', got {padding_mode!r}")
+        window = (kernel_size, stride, padding, dilation, output_padding)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((in_channels, out_channels // groups), bias, device, dtype)
+
+
+class ConvTranspose2d(_Transposed):
+    """Transposed convolution of images: the gradient of Conv2d's input, so it makes them larger.
+
+    Shape: (N, in_channels, H, W) or (in_channels, H, W) -> (N, out_channels, H', W'), with
+           H' = (H - 1)*stride - 2*padding + dilation*(kernel_size - 1) + output_padding + 1.
+    weight (in_channels, out_channels/groups, kH, kW) and bias (out_channels,) start uniform in
+    +-1/sqrt(out_channels/groups * kernel elements). padding_mode can only be "zeros".
+    """
+
+    _axes = 2
+    _function = staticmethod(F.conv_transpose2d)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Pair,
+        stride: _Pair = 1,
+        padding: _Pair = 0,
+        output_padding: _Pair = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: _Pair = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if padding_mode != "zeros":
+            raise UsageError(f"ConvTranspose2d: padding_mode can only be 'zeros', got {padding_mode!r}")
+        window = (kernel_size, stride, padding, dilation, output_padding)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((in_channels, out_channels // groups), bias, device, dtype)
+
+
+class ConvTranspose3d(_Transposed):
+    """Transposed convolution of volumes: the gradient of Conv3d's input, so it makes them larger.
+
+    Shape: (N, in_channels, D, H, W) or (in_channels, D, H, W) -> (N, out_channels, D', H', W'), with
+           D' = (D - 1)*stride - 2*padding + dilation*(kernel_size - 1) + output_padding + 1.
+    weight (in_channels, out_channels/groups, kD, kH, kW) and bias (out_channels,) start uniform in
+    +-1/sqrt(out_channels/groups * kernel elements). padding_mode can only be "zeros".
+    """
+
+    _axes = 3
+    _function = staticmethod(F.conv_transpose3d)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _Triple,
+        stride: _Triple = 1,
+        padding: _Triple = 0,
+        output_padding: _Triple = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: _Triple = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if padding_mode != "zeros":
+            raise UsageError(f"ConvTranspose3d: padding_mode can only be 'zeros', got {padding_mode!r}")
+        window = (kernel_size, stride, padding, dilation, output_padding)
+        self._set((in_channels, out_channels), window, groups, padding_mode)
+        self._make_parameters((in_channels, out_channels // groups), bias, device, dtype)
 
 
 def _check_options(name: str, inputs: int, outputs: int, groups: int, padding: Any, padding_mode: str) -> None:
@@ -145,14 +331,6 @@ def _check_options(name: str, inputs: int, outputs: int, groups: int, padding: A
         )
     if isinstance(padding, str) and padding not in ("same", "valid"):
         raise UsageError(f"{name}: padding must be 'same', 'valid' or a number, got {padding!r}")
-
-
-def _reset(conv: Any) -> None:
-    init.kaiming_uniform_(conv.weight, a=math.sqrt(5))
-    if conv.bias is not None:
-        fan_in = conv.in_channels // conv.groups * math.prod(conv.kernel_size)
-        bound = 1 / math.sqrt(fan_in) if fan_in else 0
-        init.uniform_(conv.bias, -bound, bound)
 
 
 def _pads(conv: Any) -> list[int]:
@@ -172,6 +350,8 @@ def _describe(conv: Any) -> str:
         text += f", padding={conv.padding}"
     if conv.dilation != (1,) * len(conv.kernel_size):
         text += f", dilation={conv.dilation}"
+    if conv.output_padding != (0,) * len(conv.kernel_size):
+        text += f", output_padding={conv.output_padding}"
     if conv.groups != 1:
         text += f", groups={conv.groups}"
     if conv.bias is None:
