@@ -13,6 +13,7 @@ from resilin.core.api import (
     elementwise,
     exchange,
     indexing,
+    layouts,
     linear_algebra,
     math,
     neural,
@@ -115,6 +116,7 @@ def _attach() -> None:
         (rearranging, rearranging.METHODS),
         (scattering, scattering.METHODS),
         (statistics, statistics.METHODS),
+        (layouts, layouts.METHODS),
     )
     for module, names in families:
         for name in names:
