@@ -176,3 +176,27 @@ def test_normal_refuses_a_negative_standard_deviation(std: Any) -> None:
 def test_normal_with_the_deviation_0_gives_the_mean() -> None:
     assert resilin.normal(tensor([1.0, 2.0]), 0.0).tolist() == [1, 2]
     assert resilin.normal(0.0, resilin.zeros(0)).shape == (0,)
+
+
+def test_functions_that_index_along_a_dimension_take_a_scalar_for_a_vector_of_one() -> None:
+    s, zero, vector = resilin.tensor(3.0), resilin.tensor(0), resilin.tensor([0])
+    found = {
+        "gather": s.gather(0, zero),
+        "index_select": s.index_select(0, vector),
+        "index_fill": s.index_fill(0, vector, 1.0),
+        "index_copy": s.index_copy(0, vector, resilin.tensor([2.0])),
+        "scatter": s.scatter(0, zero, 2.0),
+        "scatter_add": s.scatter_add(0, zero, resilin.tensor(1.0)),
+        "take_along_dim": resilin.take_along_dim(s, zero, 0),
+    }
+    assert {name: y.item() for name, y in found.items()} == {
+        "gather": 3, "index_select": 3, "index_fill": 1, "index_copy": 2, "scatter": 2, "scatter_add": 4,
+        "take_along_dim": 3,
+    }  # fmt: skip
+    assert all(y.shape == () for y in found.values())
+    assert s.gather(0, vector).shape == (1,)
+
+
+def test_a_scalar_has_no_slices() -> None:
+    with pytest.raises(RuntimeError, match="expected a tensor of one dimension or more"):
+        resilin.tensor(3.0).unbind(0)

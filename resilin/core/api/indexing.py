@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,9 +69,29 @@ def index_array(where: str, index: Tensor, dim_length: int | None = None, error:
     return array
 
 
+def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function(input, dim, index, ...)`; a 0-d input, and 0-d tensors beside it, are taken as vectors of one element."""
+
+    @functools.wraps(function)
+    def call(input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if input._array.ndim:
+            return function(input, dim, index, *args, **kwargs)
+        vectors = [_vector(value) for value in (input, index, *args)]
+        named = {name: _vector(value) for name, value in kwargs.items()}
+        return function(vectors[0], dim, *vectors[1:], **named).reshape(())
+
+    return call
+
+
+def _vector(value: Any) -> Any:
+    return value.reshape(1) if isinstance(value, Tensor) and not value._array.ndim else value
+
+
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements picked along `dim`: out[i][j] = input[index[i][j]][j] for dim 0."""
     axis = check_dim(dim, input._array.ndim)
+    if not input._array.ndim:
+        return gather(_vector(input), dim, index.reshape(-1)).reshape(index.shape)
     array = index_array("gather", index, input._array.shape[axis])
     if array.ndim != input._array.ndim:
         raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
@@ -89,6 +111,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(input, dim, indices)
 
 
+@_also_of_scalars
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`; repeated places are summed in index order."""
     axis = check_dim(dim, input._array.ndim)
@@ -99,6 +122,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
 
+@_also_of_scalars
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:
@@ -133,6 +157,7 @@ def _scatter_reduced(input: Tensor, dim: int, index: Tensor, source: Any, reduce
     return input * wrap(factors, input._dev)
 
 
+@_also_of_scalars
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of `dim` at `index`, copied."""
     axis = check_dim(dim, input._array.ndim)
@@ -142,6 +167,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return ops.getitem.call(input, (slice(None),) * axis + (array.reshape(-1),) if axis else array.reshape(-1))
 
 
+@_also_of_scalars
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
@@ -336,6 +362,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return shape_ops.moveaxis.call(windows, axis + 1, -1)
 
 
+@_also_of_scalars
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
@@ -344,6 +371,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return ops.index_put.call(input, number, where_)
 
 
+@_also_of_scalars
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with the slices of `source` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)

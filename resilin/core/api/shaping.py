@@ -280,6 +280,8 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `dim`."""
+    if not input._array.ndim:
+        raise RuntimeError("unbind(): expected a tensor of one dimension or more, got one of 0; it has no slices")
     axis = check_dim(dim, input._array.ndim)
     return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if input._array.shape[axis] else ()
 
