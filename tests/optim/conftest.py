@@ -1,4 +1,4 @@
-"""Fixtures of the optimizer tests: PyTorch's numbers, written by tests/fixtures/make_torch_fixtures.py."""
+"""Fixtures of the optimizer tests: PyTorch's numbers, written by tests/fixtures/make_torch_optimizers.py."""
 
 import json
 from pathlib import Path
