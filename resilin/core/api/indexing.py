@@ -70,7 +70,7 @@ def index_array(where: str, index: Tensor, dim_length: int | None = None, error:
 
 
 def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`function(input, dim, index, ...)`; a 0-d input, and 0-d tensors beside it, are taken as vectors of one element."""
+    """`function(input, dim, index, ...)`; a 0-d input, and 0-d tensors beside it, stand for vectors of one element."""
 
     @functools.wraps(function)
     def call(input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -313,6 +313,13 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     x, y = a._array.ndim, b._array.ndim
     left, right = (list(range(x - dims, x)), list(range(dims))) if isinstance(dims, int) else map(list, dims)
     left, right = [d % x for d in left], [d % y for d in right]
+    for i, j in zip(left, right, strict=True):
+        n, m = a._array.shape[i], b._array.shape[j]
+        if n != m and 1 not in (n, m):
+            raise RuntimeError(
+                f"tensordot(): dimension {i} of the first tensor {tuple(a._array.shape)} has {n} elements, dimension "
+                f"{j} of the second {tuple(b._array.shape)} has {m}; contracted dimensions must be equal"
+            )
     letters = "abcdefghijklmnopqrstuvwxyz"
     first = list(letters[:x])
     second = list(letters[x : x + y])
