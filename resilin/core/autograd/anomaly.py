@@ -9,29 +9,31 @@ class set_detect_anomaly:
     """Switch anomaly mode of this thread on or off at once; as a context manager, until its end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = _switch(mode)
+        self._before = _switch(mode, check_nan)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *exc: object) -> None:
-        _switch(self._before)
+        _switch(*self._before)
 
 
 class detect_anomaly:
-    """Inside, a backward that fails or gives NaN shows where the forward operation was called. Slow: for debugging."""
+    """Inside, a backward that fails or gives NaN (unless `check_nan` is False) shows where the forward
+    operation was called. Slow: for debugging."""
 
     def __init__(self, check_nan: bool = True) -> None:
-        self._before = False
+        self._check_nan = check_nan
+        self._before = (False, True)
 
     def __enter__(self) -> None:
-        self._before = _switch(True)
+        self._before = _switch(True, self._check_nan)
 
     def __exit__(self, *exc: object) -> None:
-        _switch(self._before)
+        _switch(*self._before)
 
 
-def _switch(value: bool) -> bool:
-    before = mode.anomaly
-    mode.anomaly = value
+def _switch(anomaly: bool, check_nan: bool) -> tuple[bool, bool]:
+    before = mode.anomaly, mode.check_nan
+    mode.anomaly, mode.check_nan = anomaly, check_nan
     return before

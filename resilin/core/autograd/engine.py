@@ -129,7 +129,7 @@ class _Run:
                     ) from error
                 raise
             del g
-            if mode.anomaly:
+            if mode.anomaly and mode.check_nan:
                 _check_nan(node, parts)
             if not keep:
                 node.free()

@@ -14,7 +14,8 @@ class _Mode(threading.local):
     grad: bool = True  # operations are recorded
     inference: bool = False
     frame: Any = None  # the checkpoint that is running: told of each node, it decides whether the node keeps anything
-    anomaly: bool = False  # nodes remember where they were made, gradients are checked for NaN
+    anomaly: bool = False  # nodes remember where they were made
+    check_nan: bool = True  # and gradients are checked for NaN
 
 
 mode = _Mode()

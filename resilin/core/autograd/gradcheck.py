@@ -74,9 +74,35 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
-    **ignored: Any,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
 ) -> bool:
-    """Whether `func`'s gradients agree with finite differences along random directions. Use float64 inputs."""
+    """Whether `func`'s gradients agree with finite differences along random directions. Use float64 inputs.
+
+    Always compares directions, as PyTorch's `fast_mode` does; a gradient has its input's dtype whatever the function,
+    so `check_grad_dtypes` has nothing to find, nor has `check_undefined_grad`: rules never see an undefined gradient.
+    With `nondet_tol`, a second backward may differ from the first by that much in each element.
+    Raises: GradcheckError unless `raise_exception` is False; NotImplementedError for forward mode, batched gradients
+            and masked layouts.
+    """
+    wanted = {
+        "check_batched_grad": check_batched_grad,
+        "check_batched_forward_grad": check_batched_forward_grad,
+        "check_forward_ad": check_forward_ad,
+        "masked": masked,
+    }
+    refused = [name for name, value in wanted.items() if value]
+    if refused:
+        raise NotImplementedError(f"gradcheck: {', '.join(refused)}: only backward's gradients of strided tensors")
+    if not check_backward_ad:
+        raise NotImplementedError("gradcheck: check_backward_ad=False would leave nothing to check")
     values = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not any(isinstance(t, Tensor) and t.requires_grad for t in values):
         raise ValueError("gradcheck expects at least one input tensor to require gradient")
@@ -89,11 +115,30 @@ def gradcheck(
     try:
         for seed in range(2):
             check_direction(on_tensors, tensors, eps=eps, atol=atol, rtol=rtol, seed=seed)
+        _check_repeated(on_tensors, tensors, nondet_tol)
     except GradcheckError:
         if raise_exception:
             raise
         return False
     return True
+
+
+def _check_repeated(fn: Fn, tensors: Sequence[Tensor], tolerance: float) -> None:
+    """GradcheckError when a second forward and backward gives other gradients."""
+    chosen = [t for t in tensors if t.requires_grad]
+    with enable_grad():
+        outs = [o for o in _outs(fn(*tensors)) if o.requires_grad]
+    if not outs:
+        return
+    random = np.random.default_rng(7)
+    weights = [wrap(_direction(random, o._array), o._dev) for o in outs]
+    runs = [grad(outs, chosen, weights, True, allow_unused=True) for _ in range(2)]
+    for first, second in zip(*runs, strict=True):
+        if first is not None and not np.allclose(first._array, second._array, rtol=0, atol=tolerance, equal_nan=True):
+            raise GradcheckError(
+                f"backward is not reentrant: repeated, it gives gradients of shape {tuple(first.shape)} that differ by "
+                f"more than nondet_tol={tolerance}"
+            )
 
 
 def gradgradcheck(func: Fn, inputs: Any, grad_outputs: Any = None, **options: Any) -> bool:

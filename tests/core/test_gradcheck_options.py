@@ -1,0 +1,62 @@
+"""Options of gradcheck and of anomaly mode."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import resilin
+from resilin.autograd import Function, detect_anomaly, gradcheck, gradgradcheck, set_detect_anomaly
+from resilin.core.autograd.gradcheck import GradcheckError
+
+X = resilin.tensor([0.5, 2.0], dtype=resilin.float64, requires_grad=True)
+
+
+class _Drifting(Function):
+    """The identity, whose gradient is a little off, more with every backward."""
+
+    count = itertools.count()
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * (1 + 1e-9 * next(_Drifting.count))
+
+
+def test_right_gradients_pass_in_both_orders() -> None:
+    assert gradcheck(lambda x: x.exp() * x, (X,), fast_mode=True, check_undefined_grad=False)
+    assert gradgradcheck(lambda x: x.exp() * x, (X,))
+
+
+def test_a_wrong_gradient_is_an_error_or_false() -> None:
+    with pytest.raises(GradcheckError, match="analytical"):
+        gradcheck(lambda x: x * x.detach(), (X,))
+    assert not gradcheck(lambda x: x * x.detach(), (X,), raise_exception=False)
+
+
+def test_gradients_that_change_from_run_to_run_need_a_tolerance() -> None:
+    with pytest.raises(GradcheckError, match="not reentrant"):
+        gradcheck(_Drifting.apply, (X,))
+    assert gradcheck(_Drifting.apply, (X,), nondet_tol=1e-6)
+
+
+def test_options_that_are_not_there_are_refused_by_name() -> None:
+    with pytest.raises(NotImplementedError, match="check_forward_ad"):
+        gradcheck(lambda x: x, (X,), check_forward_ad=True)
+    with pytest.raises(TypeError, match="epsilon"):
+        gradcheck(lambda x: x, (X,), epsilon=1)
+
+
+def test_anomaly_mode_looks_for_nan_only_if_asked_to() -> None:
+    x = resilin.tensor([0.0], requires_grad=True)
+    with detect_anomaly(), pytest.raises(RuntimeError, match="NaN"):
+        (x.sqrt() * 0).sum().backward()
+    with detect_anomaly(check_nan=False):
+        (x.sqrt() * 0).sum().backward()
+    with set_detect_anomaly(True, check_nan=False):
+        (x.sqrt() * 0).sum().backward()
