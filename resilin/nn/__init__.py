@@ -119,6 +119,7 @@ from resilin.nn.modules.rectifier import (
     Softshrink,
     Threshold,
 )
+from resilin.nn.modules.resampling import ChannelShuffle, Fold, LocalResponseNorm, PixelShuffle, PixelUnshuffle, Unfold
 from resilin.nn.modules.rnn import GRU, LSTM, RNN, RNNBase
 from resilin.nn.modules.rnn_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from resilin.nn.modules.transformer import (
@@ -156,6 +157,7 @@ __all__ = [
     "BatchNorm3d",
     "Bilinear",
     "CTCLoss",
+    "ChannelShuffle",
     "CircularPad1d",
     "CircularPad2d",
     "CircularPad3d",
@@ -179,6 +181,7 @@ __all__ = [
     "EmbeddingBag",
     "FeatureAlphaDropout",
     "Flatten",
+    "Fold",
     "FractionalMaxPool2d",
     "FractionalMaxPool3d",
     "GRUCell",
@@ -204,6 +207,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LinearCrossEntropyLoss",
+    "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
@@ -229,6 +233,8 @@ __all__ = [
     "Parameter",
     "ParameterDict",
     "ParameterList",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
     "RNNBase",
@@ -266,6 +272,7 @@ __all__ = [
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
     "Unflatten",
+    "Unfold",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",

@@ -37,6 +37,7 @@ from resilin.core.api.activations import (
     threshold_,
 )
 from resilin.core.api.bags import bilinear, embedding_bag
+from resilin.core.api.columns import channel_shuffle, fold, local_response_norm, pixel_shuffle, pixel_unshuffle, unfold
 from resilin.core.api.convolving import (
     conv1d,
     conv2d,
@@ -138,6 +139,7 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "celu",
     "celu_",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -158,6 +160,7 @@ __all__ = [
     "embedding",
     "embedding_bag",
     "feature_alpha_dropout",
+    "fold",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
     "gaussian_nll_loss",
@@ -180,6 +183,7 @@ __all__ = [
     "leaky_relu_",
     "linear",
     "linear_cross_entropy",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "lp_pool1d",
@@ -203,6 +207,8 @@ __all__ = [
     "pad",
     "pairwise_distance",
     "pdist",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
@@ -229,6 +235,7 @@ __all__ = [
     "threshold_",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
+    "unfold",
 ]
 
 

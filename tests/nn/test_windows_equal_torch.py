@@ -17,7 +17,10 @@ def cases(file):
     return [pytest.param(case, id=f"{number}-{case['name']}") for number, case in enumerate(loaded)]
 
 
-@pytest.mark.parametrize("case", cases("convolutions") + cases("poolings"))
+@pytest.mark.parametrize(
+    "case",
+    cases("convolutions") + cases("poolings") + [c for c in cases("resamplings") if hasattr(F, c.values[0]["name"])],
+)
 def test_functions_give_pytorchs_outputs_positions_and_gradients(case, unpack, assert_close):
     inputs = [x.requires_grad_() for x in unpack(case["inputs"])]
     outputs = getattr(F, case["name"])(*inputs, **unpack(case["options"]))
