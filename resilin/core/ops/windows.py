@@ -12,7 +12,7 @@ from resilin.core.ops.registry import op
 _WINDOW: tuple[Any, ...] = ((2, 3), (2, 1), (1, 0), (1, 1))
 
 
-@op(samples=lambda r: [(r(2, 2, 4, 4), *_WINDOW)])
+@op(complex=True, samples=lambda r: [(r(2, 2, 4, 4), *_WINDOW)])
 def unfold_windows(xp, x, kernel_size=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """The windows of x (N, C, H, W) as columns (N, C * KH * KW, L)."""
     columns = kernel.im2col(x, kernel.Geometry(kernel_size, stride, padding, dilation))
@@ -24,7 +24,7 @@ def _(xp, g, _y, _x, *window):
     return xp.fold_windows(g, tuple(_x.shape[1:]), *window)
 
 
-@op(samples=lambda r: [(r(2, 12, 6), (2, 4, 4), *_WINDOW)])
+@op(complex=True, samples=lambda r: [(r(2, 12, 6), (2, 4, 4), *_WINDOW)])
 def fold_windows(xp, g, shape=(), kernel_size=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """Columns `g` (N, C * KH * KW, L) added in images (N, *shape), in ascending kernel position."""
     geometry = kernel.Geometry(kernel_size, stride, padding, dilation)
