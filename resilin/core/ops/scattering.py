@@ -61,7 +61,10 @@ def _(xp, g, y, x, src, index=None, axis=0, largest=True, own=None):
     return xp.take_along_axis(g / count, index, axis) * theirs
 
 
-@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 2, low=0.5, high=2.0), *s[2:]) for s in _samples(r)])
+@op(
+    complex=True,
+    samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 2, low=0.5, high=2.0), *s[2:]) for s in _samples(r)],
+)
 def scatter_product(xp, x, src, index=None, axis=0, own=None):
     """At each place the product of `x` there and of what `src` has for it."""
     out = xp.where(own, x, np.ones((), x.dtype))
@@ -88,11 +91,11 @@ def _without(xp, is_zero, value, product, zeros):
 @scatter_product.vjp(0)
 def _(xp, g, _y, x, src, index=None, axis=0, own=None):
     one_x, _one_src, product, zeros = _factors(xp, x, src, index, axis, own)
-    return xp.where(own, g * _without(xp, x == 0, one_x, product, zeros), xp.zeros_like(g))
+    return xp.where(own, g * xp.conj(_without(xp, x == 0, one_x, product, zeros)), xp.zeros_like(g))
 
 
 @scatter_product.vjp(1)
 def _(xp, g, _y, x, src, index=None, axis=0, own=None):
     _one_x, one_src, product, zeros = _factors(xp, x, src, index, axis, own)
     product, zeros, part = (xp.take_along_axis(v, index, axis) for v in (product, zeros, g))
-    return part * _without(xp, src == 0, one_src, product, zeros)
+    return part * xp.conj(_without(xp, src == 0, one_src, product, zeros))
