@@ -190,7 +190,7 @@ def training(workers: int, epochs: int, batch_size: int, place: Scratch, book: P
 def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[float, str], None]) -> Run:
     """Read the run to its end and keep `run` and the live line up to date; then `on_change` sees each line."""
     for at, line in process.lines():
-        if match := JOINED.search(line):
+        for match in JOINED.finditer(line):  # two workers that print at once may share a line
             generation, rank, run.workers, pid = map(int, match.groups())
             if generation > run.generation:
                 run.generation, run.pids = generation, {}
@@ -226,7 +226,7 @@ class Murder:
             self.screen.say(
                 f"RECOVERED: the next step was committed {(at - self.killed_at) * 1e3:.0f} ms after the kill"
             )
-        if match := JOINED.search(line):
+        for match in JOINED.finditer(line):
             self._joined(pid=int(match[4]))
         if STEP.search(line) and not self.killed_at and self.run.step >= self.at_step and self.victim in self.run.pids:
             self._kill()

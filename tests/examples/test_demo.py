@@ -52,6 +52,12 @@ def test_kills_the_chosen_rank_once_in_the_middle_of_an_epoch(monkeypatch: pytes
     assert "SIGKILL to rank 1, process 101, in epoch 3, after step 6 of 10" in text
 
 
+def test_two_workers_that_begin_on_one_line_are_both_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo_ = Told(monkeypatch)
+    shown = demo_.tell("".join(START))
+    assert "generation 1: rank 0 is process 100, rank 1 is process 101" in shown
+
+
 def test_recovery_and_replacement_must_both_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch)
     told.tell(*START, "epoch 2 step 25 loss 0.5 workers 2")
