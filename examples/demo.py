@@ -190,7 +190,7 @@ def training(workers: int, epochs: int, batch_size: int, place: Scratch, book: P
 def follow(process: Training, run: Run, screen: Screen, on_change: Callable[[float, str], None]) -> Run:
     """Read the run to its end and keep `run` and the live line up to date; then `on_change` sees each line."""
     for at, line in process.lines():
-        for match in JOINED.finditer(line):  # two workers that print at once may share a line
+        for match in JOINED.finditer(line):  # unbuffered workers write text and line end apart: two may share a line
             generation, rank, run.workers, pid = map(int, match.groups())
             if generation > run.generation:
                 run.generation, run.pids = generation, {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from resilin._base import uncaught as _uncaught
+from resilin._base import env as _env
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,8 @@ _PACKAGES = frozenset(
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
 _MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
 
-_uncaught.watch_worker()  # whoever started this process as a worker learns what ended it
+if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a worker learns what ended it
+    importlib.import_module("resilin._base.uncaught").watch_worker()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,17 +9,24 @@ import resilin
 from resilin import nn
 from resilin.nn import functional as F
 
+# recorded, and not built yet: a name that is missing without being here fails its tests
+NOT_BUILT = {"affine_grid", "grid_sample", "interpolate", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"}
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def cases(file):
     loaded = json.loads((FIXTURES / f"torch_{file}.json").read_text())
-    return [pytest.param(case, id=f"{number}-{case['name']}") for number, case in enumerate(loaded)]
+    built = [case for case in loaded if case["name"] not in NOT_BUILT]
+    return [pytest.param(case, id=f"{number}-{case['name']}") for number, case in enumerate(built)]
+
+
+def test_what_is_said_not_to_be_built_is_not_there():
+    assert not [name for name in NOT_BUILT if hasattr(F, name) or hasattr(nn, name)]
 
 
 @pytest.mark.parametrize(
     "case",
-    cases("convolutions") + cases("poolings") + [c for c in cases("resamplings") if hasattr(F, c.values[0]["name"])],
+    cases("convolutions") + cases("poolings") + cases("resamplings"),
 )
 def test_functions_give_pytorchs_outputs_positions_and_gradients(case, unpack, assert_close):
     inputs = [x.requires_grad_() for x in unpack(case["inputs"])]
@@ -54,7 +61,7 @@ def test_fractional_pooling_takes_pytorchs_windows_for_the_same_samples(case, un
     assert_close(x.grad, case["dx"])
 
 
-@pytest.mark.parametrize("case", [c for c in cases("window_layers") if hasattr(nn, c.values[0]["name"])])
+@pytest.mark.parametrize("case", cases("window_layers"))
 def test_layers_give_pytorchs_outputs_gradients_names_and_text(case, unpack, assert_close):
     layer = getattr(nn, case["name"])(*unpack(case["args"]), **unpack(case["options"])).to(resilin.float64)
     assert repr(layer) == case["repr"]
