@@ -16,7 +16,8 @@ from resilin.core.ops.calling import wants
 from resilin.core.ops.index import getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
-from resilin.core.tensor import Tensor, View, wrap
+from resilin.core.tensor import Tensor, wrap
+from resilin.core.versions import View
 
 
 def _check_origin(tensor: Tensor) -> None:

@@ -31,7 +31,8 @@ from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
-from resilin.core.tensor import Parameter, Size, Tensor, wrap
+from resilin.core.size import Size
+from resilin.core.tensor import Parameter, Tensor, wrap
 
 
 def _words(text: str) -> list[str]:

@@ -367,7 +367,8 @@ from resilin.core.rng import (
     seed,
     set_rng_state,
 )
-from resilin.core.tensor import Size, Tensor
+from resilin.core.size import Size
+from resilin.core.tensor import Tensor
 from resilin.core.threads import get_num_threads, set_num_threads
 
 bool = bool_

@@ -15,78 +15,13 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU, device
+from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
+from resilin.core.size import Size, check_dim
+from resilin.core.versions import InferenceCount, View, share_version, share_writes
 
 Array = Any  # the backend's array; numpy.ndarray on cpu
 _new = object.__new__
 _T = TypeVar("_T")
-
-
-class Hooks:
-    """Callbacks of a tensor: `pre` see (and may replace) a gradient, `post` run after a leaf accumulated one."""
-
-    __slots__ = ("post", "pre")
-
-    def __init__(self) -> None:
-        self.pre: dict[int, Callable[[Any], Any]] = {}
-        self.post: dict[int, Callable[[Any], Any]] = {}
-
-
-class RemovableHandle:
-    """Takes a registered hook away again: `handle.remove()`, or use it as a context manager."""
-
-    _next_id = 0
-
-    def __init__(self, hooks: dict[int, Any]) -> None:
-        self._hooks = hooks
-        self.id = RemovableHandle._next_id
-        RemovableHandle._next_id += 1
-
-    def remove(self) -> None:
-        """Remove the hook; twice is harmless."""
-        self._hooks.pop(self.id, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
-
-
-_RETAIN = -1  # the key of the hook of `retain_grad`, which stays the last: it keeps what all others made
-
-
-def add_hook(hooks: dict[int, Any], fn: Callable[..., Any]) -> RemovableHandle:
-    """Put `fn` at the end of `hooks`."""
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = fn
-    if _RETAIN in hooks:
-        hooks[_RETAIN] = hooks.pop(_RETAIN)
-    return handle
-
-
-class InferenceCount(list[Any]):
-    """The counter of writes (`Tensor._vc`) of memory made in inference mode: its type is the mark."""
-
-    __slots__ = ()
-
-
-class View:
-    """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded.
-
-    `recorded` is False of a view made in no_grad or inference_mode, and of its views.
-    """
-
-    __slots__ = ("base", "chain", "recorded", "seen")
-
-    def __init__(
-        self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any, recorded: bool = True
-    ) -> None:
-        self.base, self.chain, self.seen, self.recorded = base, chain, seen, recorded
-
-    @property
-    def outdated(self) -> bool:
-        """Whether an in-place write has moved the base in the graph since the view was recorded."""
-        return self.recorded and self.base._node is not self.seen
 
 
 class Tensor:
@@ -389,7 +324,7 @@ class Tensor:
         """Keep the gradient of this non-leaf tensor in `grad`, too, as it is after all hooks."""
         if not self.requires_grad:
             raise RuntimeError("cannot retain the gradient of a tensor that does not require gradients")
-        if self._node is None or _RETAIN in self._node.pre_hooks():
+        if self._node is None or RETAIN in self._node.pre_hooks():
             return
         weak = weakref.ref(self)
 
@@ -398,7 +333,7 @@ class Tensor:
             if alive is not None:
                 alive._grad = grad.detach() if alive._grad is None else alive._grad + grad
 
-        self._node.pre_hooks()[_RETAIN] = keep
+        self._node.pre_hooks()[RETAIN] = keep
 
     # Out of the library
 
@@ -453,22 +388,6 @@ class Tensor:
         return bool((self == element).any().item())
 
 
-class Size(tuple[int, ...]):
-    """The shape of a tensor: a tuple with `numel()`."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """Product of the lengths."""
-        count = 1
-        for length in self:
-            count *= length
-        return count
-
-    def __repr__(self) -> str:
-        return f"resilin.Size({list(self)})"
-
-
 class Parameter(Tensor):
     """A leaf that a module registers as trainable. Shares memory with `data`."""
 
@@ -514,27 +433,3 @@ def wrap(array: Array, dev: device = CPU) -> Tensor:
     made._hooks = None
     made._grad_slot = None
     return made
-
-
-def share_version(tensor: Tensor) -> list[Any]:
-    """The version counter of `tensor`'s storage, made when there is none."""
-    if tensor._vc is None:
-        tensor._vc = [0]
-    return tensor._vc
-
-
-def share_writes(tensor: Tensor) -> list[int]:
-    """The counter behind `_writes` of `tensor`'s memory, for another holder of that memory."""
-    vc = share_version(tensor)
-    if len(vc) == 1:
-        vc.append([vc[0]])
-    shared: list[int] = vc[1]
-    return shared
-
-
-def check_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front. IndexError when it is out of range; a 0-d tensor has dimension 0 and -1."""
-    size = ndim or 1
-    if not -size <= dim < size:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
-    return dim + size if dim < 0 else dim

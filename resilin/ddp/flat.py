@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin.core.tensor import RemovableHandle, Tensor
+from resilin.core.hooks import RemovableHandle
+from resilin.core.tensor import Tensor
 from resilin.ddp.buckets import BucketSpec, ParameterSpec
 
 Array = NDArray[Any]

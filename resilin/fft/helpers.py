@@ -10,7 +10,8 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.ops import creation
-from resilin.core.tensor import Tensor, check_dim
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:

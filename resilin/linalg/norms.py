@@ -10,7 +10,8 @@ import numpy as np
 
 from resilin.core.api import linear_algebra, reducing, shaping
 from resilin.core.ops import linalg as ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 from resilin.linalg.decompose import eigvalsh, svdvals
 from resilin.linalg.solve import inv_ex
 

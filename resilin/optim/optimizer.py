@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
-from resilin.core.tensor import RemovableHandle, Tensor
+from resilin.core.hooks import RemovableHandle
+from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]

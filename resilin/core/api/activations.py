@@ -14,7 +14,8 @@ from resilin.core.api.neural import need_tensors, relu, softmax
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import activation, random
 from resilin.core.ops import rectifier as ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 _SELU_ALPHA = 1.6732632423543772848170429916717  # Klambauer et al., 2017: fixes mean 0 and variance 1
 _SELU_SCALE = 1.0507009873554804934193349852946

@@ -16,7 +16,8 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 
 def to_index(index: Any) -> Any:

@@ -11,7 +11,8 @@ from resilin.core import dtype as dtypes
 from resilin.core.api import math, reducing, shaping
 from resilin.core.ops import decompositions
 from resilin.core.ops import linalg as ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 
 class SignAndLogarithm(NamedTuple):

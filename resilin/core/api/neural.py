@@ -15,7 +15,8 @@ from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call
 dropout = random.dropout

@@ -15,7 +15,8 @@ import numpy as np
 from resilin.core.api import shaping
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import strided
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
     "adjoint",

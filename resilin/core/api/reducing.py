@@ -12,7 +12,8 @@ from resilin.core.ops import elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 
 class Found(NamedTuple):

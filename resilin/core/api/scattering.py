@@ -12,7 +12,8 @@ import numpy as np
 from resilin.core.api import indexing, math, shaping
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
     "addbmm",

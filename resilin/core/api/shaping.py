@@ -14,7 +14,8 @@ from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.ops.creation import shape_of
-from resilin.core.tensor import Size, Tensor, check_dim
+from resilin.core.size import Size, check_dim
+from resilin.core.tensor import Tensor
 
 
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from resilin.core.api import indexing, math, reducing, shaping
 from resilin.core.api.reducing import Found
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.tensor import Tensor, check_dim, wrap
+from resilin.core.size import check_dim
+from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
     "aminmax",

@@ -17,8 +17,9 @@ from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad_mode import mode as grad_mode
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.autograd.tape import Node
+from resilin.core.hooks import RemovableHandle
 from resilin.core.ops.shape import copy
-from resilin.core.tensor import RemovableHandle, Tensor, wrap
+from resilin.core.tensor import Tensor, wrap
 
 
 class _Refusal(threading.local):

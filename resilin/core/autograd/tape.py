@@ -14,7 +14,8 @@ import numpy as np
 
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.dtype import NpDtype
-from resilin.core.tensor import InferenceCount, Tensor, View, share_version, wrap
+from resilin.core.tensor import Tensor, wrap
+from resilin.core.versions import InferenceCount, View, share_version
 
 _next_seq = itertools.count().__next__
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from resilin.core import dtype as dtypes
+from resilin.core.hooks import RemovableHandle
 from resilin.core.ops.creation import empty_like
-from resilin.core.tensor import Parameter, RemovableHandle, Tensor
+from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import backward_hooks, state
 from resilin.nn.modules.state import IncompatibleKeys
 

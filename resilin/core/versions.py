@@ -1,0 +1,49 @@
+"""What tensors over one memory share: the counters of its in-place writes, and the way from a base to its views."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resilin.core.tensor import Tensor
+
+
+class InferenceCount(list[Any]):
+    """The counter of writes (`Tensor._vc`) of memory made in inference mode: its type is the mark."""
+
+    __slots__ = ()
+
+
+class View:
+    """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded.
+
+    `recorded` is False of a view made in no_grad or inference_mode, and of its views.
+    """
+
+    __slots__ = ("base", "chain", "recorded", "seen")
+
+    def __init__(
+        self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any, recorded: bool = True
+    ) -> None:
+        self.base, self.chain, self.seen, self.recorded = base, chain, seen, recorded
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an in-place write has moved the base in the graph since the view was recorded."""
+        return self.recorded and self.base._node is not self.seen
+
+
+def share_version(tensor: Tensor) -> list[Any]:
+    """The version counter of `tensor`'s storage, made when there is none."""
+    if tensor._vc is None:
+        tensor._vc = [0]
+    return tensor._vc
+
+
+def share_writes(tensor: Tensor) -> list[int]:
+    """The counter behind `_writes` of `tensor`'s memory, for another holder of that memory."""
+    vc = share_version(tensor)
+    if len(vc) == 1:
+        vc.append([vc[0]])
+    shared: list[int] = vc[1]
+    return shared
