@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from resilin.dist import loader
 from resilin.dist.reduce_op import DTYPE_CODES, DTYPES, ReduceOp
-from resilin.testing.check_group import defined
+from resilin.testing.rank_data import defined
 
 HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 PAIRS = [(dtype, op) for dtype in DTYPES for op in ReduceOp if defined(op, dtype)]

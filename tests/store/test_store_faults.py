@@ -15,8 +15,8 @@ from resilin.errors import Compacted, StoreAmbiguous, StoreRefused, StoreTimeout
 from resilin.store.client import ClientStore
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
-from resilin.testing.check_store import Recorder
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.recorder import Recorder
 
 
 @pytest.fixture

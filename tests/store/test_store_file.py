@@ -15,8 +15,8 @@ from resilin import store
 from resilin.errors import Compacted, StoreError, StoreTimeout
 from resilin.store import file as file_module
 from resilin.store.file import FileStore
-from resilin.testing.check_store import Recorder
 from resilin.testing.clock import FakeClock
+from resilin.testing.recorder import Recorder
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from resilin.errors import Compacted, UsageError
 from resilin.store import Compare, MemoryStore, Op
 from resilin.store.base import prefix_range, to_bytes, to_text
 from resilin.store.state import StoreState
-from resilin.testing.check_store import Recorder
 from resilin.testing.clock import FakeClock
+from resilin.testing.recorder import Recorder
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from resilin.store.memory import MemoryStore
 from resilin.store.messages import cls, new, path
 from resilin.store.pool import DaemonPool
 from resilin.store.server import StoreServer
-from resilin.testing.check_store import Recorder
 from resilin.testing.etcd import find_etcdctl
+from resilin.testing.recorder import Recorder
 
 SECRET = "s3cret"
 
