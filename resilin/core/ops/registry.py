@@ -25,11 +25,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from resilin.core import dtype as dtypes
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
+from resilin.core.ops.guarding import guarded
 
 Rule = Callable[..., Any]
 
@@ -73,8 +71,7 @@ class Op:
         self.moves: bool = facts.pop("moves", self.view)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
-        quiet = _quietly(forward) if self.quiet else forward
-        self.generic = Impl(quiet if self.moves else _rounded_once(quiet, self.n), None)
+        self.generic = Impl(guarded(forward, self.n, len(names) - 1, quiet=self.quiet, moves=self.moves), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -126,7 +123,7 @@ class Op:
         self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
-        self.impls[device_type] = Impl(_quietly(forward) if quiet else forward, vjp, residual)
+        self.impls[device_type] = Impl(guarded(forward, self.n, 0, quiet=quiet, moves=True), vjp, residual)
         keeps = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         self._joint_keeps.append(keeps)
         self._note_saves(keeps)
@@ -196,7 +193,6 @@ def is_complex(x: Any) -> bool:
     return kind == "c"
 
 
-_BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _REQUIRED: Any = object()  # stands for the default of an argument that has none
 
 
@@ -232,40 +228,3 @@ def _join(rules: tuple[Rule | None, ...]) -> Rule:
     return lambda xp, needs, g, *rest: tuple(
         rule(xp, g, *rest) if need and rule else None for rule, need in zip(rules, needs, strict=True)
     )
-
-
-def _quietly(forward: Rule) -> Rule:
-    errstate = np.errstate
-
-    def quiet(*args: Any) -> Any:
-        with errstate(all="ignore"):
-            return forward(*args)
-
-    return quiet
-
-
-def _rounded_once(forward: Rule, n: int) -> Rule:
-    """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
-
-    numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
-    """
-
-    def forward_or_wider(xp: Any, *args: Any) -> Any:
-        inputs = args[0] if n < 0 else args[:n]
-        for x in inputs:
-            if getattr(x, "dtype", None) is _BFLOAT16:
-                break
-        else:
-            return forward(xp, *args)
-        given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
-        wide = [x.astype(np.float32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
-        value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
-        if any(x.dtype is not _BFLOAT16 for x in given):
-            return value
-        return tuple(map(_narrowed, value)) if isinstance(value, tuple) else _narrowed(value)
-
-    return forward_or_wider
-
-
-def _narrowed(value: Any) -> Any:
-    return value.astype(_BFLOAT16) if value.dtype == np.float32 else value

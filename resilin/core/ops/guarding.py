@@ -1,0 +1,120 @@
+"""What surrounds the forward function of an op: numpy's floating point warnings off, bfloat16 computed in float32."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+
+Rule = Callable[..., Any]
+
+_BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
+
+
+class _ErrState:
+    """Stands in for numpy's context variable of floating point settings where there is none to be found."""
+
+    def set(self, _quiet: Any) -> Any:
+        state = np.errstate(all="ignore")
+        state.__enter__()
+        return state
+
+    def reset(self, state: Any) -> None:
+        state.__exit__(None, None, None)
+
+
+def _settings() -> tuple[Any, Any]:
+    """numpy's context variable of floating point settings, and its value that is silent.
+
+    `np.errstate` sets the same variable, but takes longer for it than numpy does to add two small arrays.
+    """
+    context = contextvars.Context()
+    context.run(np.seterr, all="ignore")
+    found = list(context.items())
+    return found[0] if len(found) == 1 else (_ErrState(), None)
+
+
+_variable, _silent = _settings()
+silence = _variable.set
+"""`token = silence(SILENT)` switches numpy's warnings off in this thread; `restore(token)` puts back what was."""
+restore = _variable.reset
+SILENT = _silent
+
+
+def guarded(forward: Rule, n: int, arguments: int, *, quiet: bool, moves: bool) -> Rule:
+    """`forward` of an op with `n` tensors among its `arguments` (-1: of a sequence) with what its facts ask for."""
+    if quiet and not moves:
+        return _computing(forward, n, arguments)
+    silent = _quietly(forward) if quiet else forward
+    return silent if moves else _rounded_once(silent, n)
+
+
+def _quietly(forward: Rule) -> Rule:
+    def run(*args: Any) -> Any:
+        token = silence(SILENT)
+        try:
+            return forward(*args)
+        finally:
+            restore(token)
+
+    return run
+
+
+def _computing(forward: Rule, n: int, arguments: int) -> Rule:
+    """The common case. Ops of one or two tensors and nothing else, most calls, are spared the general form's cost."""
+    general = _rounded_once(_quietly(forward), n)
+    if arguments != n or n not in (1, 2):
+        return general
+
+    def unary(xp: Any, x: Any) -> Any:
+        if x.dtype is _BFLOAT16:
+            return general(xp, x)
+        token = silence(SILENT)
+        try:
+            return forward(xp, x)
+        finally:
+            restore(token)
+
+    def binary(xp: Any, a: Any, b: Any) -> Any:
+        if getattr(a, "dtype", None) is _BFLOAT16 or getattr(b, "dtype", None) is _BFLOAT16:  # one may be a number
+            return general(xp, a, b)
+        token = silence(SILENT)
+        try:
+            return forward(xp, a, b)
+        finally:
+            restore(token)
+
+    return unary if n == 1 else binary
+
+
+def _rounded_once(forward: Rule, n: int) -> Rule:
+    """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
+
+    numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
+    """
+
+    def run(xp: Any, *args: Any) -> Any:
+        inputs = args[0] if n < 0 else args[:n]
+        for x in inputs:
+            if getattr(x, "dtype", None) is _BFLOAT16:
+                return _in_float32(forward, n, inputs, xp, args)
+        return forward(xp, *args)
+
+    return run
+
+
+def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
+    given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
+    wide = [x.astype(np.float32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
+    value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
+    if any(x.dtype is not _BFLOAT16 for x in given):
+        return value
+    return tuple(map(_narrowed, value)) if isinstance(value, tuple) else _narrowed(value)
+
+
+def _narrowed(value: Any) -> Any:
+    return value.astype(_BFLOAT16) if value.dtype == np.float32 else value
