@@ -16,6 +16,7 @@ from resilin.core.autograd.gradcheck import check_direction, first_derivative
 from resilin.core.device import NUMPY_XP
 from resilin.core.ops.registry import OPS, Op
 from resilin.core.tensor import Tensor, wrap
+from resilin.testing import domains
 
 
 class Maker:
@@ -57,11 +58,15 @@ def _split(op: Op, sample: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
     rest = sample[1:] if nested else sample[op.n :]
     places = [i for i, value in enumerate(slots) if isinstance(value, Tensor)]
 
+    domain = domains.of(op.name)
+
     def call(*given: Tensor) -> Any:
         values = list(slots)
         for place, value in zip(places, given, strict=True):
             values[place] = value
-        return op.call(values, *rest) if nested else op.call(*values, *rest)
+        if nested:
+            return op.call(values, *rest)
+        return domain.leave(op.call(domain.enter(values[0]), *values[1:], *rest))
 
     return [slots[i] for i in places], call
 
@@ -69,7 +74,25 @@ def _split(op: Op, sample: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
 def _arrays(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value._array
-    return [_arrays(v) for v in value] if isinstance(value, list) else value
+    return type(value)(map(_arrays, value)) if type(value) in (list, tuple) else value
+
+
+def _tensor(value: Any) -> Tensor:
+    return wrap(np.asarray(value))
+
+
+def entered(op: Op, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A sample whose first tensor is one that the op takes."""
+    return (domains.of(op.name).enter(sample[0]), *sample[1:])
+
+
+def compare(op: Op, found: Any, expected: Any, rtol: float, what: str) -> None:
+    """AssertionError unless outputs (one or a tuple) have the shapes and, nearly, the values of `expected`."""
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    for tensor, array in pairs:
+        if tensor._array.shape != np.shape(array):
+            raise AssertionError(f"{what}: shape {tensor._array.shape}, expected {np.shape(array)}")
+        np.testing.assert_allclose(tensor._array, array, rtol=rtol, atol=rtol, err_msg=what)
 
 
 # dtype, whether with an imaginary part, tolerance
@@ -83,24 +106,22 @@ def check_forward(name: str, number: int) -> None:
     """
     op = OPS[name]
     for dtype, as_complex, rtol in FORWARD_DTYPES[: 3 if op.complex and op.order else 2]:
-        sample = samples(op, dtype, as_complex)[number]
+        sample = entered(op, samples(op, dtype, as_complex)[number])
         arrays = [_arrays(v) for v in sample]
         expected = op.reference(*arrays) if op.reference else op.generic.forward(NUMPY_XP, *op.bind(tuple(arrays), {}))
         found = op.call(*sample)
-        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
-        for tensor, array in pairs:
-            if tensor._array.shape != np.shape(array):
-                raise AssertionError(f"{op}: shape {tensor._array.shape}, expected {np.shape(array)}")
-            np.testing.assert_allclose(tensor._array, array, rtol=rtol, atol=rtol, err_msg=f"{op} sample {number}")
+        compare(op, found, expected, rtol, f"{op} sample {number}")
 
 
 def check_reference(name: str, number: int, reference: Any) -> None:
     """The op gives what `reference`, a function of numpy or scipy, gives of the same arrays in float64."""
-    sample = samples(OPS[name])[number]
+    op = OPS[name]
+    sample = entered(op, samples(op)[number])
     with np.errstate(all="ignore"):
         expected = reference(*(_arrays(value) for value in sample))
-    found = OPS[name].call(*sample)._array
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12, err_msg=f"{OPS[name]} sample {number}")
+    leave = domains.of(name).leave
+    tensors = tuple(map(_tensor, expected)) if isinstance(expected, tuple) else _tensor(expected)
+    compare(op, leave(op.call(*sample)), _arrays(leave(tensors)), 1e-10, f"{op} sample {number}")
 
 
 def check_gradient(name: str, number: int, order: int, as_complex: bool = False) -> None:

@@ -1,4 +1,7 @@
-"""References for the forward of ops: functions of numpy and scipy (a requirement of the tests) that do the same."""
+"""References for the forward of ops: functions of numpy and scipy (a requirement of the tests) that do the same.
+
+What takes more than a line is written out in the other files of this name.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg  # type: ignore[import-untyped]
 import scipy.special  # type: ignore[import-untyped]
+
+from resilin.testing import index_references, layer_references, matrix_references
 
 
 def _polynomial(name: str) -> Callable[..., Any]:
@@ -15,8 +19,22 @@ def _polynomial(name: str) -> Callable[..., Any]:
     return lambda x, n: getattr(scipy.special, name)(np.asarray(n).astype(np.int64), x)
 
 
+def _chebyshev_u(x: Any, n: Any) -> Any:
+    return np.where(n < 0, 0, scipy.special.eval_chebyu(n, x))
+
+
+def _chebyshev_sum(x: Any, n: Any, sign: int) -> Any:
+    """The polynomials of the third (sign -1) and fourth kind by those of the second."""
+    degree = np.asarray(n).astype(np.int64)
+    return _chebyshev_u(x, degree) + sign * _chebyshev_u(x, degree - 1)
+
+
+def _near_ndtr(x: Any) -> Any:
+    return (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
 # numpy's function of the same name takes the same arguments
-_NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh broadcast_to ceil conj cos cosh
+_NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh broadcast_to ceil conj cos cosh diagonal
     divide equal exp exp2 expand_dims expm1 flip floor fmod greater greater_equal hypot imag isfinite isinf isnan
     less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor matmul maximum
     minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll sign signbit sin sinc
@@ -92,12 +110,33 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "softmax": lambda x, axis=-1: scipy.special.softmax(x, axis=axis),
     "log_softmax": lambda x, axis=-1: scipy.special.log_softmax(x, axis=axis),
     "linear": lambda x, w, b=None: x @ w.T if b is None else x @ w.T + b,
-    "inv": np.linalg.inv,
-    "det": np.linalg.det,
-    "solve": lambda a, b, *_: np.linalg.solve(a, b),
-    "svdvals": lambda x: np.linalg.svd(x, compute_uv=False),
-    "matrix_exp": scipy.linalg.expm,
-    "pinv": lambda x, *_: np.linalg.pinv(x),
+    "apply_mask": lambda x, mask: x * mask,
+    "astype": lambda x, dtype: np.array(x, dtype),
+    "argmax": lambda x, axis=None, keepdims=False: np.argmax(x, axis=axis, keepdims=keepdims),
+    "argmin": lambda x, axis=None, keepdims=False: np.argmin(x, axis=axis, keepdims=keepdims),
+    "count_nonzero": lambda x, axis=None, keepdims=False: np.count_nonzero(x, axis=axis, keepdims=keepdims),
+    "chebyshev_v": lambda x, n: _chebyshev_sum(x, n, -1),
+    "chebyshev_w": lambda x, n: _chebyshev_sum(x, n, 1),
+    "shifted_chebyshev_v": lambda x, n: _chebyshev_sum(2 * x - 1, n, -1),
+    "shifted_chebyshev_w": lambda x, n: _chebyshev_sum(2 * x - 1, n, 1),
+    "clip_to": lambda x, low=None, high=None: np.clip(x, low, high),
+    "embedding": lambda weight, index: np.take(weight, index, 0),
+    "gelu": lambda x, approximate="none": x * (scipy.special.ndtr(x) if approximate == "none" else _near_ndtr(x)),
+    "getitem": lambda x, index: x[index],
+    "hardshrink": lambda x, lambd=0.5: np.where(np.abs(x) > lambd, x, 0),
+    "hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "hardswish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "hardtanh": lambda x, low=-1.0, high=1.0: np.clip(x, low, high),
+    "make_complex": lambda re, im: re + 1j * im,
+    "prelu": lambda x, weight: np.where(x > 0, x, weight * x),
+    "softplus": lambda x, beta=1.0, threshold=20.0: np.where(beta * x > threshold, x, np.logaddexp(0, beta * x) / beta),
+    "softshrink": lambda x, lambd=0.5: np.sign(x) * np.maximum(np.abs(x) - lambd, 0),
+    "sum_rows": lambda x: np.sum(x, axis=0),
+    "threshold": lambda x, limit=0.0, value=0.0: np.where(x > limit, x, value),
+    "transfer": lambda x, *_: x,
+    **index_references.ALL,
+    **layer_references.ALL,
+    **matrix_references.ALL,
 }
 
 
@@ -108,6 +147,8 @@ def names() -> frozenset[str]:
 
 def source(name: str) -> str:
     """Where the reference of op `name` comes from; empty without one."""
+    if name in matrix_references.ALL:
+        return "scipy"
     if name in _WRITTEN:
         return "written out"
     return "scipy" if name in _SCIPY else "numpy" if name in names() else ""

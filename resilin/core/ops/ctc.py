@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from resilin.core.kernels import ctc as kernel
 from resilin.core.ops.registry import op, override
 
+_TARGETS = ([1, 1], [2], [])
+_LENGTHS = (4, 3, 2)
 
-# order 0: the gradient is PyTorch's, which holds for the results of log_softmax only; tests/core/test_ctc.py proves it
-@op(order=0, dtypes="full")
+
+# the gradient is PyTorch's, which holds for the results of log_softmax only
+@op(order=1, dtypes="full", samples=lambda r: [(r(4, 3, 3), _TARGETS, _LENGTHS, 0)])
 def ctc_loss(xp, log_probs, targets=(), lengths=(), blank=0):
     """Minus the log-probability of each target, (N,), by log_probs (T, N, C)."""
     return kernel.forward(log_probs, targets, lengths, blank)[0]
@@ -18,7 +23,12 @@ def _(xp, g, y, log_probs, targets=(), lengths=(), blank=0):
     return xp.ctc_loss_grad(g, y, log_probs, targets, lengths, blank)
 
 
-@op(tensors=3, order=0, dtypes="full")
+def _grad_samples(r: Any) -> list[tuple[Any, ...]]:
+    log_probs = r(4, 3, 3)
+    return [(r(3), ctc_loss.call(log_probs, _TARGETS, _LENGTHS, 0), log_probs, _TARGETS, _LENGTHS, 0)]
+
+
+@op(tensors=3, order=0, dtypes="full", samples=_grad_samples)
 def ctc_loss_grad(xp, g, losses, log_probs, targets=(), lengths=(), blank=0):
     """The gradient of `ctc_loss`, (T, N, C), for gradients g (N,) of the losses."""
     alpha = kernel.forward(log_probs, targets, lengths, blank)[1]

@@ -143,9 +143,7 @@ def _right(xp, upper, v):
 # -- eigenvalues
 
 
-@op(
-    dtypes="full", outputs=2, complex=True, order=0, samples=lambda r: []
-)  # reads one triangle only: checked in tests/linalg
+@op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigh(xp, x, uplo="L"):
     """Ascending eigenvalues and orthonormal eigenvectors (columns) of Hermitian matrices; one triangle is read."""
     return tuple(_converging("linalg.eigh", np.linalg.eigh, x, uplo))
@@ -162,7 +160,7 @@ def _(xp, needs, g, _y, x, uplo="L"):
     return (xp.matmul(v, xp.matmul(inner, adjoint(xp, v))),)
 
 
-@op(dtypes="full", complex=True, order=0, samples=lambda r: [])  # as eigh
+@op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigvalsh(xp, x, uplo="L"):
     """The eigenvalues of `eigh`; their gradient is defined for equal ones, too, where it is one of several."""
     return _converging("linalg.eigvalsh", np.linalg.eigvalsh, x, uplo)
@@ -174,7 +172,7 @@ def _(xp, g, _y, x, uplo="L"):
     return xp.matmul(_scaled(xp, v, g), adjoint(xp, v))
 
 
-@op(dtypes="full", outputs=2, complex=True, order=0, samples=lambda r: [])  # phases are free: checked in tests/linalg
+@op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def eig(xp, x):
     """Eigenvalues and eigenvectors (columns of length 1), always complex, in LAPACK's order."""
     s, v = _converging("linalg.eig", np.linalg.eig, x)
@@ -210,8 +208,11 @@ def eigvals(xp, x):
 
 
 @op(
-    dtypes="full", outputs=3, samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),)]
-)  # complex phases are free: tests/linalg
+    dtypes="full",
+    outputs=3,
+    complex=True,
+    samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),), (r(2, 3), True)],
+)
 def svd(xp, x, full=False):
     """x = U diag(S) Vh with descending S; `full` makes U and Vh square. No gradient flows through what that adds."""
     return tuple(_converging("linalg.svd", np.linalg.svd, x, full_matrices=full))

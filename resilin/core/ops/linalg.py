@@ -152,9 +152,7 @@ def _(xp, needs, g, _y, x):
     return (None if total is None else total * adjoint(xp, xp.inv(x)),)
 
 
-@op(
-    dtypes="full", complex=True, order=0, samples=lambda r: []
-)  # reads one triangle only: checked through a @ a^H in tests/linalg
+@op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),), (r(0, 2, 2),)])
 def cholesky(xp, x):
     """Lower L with L L^H = x, of Hermitian positive definite matrices, of which the lower triangle is read."""
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from resilin.core.device import device
+from resilin.core.device import CPU, device
 from resilin.core.ops.registry import op
 from resilin.core.tensor import Tensor
 
 
-@op(complex=True, order=0)
+@op(complex=True, samples=lambda r: [(r(3, 4), CPU, CPU)])
 def transfer(xp, x, source=None, target=None):
     """A copy on another device."""
     return target.backend.from_host(source.backend.to_host(x), target.index or 0)
