@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from resilin.data.collate import default_collate as default_collate
     from resilin.data.collate import default_convert as default_convert
+    from resilin.data.dataset import ChainDataset as ChainDataset
     from resilin.data.dataset import ConcatDataset as ConcatDataset
     from resilin.data.dataset import Dataset as Dataset
     from resilin.data.dataset import IterableDataset as IterableDataset
+    from resilin.data.dataset import StackDataset as StackDataset
     from resilin.data.dataset import Subset as Subset
     from resilin.data.dataset import TensorDataset as TensorDataset
     from resilin.data.dataset import random_split as random_split
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 # public name -> module that defines it; no module may bear a public name (it would shadow it once imported)
 _WHERE = {
     "BatchSampler": "resilin.data.sampler",
+    "ChainDataset": "resilin.data.dataset",
     "ConcatDataset": "resilin.data.dataset",
     "DataLoader": "resilin.data.loader",
     "Dataset": "resilin.data.dataset",
@@ -44,6 +47,7 @@ _WHERE = {
     "Sampler": "resilin.data.sampler",
     "SequentialSampler": "resilin.data.sampler",
     "Shard": "resilin.data.elastic_sampler",
+    "StackDataset": "resilin.data.dataset",
     "StepPlan": "resilin.data.elastic_sampler",
     "Subset": "resilin.data.dataset",
     "SubsetRandomSampler": "resilin.data.sampler",
@@ -58,6 +62,7 @@ _WHERE = {
 
 __all__ = [
     "BatchSampler",
+    "ChainDataset",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
@@ -68,6 +73,7 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "Shard",
+    "StackDataset",
     "StepPlan",
     "Subset",
     "SubsetRandomSampler",

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api import shaping
+from resilin.core.device import CPU
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
+from resilin.data.structure import like_mapping, like_sequence, map_structure
 from resilin.errors import UsageError
+
+CollateMap = dict[type | tuple[type, ...], Callable[..., Any]]
 
 
 def default_convert(data: Any) -> Any:
-    """`data` with numpy arrays and scalars turned into tensors, inside containers too; everything else as it is."""
+    """`data` with numpy arrays and scalars turned into tensors, inside containers too; everything else as it is.
+
+    Containers keep their type where it allows that, but tuples become lists, as in PyTorch.
+    """
     if isinstance(data, np.ndarray | np.generic):
-        return data if data.dtype.kind in "SUOMm" else Tensor._wrap(np.asarray(data))
-    if isinstance(data, Mapping):
-        return {key: default_convert(value) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(default_convert(value) for value in data))
-    if isinstance(data, tuple | list):
+        return data if data.dtype.kind in "SUOMm" else creation.as_tensor(np.asarray(data))
+    if isinstance(data, tuple) and not hasattr(data, "_fields"):
         return [default_convert(value) for value in data]
-    return data
+    return map_structure(default_convert, data)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -32,29 +36,44 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
     Tensors and arrays keep their dtype. Python numbers take the dtype that holds them all: ints int64, bools bool;
     floats become float64, or the default dtype where the first sample is an int or a bool, as in PyTorch. Strings and
-    bytes stay a list. Mappings are joined by key, tuples and lists by place, named tuples by field.
+    bytes stay a list. Mappings are joined by key, sequences by place, named tuples by field; a tuple becomes a list.
+    Other types: register a function in `resilin.data.collate.default_collate_fn_map`.
     Raises: UsageError when shapes or lengths differ, TypeError for a type it does not know (give a `collate_fn`).
     """
+    return collate(batch, collate_fn_map=default_collate_fn_map)
+
+
+def collate(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Join samples by the function that `collate_fn_map` has for the first one's type, or for a base class of it.
+
+    A key is a type or a tuple of types; exact types first, then in order of insertion. A function is called as
+    `function(batch, collate_fn_map=collate_fn_map)`. Without one, mappings and sequences are joined part by part.
+    Raises: IndexError for an empty batch, UsageError when samples differ in length, TypeError for an unknown type.
+    """
     first = batch[0]
-    if isinstance(first, Tensor):
-        _need_only(Tensor, batch)
-        return Tensor._wrap(_stack([sample.detach()._array for sample in batch]))
-    if isinstance(first, np.ndarray | np.generic):
-        if first.dtype.kind in "SUOMm":
-            raise TypeError(f"default_collate: arrays of dtype {first.dtype} cannot become a tensor; give a collate_fn")
-        return Tensor._wrap(_stack([np.asarray(sample) for sample in batch]))
-    if isinstance(first, int | float):  # bool too
-        _need_only(Number, batch)
-        return creation.tensor(list(batch), dtype=dtypes.float64 if isinstance(first, float) else None)
-    if isinstance(first, str | bytes):
-        return batch
+    function = _function_for(first, collate_fn_map or {})
+    if function is not None:
+        return function(batch, collate_fn_map=collate_fn_map)
     if isinstance(first, Mapping):
-        return _like(first, {key: default_collate([sample[key] for sample in batch]) for key in first})
-    if isinstance(first, tuple | list):
-        return _collate_sequences(batch)
-    raise TypeError(
+        return like_mapping(
+            first, {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
+        )
+    if isinstance(first, Sequence):
+        return _collate_sequences(batch, collate_fn_map)
+    raise _unknown(type(first).__name__)
+
+
+def _function_for(sample: Any, functions: CollateMap) -> Callable[..., Any] | None:
+    exact = functions.get(type(sample))
+    if exact is not None:
+        return exact
+    return next((function for kind, function in functions.items() if isinstance(sample, kind)), None)
+
+
+def _unknown(found: str) -> TypeError:
+    return TypeError(
         "default_collate: samples must contain tensors, numpy arrays, numbers, strings, dicts or lists; "
-        f"found {type(first).__name__}; give a collate_fn"
+        f"found {found}; give a collate_fn"
     )
 
 
@@ -67,29 +86,77 @@ def _need_only(kind: type, batch: Sequence[Any]) -> None:
             )
 
 
-def _collate_sequences(batch: Sequence[Any]) -> Any:
+def _collate_sequences(batch: Sequence[Any], collate_fn_map: CollateMap | None) -> Any:
     first = batch[0]
+    _need_only(Sequence, batch)
     lengths = {len(sample) for sample in batch}
     if len(lengths) != 1:
         raise UsageError(f"default_collate: samples should have equally many parts, got {sorted(lengths)}")
-    columns = [default_collate(column) for column in zip(*batch, strict=True)]
-    return type(first)(*columns) if hasattr(first, "_fields") else columns
+    columns = [collate(column, collate_fn_map=collate_fn_map) for column in zip(*batch, strict=True)]
+    is_plain_tuple = isinstance(first, tuple) and not hasattr(first, "_fields")
+    return columns if is_plain_tuple else like_sequence(first, columns)
 
 
-def _like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """`items` in the mapping's own type where that type can be built from a dict, else as a dict."""
-    if type(mapping) is dict:
-        return items
-    try:
-        return type(mapping)(items)  # type: ignore[call-arg]
-    except TypeError:
-        return items
+def collate_tensor_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
+    """Tensors of one shape, stacked. Gradients flow through where a sample requires them, in process."""
+    _need_only(Tensor, batch)
+    _need_one_shape(batch)
+    arrays = [sample._array for sample in batch]
+    plain = all(sample.device == CPU and not sample.requires_grad for sample in batch)
+    if plain and len({array.dtype for array in arrays}) == 1:
+        return Tensor._wrap(np.stack(arrays))
+    return shaping.stack(list(batch))
 
 
-def _stack(arrays: list[Any]) -> Any:
-    shapes = {array.shape for array in arrays}
+def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Arrays of one shape, stacked to a tensor; through `collate_fn_map` where their dtypes differ."""
+    first = batch[0]
+    if first.dtype.kind in "SUOMm":
+        raise _unknown(f"an array of dtype {first.dtype}")
+    arrays = [np.asarray(sample) for sample in batch]
+    _need_one_shape(arrays)
+    if len({array.dtype for array in arrays}) == 1:
+        return creation.as_tensor(np.stack(arrays))
+    return collate([creation.as_tensor(array) for array in arrays], collate_fn_map=collate_fn_map)
+
+
+def collate_numpy_scalar_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
+    """numpy's scalars, as one tensor of their dtype."""
+    return creation.as_tensor(np.stack(batch))
+
+
+def collate_float_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
+    """Numbers of which the first is a float: float64."""
+    _need_only(Number, batch)
+    return creation.tensor(list(batch), dtype=dtypes.float64)
+
+
+def collate_int_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
+    """Numbers of which the first is an int or a bool."""
+    _need_only(Number, batch)
+    return creation.tensor(list(batch))
+
+
+def collate_str_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Sequence[Any]:
+    """Strings or bytes, as they are."""
+    return batch
+
+
+default_collate_fn_map: CollateMap = {
+    Tensor: collate_tensor_fn,
+    np.ndarray: collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): collate_numpy_scalar_fn,
+    float: collate_float_fn,
+    int: collate_int_fn,  # bool too
+    str: collate_str_fn,
+    bytes: collate_str_fn,
+}
+"""What `default_collate` does with a type; add one in place to extend it. A function must return memory of its own."""
+
+
+def _need_one_shape(samples: Sequence[Any]) -> None:
+    shapes = {tuple(sample.shape) for sample in samples}
     if len(shapes) != 1:
         raise UsageError(
             f"default_collate: samples of a batch must have equal shapes, got {sorted(shapes)}; pad in a collate_fn"
         )
-    return np.stack(arrays)

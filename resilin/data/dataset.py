@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -47,6 +48,9 @@ class IterableDataset(Dataset[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
 
+    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
+        return ChainDataset([self, other])
+
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
     """Sample i is the tuple of the i-th rows of all tensors. An index array gives the rows at once."""
@@ -64,26 +68,46 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         return len(self.tensors[0])
 
 
-class Subset(Dataset[Any]):
-    """The samples of `dataset` at `indices`, in that order."""
+class StackDataset(Dataset[Any]):
+    """Data sets of one length side by side: sample i is the tuple of their samples i; the dict for keyword arguments.
 
-    def __init__(self, dataset: SizedIndexable, indices: Sequence[int]) -> None:
-        self.dataset = dataset
-        self.indices = indices
+    Raises: UsageError for no data sets, both kinds of arguments, or lengths that differ.
+    """
+
+    def __init__(self, *args: SizedIndexable, **kwargs: SizedIndexable) -> None:
+        if bool(args) == bool(kwargs):
+            raise UsageError(
+                "StackDataset: give data sets either by place (samples are tuples) or by name (samples are dicts), "
+                f"got {len(args)} by place and {len(kwargs)} by name"
+            )
+        self.datasets: tuple[SizedIndexable, ...] | dict[str, SizedIndexable] = args or kwargs
+        sizes = [len(dataset) for dataset in self._parts()]
+        if len(set(sizes)) != 1:
+            raise UsageError(f"StackDataset: all data sets need the same length, got {sizes}")
+        self._length = sizes[0]
+
+    def _parts(self) -> Iterable[SizedIndexable]:
+        return self.datasets.values() if isinstance(self.datasets, dict) else self.datasets
+
+    def _join(self, parts: Iterable[Any]) -> Any:
+        return dict(zip(self.datasets, parts, strict=True)) if isinstance(self.datasets, dict) else tuple(parts)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, list):
-            return self.dataset[[self.indices[i] for i in index]]
-        return self.dataset[self.indices[index]]
+        return self._join(dataset[index] for dataset in self._parts())
 
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        """The samples at `indices` of this subset."""
-        own = [self.indices[index] for index in indices]
-        many = getattr(self.dataset, "__getitems__", None)
-        return list(many(own)) if many is not None else [self.dataset[index] for index in own]
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        """The samples at `indices`. UsageError when a part's own `__getitems__` gives another number of samples."""
+        columns = [_many(dataset, indices) for dataset in self._parts()]
+        for number, column in enumerate(columns):
+            if len(column) != len(indices):
+                raise UsageError(
+                    f"StackDataset: data set {number} gave {len(column)} samples for {len(indices)} indices; "
+                    "its __getitems__ must give one for each"
+                )
+        return [self._join(parts) for parts in zip(*columns, strict=True)]
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return self._length
 
 
 class ConcatDataset(Dataset[Any]):
@@ -96,46 +120,123 @@ class ConcatDataset(Dataset[Any]):
         for number, dataset in enumerate(self.datasets):
             if isinstance(dataset, IterableDataset):
                 raise UsageError(f"ConcatDataset: data set {number} is an IterableDataset, which has no length")
-        self.cumulative_sizes = list(itertools.accumulate(len(dataset) for dataset in self.datasets))
+        self.cumulative_sizes = self.cumsum(self.datasets)
 
-    def __getitem__(self, index: int) -> Any:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"ConcatDataset: index {index} is out of range for {len(self)} samples")
-        index %= len(self)
-        number = bisect.bisect_right(self.cumulative_sizes, index)
+    @staticmethod
+    def cumsum(sequence: Iterable[Any]) -> list[int]:
+        """For each data set the number of samples up to its end."""
+        return list(itertools.accumulate(len(dataset) for dataset in sequence))
+
+    def __getitem__(self, idx: int) -> Any:
+        if idx < -len(self):
+            raise UsageError(f"ConcatDataset: index {idx} is out of range for {len(self)} samples")
+        if idx >= len(self):  # IndexError: it ends `for sample in dataset`
+            raise IndexError(f"ConcatDataset: index {idx} is out of range for {len(self)} samples")
+        idx = idx + len(self) if idx < 0 else idx
+        number = bisect.bisect_right(self.cumulative_sizes, idx)
         start = self.cumulative_sizes[number - 1] if number else 0
-        return self.datasets[number][index - start]
+        return self.datasets[number][idx - start]
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
 
 
+class ChainDataset(IterableDataset[Any]):
+    """Several streams one after the other. `len()` is the sum of theirs, where all have one."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[Any]:
+        for dataset in self._streams():
+            yield from dataset
+
+    def __len__(self) -> int:
+        return sum(len(dataset) for dataset in self._streams())
+
+    def _streams(self) -> Iterator[Any]:
+        for number, dataset in enumerate(self.datasets):
+            if not isinstance(dataset, IterableDataset):
+                raise UsageError(
+                    f"ChainDataset: data set {number} is a {type(dataset).__name__}, expected an IterableDataset; "
+                    "ConcatDataset joins map-style ones"
+                )
+            yield dataset
+
+
+class Subset(Dataset[T_co]):
+    """The samples of `dataset` at `indices`, in that order.
+
+    A subclass that overrides `__getitem__` must override `__getitems__` too, which the loader prefers:
+    NotImplementedError otherwise.
+    """
+
+    def __init__(self, dataset: SizedIndexable, indices: Sequence[int]) -> None:
+        own = type(self)
+        if own.__getitem__ is not Subset.__getitem__ and own.__getitems__ is Subset.__getitems__:
+            raise NotImplementedError(
+                f"{own.__name__} overrides __getitem__ but not __getitems__, which DataLoader calls: define it too, "
+                "for example as `return [self[index] for index in indices]`"
+            )
+        self.dataset = dataset
+        self.indices = indices
+
+    def __getitem__(self, idx: Any) -> T_co:
+        if isinstance(idx, list):
+            return self.dataset[[self.indices[i] for i in idx]]  # type: ignore[no-any-return]
+        return self.dataset[self.indices[idx]]  # type: ignore[no-any-return]
+
+    def __getitems__(self, indices: list[int]) -> list[T_co]:
+        """The samples at `indices` of this subset."""
+        return list(_many(self.dataset, [self.indices[index] for index in indices]))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def _many(dataset: Any, indices: list[Any]) -> Any:
+    """The samples of `dataset` at `indices`, in one call where it offers that."""
+    many = getattr(dataset, "__getitems__", None)
+    return many(indices) if callable(many) else [dataset[index] for index in indices]
+
+
 def random_split(
     dataset: SizedIndexable, lengths: Sequence[int | float], generator: Generator | None = None
-) -> list[Subset]:
+) -> list[Subset[Any]]:
     """Split `dataset` at random into disjoint subsets.
 
     lengths:    sample counts that sum to `len(dataset)`, or fractions that sum to 1 (rounded down; the remainder goes
-                one each to the first subsets, as in PyTorch).
+                one each to the first subsets, as in PyTorch). A subset that a fraction leaves empty is warned of.
     generator:  where the order is drawn from; default: the global one.
     """
-    counts = _counts(len(dataset), lengths)
+    counts = _counts(len(dataset), list(lengths))
     order = permutation(len(dataset), draw_seed(generator)).tolist()
     ends = list(itertools.accumulate(counts))
     return [Subset(dataset, order[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
-def _counts(total: int, lengths: Sequence[int | float]) -> list[int]:
-    if math.isclose(sum(lengths), 1) and sum(lengths) <= 1 and any(isinstance(share, float) for share in lengths):
-        if any(not 0 <= share <= 1 for share in lengths):
-            raise UsageError(f"random_split: fractions must be between 0 and 1, got {list(lengths)}")
-        counts = [math.floor(total * share) for share in lengths]
-        for i in range(total - sum(counts)):
-            counts[i % len(counts)] += 1
-        return counts
-    counts = [int(count) for count in lengths]
-    if sum(counts) != total:
-        raise UsageError(
-            f"random_split: lengths {list(lengths)} sum to {sum(lengths)}, the data set has {total} samples"
-        )
+def _counts(total: int, lengths: list[int | float]) -> list[int]:
+    if math.isclose(sum(lengths), 1) and sum(lengths) <= 1:
+        return _counts_of_fractions(total, lengths)
+    for number, count in enumerate(lengths):
+        if int(count) != count or count < 0:
+            raise UsageError(
+                f"random_split: length {number} should be a number of samples (or all lengths fractions that sum to "
+                f"1), got {count!r}"
+            )
+    if sum(lengths) != total:
+        raise UsageError(f"random_split: lengths {lengths} sum to {sum(lengths)}, the data set has {total} samples")
+    return [int(count) for count in lengths]
+
+
+def _counts_of_fractions(total: int, shares: list[int | float]) -> list[int]:
+    for number, share in enumerate(shares):
+        if not 0 <= share <= 1:
+            raise UsageError(f"random_split: fraction {number} should be between 0 and 1, got {share}")
+    counts = [math.floor(total * share) for share in shares]
+    for i in range(total - sum(counts)):
+        counts[i % len(counts)] += 1
+    for number, count in enumerate(counts):
+        if count == 0:
+            warnings.warn(f"random_split: subset {number} of {shares} is empty", UserWarning, stacklevel=4)
     return counts

@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from resilin.core.ops import creation
 from resilin.core.rng import Generator
+from resilin.core.tensor import Tensor
 from resilin.data.seeds import draw_seed
 from resilin.data.shuffle import permutation
 from resilin.errors import UsageError
@@ -26,6 +28,11 @@ class Sampler(Generic[T_co]):
 def _check_count(where: str, num_samples: int) -> None:
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
         raise UsageError(f"{where}: num_samples should be a positive integer, got {num_samples!r}")
+
+
+def _check_flag(where: str, name: str, value: Any, error: type[Exception] = UsageError) -> None:
+    if not isinstance(value, bool):
+        raise error(f"{where}: {name} should be True or False, got {value!r}")
 
 
 class SequentialSampler(Sampler[int]):
@@ -57,6 +64,7 @@ class RandomSampler(Sampler[int]):
         num_samples: int | None = None,
         generator: Generator | None = None,
     ) -> None:
+        _check_flag("RandomSampler", "replacement", replacement, TypeError)  # as in PyTorch
         if num_samples is not None:
             _check_count("RandomSampler", num_samples)
             if not len(data_source):
@@ -99,19 +107,23 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """`num_samples` indices, each drawn with probability proportional to its weight."""
+    """`num_samples` indices, each drawn with probability proportional to its weight.
+
+    weights:  one number per index, a sequence or a tensor; kept as a float64 tensor.
+    """
 
     def __init__(
         self,
-        weights: Sequence[float],
+        weights: Sequence[float] | Tensor,
         num_samples: int,
         replacement: bool = True,
         generator: Generator | None = None,
     ) -> None:
-        self.weights = np.asarray(weights, dtype=np.float64)
         _check_count("WeightedRandomSampler", num_samples)
-        possible = int((self.weights > 0).sum())
-        if self.weights.ndim != 1 or not ((self.weights >= 0) & np.isfinite(self.weights)).all() or possible == 0:
+        _check_flag("WeightedRandomSampler", "replacement", replacement)
+        array = np.array(weights.detach().cpu() if isinstance(weights, Tensor) else weights, dtype=np.float64)
+        possible = int((array > 0).sum())
+        if array.ndim != 1 or not ((array >= 0) & np.isfinite(array)).all() or possible == 0:
             raise UsageError(
                 "WeightedRandomSampler: weights must be one list of finite numbers >= 0, at least one above 0"
             )
@@ -120,20 +132,22 @@ class WeightedRandomSampler(Sampler[int]):
                 f"WeightedRandomSampler: cannot draw {num_samples} samples without replacement from {possible} "
                 "weights above 0"
             )
+        self.weights = creation.from_numpy(array)
         self.num_samples = num_samples
         self.replacement = replacement
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
+        weights = self.weights.numpy()
         draws = Generator(seed=draw_seed(self.generator))
         if self.replacement:
-            ends = np.cumsum(self.weights)
+            ends = np.cumsum(weights)
             below = np.nextafter(ends[-1], 0)  # a product may be rounded up to the end
             places = np.minimum(draws.uniform((self.num_samples,), np.float64) * ends[-1], below)
             return iter(np.searchsorted(ends, places, side="right").tolist())
         # the largest keys u ** (1 / weight), in logarithms (Efraimidis and Spirakis, 2006)
         with np.errstate(divide="ignore"):
-            keys = np.log(draws.uniform((len(self.weights),), np.float64)) / self.weights
+            keys = np.log(draws.uniform((len(weights),), np.float64)) / weights
         return iter(np.argsort(-keys, kind="stable")[: self.num_samples].tolist())
 
     def __len__(self) -> int:
@@ -146,6 +160,7 @@ class BatchSampler(Sampler[list[Any]]):
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise UsageError(f"BatchSampler: batch_size must be a positive integer, got {batch_size!r}")
+        _check_flag("BatchSampler", "drop_last", drop_last)
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last

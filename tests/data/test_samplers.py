@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import resilin
 from resilin._base import world
 from resilin.core import rng
 from resilin.data import (
@@ -153,3 +154,18 @@ def test_a_number_of_samples_is_a_positive_integer(count):
         RandomSampler([1, 2], True, count)
     with pytest.raises(UsageError, match="num_samples should be a positive integer"):
         WeightedRandomSampler([1, 2], count)
+
+
+def test_flags_are_true_or_false():
+    with pytest.raises(TypeError, match="replacement should be True or False, got 1"):
+        RandomSampler([1, 2], 1)
+    with pytest.raises(ValueError, match="replacement should be True or False, got 'yes'"):
+        WeightedRandomSampler([1, 2], 1, "yes")
+    with pytest.raises(ValueError, match="drop_last should be True or False, got 1"):
+        BatchSampler([1, 2], 1, 1)
+
+
+def test_weights_are_kept_as_a_tensor_and_can_be_one():
+    sampler = WeightedRandomSampler(resilin.tensor([0.0, 1.0], requires_grad=True), 5)
+    assert sampler.weights.dtype is resilin.float64
+    assert list(sampler) == [1] * 5
