@@ -17,6 +17,8 @@ import numpy as np
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU
+from resilin.core.ops.calling import as_array
+from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.registry import TENSOR_XP, Op
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
@@ -58,10 +60,12 @@ class _Run:
     def plan(self, roots: Sequence[Any]) -> list[Node]:
         """All nodes reachable from `roots`, latest first; counts the uses of every leaf."""
         found: set[Node] = set()
-        stack = [root for root in roots if isinstance(root, Node)]
+        stack: list[Node] = []
         uses = self.uses
         for root in roots:
-            if not isinstance(root, Node):
+            if isinstance(root, Node):
+                stack.append(root)
+            else:
                 uses[root] = uses.get(root, 0) + 1
         while stack:
             node = stack.pop()
@@ -89,15 +93,14 @@ class _Run:
     def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
         """Sum `g` into what waits at `edge`."""
         before = waiting.get(edge)
-        if before is not None and edge in self.owned:
+        if before is None:
+            waiting[edge] = as_array(g)
+        elif edge in self.owned:
             np.add(before, g, out=before)
-            return
-        total = g if before is None else before + g
-        if isinstance(total, np.generic):  # arithmetic on 0-d arrays gives numpy's scalars, which no kernel takes
-            total = np.asarray(total)
-        waiting[edge] = total
-        if before is not None and not self.create and isinstance(total, np.ndarray):
-            self.owned.add(edge)
+        else:
+            total = waiting[edge] = as_array(before + g)
+            if not self.create and isinstance(total, np.ndarray):
+                self.owned.add(edge)
 
     def walk(self, order: list[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
@@ -145,21 +148,17 @@ class _Run:
         """Give each input its part; a leaf that has them all accumulates."""
         if isinstance(node, Pick):
             return
-        grads, targets = self.grads, self.targets
+        grads, targets, metas = self.grads, self.targets, node.metas
         parts = parts if parts is not None else [None] * len(node.edges)
-        for position, (edge, meta) in enumerate(zip(node.edges, node.metas, strict=True)):
+        for position, edge in enumerate(node.edges):
             if edge is None:
                 continue
             part = parts[position]
             parts[position] = None  # so that a leaf may take the array when nobody else holds it
-            if part is not None and (part.shape != meta[0] or _np_dtype(part) != meta[1]):  # type: ignore[index]
-                try:
-                    part = _undo(part, meta, node.dev.xp)
-                except ValueError:
-                    raise RuntimeError(
-                        f"function {node.name()} returned an invalid gradient at index {position} - got "
-                        f"{list(part.shape)} but expected shape compatible with {list(meta[0])}"  # type: ignore[index]
-                    ) from None
+            if part is not None:
+                shape, dtype = metas[position]  # type: ignore[misc]
+                if part.shape != shape or _np_dtype(part) is not dtype:
+                    part = _fitted(node, position, part)
             if isinstance(edge, Node):
                 if part is not None:
                     self.add(edge, part, grads)
@@ -224,6 +223,18 @@ def _shape(g: Any) -> Any:
 
 def _np_dtype(part: Any) -> Any:
     return part._array.dtype if isinstance(part, Tensor) else part.dtype
+
+
+def _fitted(node: Node, position: int, part: Any) -> Any:
+    """`_undo` of the gradient of input `position`. RuntimeError where the input cannot have had this gradient."""
+    meta: Any = node.metas[position]
+    try:
+        return _undo(part, meta, node.dev.xp)
+    except ValueError:
+        raise RuntimeError(
+            f"function {node.name()} returned an invalid gradient at index {position} - got "
+            f"{list(part.shape)} but expected shape compatible with {list(meta[0])}"
+        ) from None
 
 
 def _undo(part: Any, meta: Any, xp: Any) -> Any:
@@ -309,14 +320,17 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
                 raise RuntimeError(
                     f"grad can be implicitly created only for real scalar outputs but got {tensor.dtype}"
                 )
-            gradient = wrap(tensor._dev.xp.ones_like(tensor._array), tensor._dev)
-        elif gradient._array.shape != tensor._array.shape:
-            raise RuntimeError(
-                f"Mismatch in shape: grad_output has shape {tuple(gradient.shape)}, output has {tuple(tensor.shape)}"
-            )
-        value = gradient if run.create else gradient._array
-        if gradient._array.dtype != tensor._array.dtype:
-            value = _undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
+            ones = tensor._dev.xp.ones_like(tensor._array)
+            value = wrap(ones, tensor._dev) if run.create else ones
+        else:
+            if gradient._array.shape != tensor._array.shape:
+                raise RuntimeError(
+                    f"Mismatch in shape: grad_output has shape {tuple(gradient.shape)}, "
+                    f"output has {tuple(tensor.shape)}"
+                )
+            value = gradient if run.create else gradient._array
+            if gradient._array.dtype != tensor._array.dtype:
+                value = _undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
         roots.append(edge)
         run.add(edge, value, run.grads if isinstance(edge, Node) else run.sums)
     return roots
@@ -337,19 +351,20 @@ def run_backward(
     before = mode.grad
     mode.grad = create_graph
     _running.runs.append(run)
+    token = silence(SILENT)
     try:
-        with np.errstate(all="ignore"):
-            roots = _start(run, tensors, gradients)
-            order = run.plan(roots)
-            for root in roots:
-                if not isinstance(root, Node):
-                    run.uses[root] -= 1
-            run.walk(order)
-            for leaf in list(run.sums):
-                run.finish(leaf)
-            while run.callbacks:
-                run.callbacks.pop(0)()
+        roots = _start(run, tensors, gradients)
+        order = run.plan(roots)
+        for root in roots:
+            if not isinstance(root, Node):
+                run.uses[root] -= 1
+        run.walk(order)
+        for leaf in list(run.sums):
+            run.finish(leaf)
+        while run.callbacks:
+            run.callbacks.pop(0)()
     finally:
+        restore(token)
         _running.runs.pop()
         mode.grad = before
     if targets is None:

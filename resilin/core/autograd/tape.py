@@ -264,26 +264,24 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
     if len(inputs) == 1:
         _record_one(op, impl, out, inputs[0], params, residual)
         return
-    edges = []
-    metas: list[Any] = []
-    needs = []
-    for value in inputs:
-        if isinstance(value, Tensor):
-            edge = edge_of(value) if value._rg or value._view is not None else None
-            if edge is not None:
-                array = value._array
-                edges.append(edge)
-                metas.append((array.shape, array.dtype))
-                needs.append(True)
-                continue
-        edges.append(None)
-        metas.append(None)
-        needs.append(False)
-    key = tuple(needs)
-    node = Node(op, impl, out._dev, edges, metas, key, params)
-    keeps, keeps_y = op.keeps(key)
+    if len(inputs) == 2:
+        _record_two(op, impl, out, *inputs, params, residual)
+        return
+    edges = [edge_of(value) if isinstance(value, Tensor) else None for value in inputs]
+    metas = [
+        None if edge is None else (value._array.shape, value._array.dtype)
+        for value, edge in zip(inputs, edges, strict=True)
+    ]
+    needs = tuple([edge is not None for edge in edges])
+    node = Node(op, impl, out._dev, edges, metas, needs, params)
+    keeps, keeps_y = op.keeps(needs)
     node.saved = [value if keep else None for value, keep in zip(inputs, keeps, strict=True)]
     node.versions = [version_to_save(value) if keep else 0 for value, keep in zip(inputs, keeps, strict=True)]
+    _made(node, out, keeps_y, residual)
+
+
+def _made(node: Node, out: Tensor, keeps_y: bool, residual: Any) -> None:
+    """`out` is the result of `node`, which is complete but for what it saves of its results."""
     if keeps_y:
         node.y = (out._array, share_version(out), out._version)
     node.residual = residual
@@ -316,20 +314,28 @@ def _record_one(op: Any, impl: Any, out: Tensor, x: Tensor, params: tuple[Any, .
     array = x._array
     edge = edge_of(x) if x._view is not None else x._node or x
     node = Node(op, impl, out._dev, (edge,), ((array.shape, array.dtype),), _ONE, params)
-    keeps, keeps_y = op.keeps(_ONE)
-    if keeps[0]:
+    (keep,), keeps_y = op.keeps(_ONE)
+    if keep:
         node.saved = (x,)
         node.versions = _ZERO if x._vc is None else (version_to_save(x),)
     else:
         node.saved = _NOTHING
         node.versions = _ZERO
-    if keeps_y:
-        node.y = (out._array, share_version(out), out._version)
-    node.residual = residual
-    out._node = node
-    out._rg = True
-    if mode.frame is not None:
-        mode.frame.recorded(node)
+    _made(node, out, keeps_y, residual)
+
+
+def _record_two(op: Any, impl: Any, out: Tensor, a: Any, b: Any, params: tuple[Any, ...], residual: Any) -> None:
+    """`record` for two inputs, either of which may be constant: most of the others, so without loops, too."""
+    to_a = edge_of(a) if isinstance(a, Tensor) else None
+    to_b = edge_of(b) if isinstance(b, Tensor) else None
+    meta_a = None if to_a is None else (a._array.shape, a._array.dtype)
+    meta_b = None if to_b is None else (b._array.shape, b._array.dtype)
+    needs = (to_a is not None, to_b is not None)
+    node = Node(op, impl, out._dev, (to_a, to_b), (meta_a, meta_b), needs, params)
+    (keep_a, keep_b), keeps_y = op.keeps(needs)
+    node.saved = (a if keep_a else None, b if keep_b else None)
+    node.versions = (version_to_save(a) if keep_a else 0, version_to_save(b) if keep_b else 0)
+    _made(node, out, keeps_y, residual)
 
 
 def is_differentiable(array: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.backends import quick
 from resilin.core.kernels import gemm, reduce_rows
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +80,12 @@ def make_xp() -> SimpleNamespace:
         "as_strided": np.lib.stride_tricks.as_strided,
         "matmul": gemm.matmul,
         "scatter_add_zeros": _scatter_add_zeros,
+        "broadcast_to": quick.broadcast_to,
+        "expand_dims": quick.expand_dims,
+        "squeeze": quick.squeeze,
+        "ones_like": quick.ones_like,
+        "max": quick.max,
+        "min": quick.min,
     }
     return SimpleNamespace(**{**names, **extras})
 

@@ -70,7 +70,7 @@ def _unary(op: Declared) -> Callable[..., Any]:
         residual = None
         if impl.residual:
             value, residual = value
-        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
         if (x._rg or x._view is not None) and differentiable and mode.grad and x.requires_grad:
             record(op, impl, out, (x,), params, residual)
         return out
@@ -78,33 +78,43 @@ def _unary(op: Declared) -> Callable[..., Any]:
     return call
 
 
+_ARRAY = np.ndarray
+
+
+def as_array(value: Any) -> Any:
+    """What a function of the array library gave, as an array: numpy gives scalars where 0-d arrays are meant."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
 def _binary(op: Declared) -> Callable[..., Any]:
     generic, floats, differentiable = op.generic, op.floats, op.differentiable
     forward = generic.forward
 
     def call(a: Any, b: Any) -> Tensor:
-        if isinstance(a, Tensor):
-            dev, x = a._dev, a._array
-            if isinstance(b, Tensor):
-                y = b._array
-                if b._dev is not dev:
-                    raise different_devices(op.name, dev, b._dev)
-                if x.dtype is not y.dtype:
-                    x, y = common(x, y)
-            else:
-                x, y, b = weak(x, b, op.name)
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            dev, x, y = a._dev, a._array, b._array
+            if b._dev is not dev:
+                raise different_devices(op.name, dev, b._dev)
+            if x.dtype is not y.dtype:
+                x, y = common(x, y)
+            dtype = x.dtype
+        elif isinstance(a, Tensor):
+            dev = a._dev
+            x, y, b = weak(a._array, b, op.name)
+            dtype = x.dtype
         elif isinstance(b, Tensor):
-            dev, y = b._dev, b._array
-            y, x, a = weak(y, a, op.name)
+            dev = b._dev
+            y, x, a = weak(b._array, a, op.name)
+            dtype = y.dtype
         else:
             raise TypeError(f"{op.name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
-        if floats and (x if isinstance(a, Tensor) else y).dtype.kind in "iub":
+        if floats and dtype.kind in "iub":
             x, y = to_float(x), to_float(y)
         try:
             value = forward(dev.xp, x, y)
         except _ARRAY_ERRORS as error:
             raise op_error(op, (x, y), (), error) from None
-        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
         if differentiable and mode.grad and wants(a, b):
             record(op, generic, out, (a, b), (), None)
         return out
@@ -127,13 +137,15 @@ def common(x: Any, y: Any) -> tuple[Any, Any]:
 
 def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
     """An array beside a Python number: the number never widens the array within its kind."""
+    kind = x.dtype.kind
+    if kind == "f" and (type(number) is float or type(number) is int):  # most calls
+        return x, number, number
     if isinstance(number, np.generic):
         number = number.item()
     if isinstance(number, np.ndarray):
         return (*common(x, number), number)
     if not isinstance(number, int | float | complex):
         raise TypeError(f"{where}(): expected a Tensor or a number, got {type(number).__name__}")
-    kind = x.dtype.kind
     if kind in "iub" and not isinstance(number, int):
         x = x.astype(dtypes.default_np())
     elif kind == "b" and not isinstance(number, bool):
@@ -231,7 +243,7 @@ def _general(op: Declared) -> Callable[..., Any]:
         recorded = recorded and op.differentiable and mode.grad
         if op.outputs != 1:
             return _several(op, impl, value, dev, inputs, params, recorded, residual)
-        out = wrap(np.asarray(value) if isinstance(value, np.generic) else value, dev)
+        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
         if op.view and same_memory(value, arrays[0]):
             mark_view(out, inputs[0], op, params)
         if recorded and is_differentiable(value):

@@ -1,0 +1,56 @@
+"""Functions of numpy that spend more on their arguments than on a small array, done with less.
+
+Each gives what the function of its name gives for the arguments that rules use; the rest is left to numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """A read-only view of `x` with dimensions of length 1 stretched to `shape`."""
+    extra = len(shape) - x.ndim
+    if extra < 0 or not x.size or not x.flags.c_contiguous or x.dtype.kind == "V":  # bfloat16 has no buffer to view
+        return np.broadcast_to(x, shape)
+    strides = [0] * extra
+    for here, there, stride in zip(x.shape, shape[extra:], x.strides, strict=True):
+        if here != there and here != 1:
+            return np.broadcast_to(x, shape)  # says what does not fit
+        strides.append(stride if here == there else 0)
+    view = np.ndarray(shape, x.dtype, x, 0, strides)
+    view.flags.writeable = False
+    return view
+
+
+def expand_dims(x: Array, axis: Any) -> Array:
+    """A view of `x` with a dimension of length 1 at `axis`, or at several places."""
+    if isinstance(axis, int) and 0 <= axis <= x.ndim:
+        return x.reshape((*x.shape[:axis], 1, *x.shape[axis:]))
+    return np.expand_dims(x, axis)
+
+
+def squeeze(x: Array, axis: Any = None) -> Array:
+    """A view of `x` without dimensions of length 1."""
+    return x.squeeze(axis)
+
+
+def ones_like(x: Array) -> Array:
+    """Ones of the shape, dtype and layout of `x`."""
+    ones = np.empty_like(x)
+    ones.fill(1)
+    return ones
+
+
+def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:
+    """The largest element over `axis`; NaN wins."""
+    return np.maximum.reduce(x, axis, keepdims=keepdims, **initial)
+
+
+def min(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:
+    """The smallest element over `axis`; NaN wins."""
+    return np.minimum.reduce(x, axis, keepdims=keepdims, **initial)
