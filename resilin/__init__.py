@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = frozenset(
     (
+        "array_api",
         "autograd",
         "core",
         "cuda",

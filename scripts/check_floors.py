@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "amp": 2,
     "cuda": 2,
     "dist": 2,
+    "array_api": 3,
     "rpc": 3,
     "fx": 3,
     "checkpoint": 3,
@@ -53,6 +54,7 @@ ONLY: dict[str, frozenset[str]] = {
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
+    "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),
 }
 
@@ -82,6 +84,7 @@ LAZY: dict[tuple[str, str], str] = {
 # Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.
 DYNAMIC: dict[str, str] = {
     "resilin.core.kernels.loader": "the native module may be absent",
+    "resilin.core.api.exchange": "the standard's namespace is made of packages above core, and few need it",
     "resilin.dist.loader": "the native module may be absent",
     "resilin.testing.coverage": "op families are found, not listed",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",

@@ -76,6 +76,11 @@ def register_backend(backend: Backend) -> None:
         _complete(backend.xp, name, forward)
 
 
+def device_types() -> tuple[str, ...]:
+    """The types that have a backend, in the order of registration: "cpu" first."""
+    return tuple(_BACKENDS)
+
+
 def add_to_namespaces(name: str, forward: Callable[..., Any]) -> None:
     """Let rules call op `name` as `xp.name(...)` on every backend whose library has no such function."""
     _EXTRAS[name] = forward

@@ -24,6 +24,7 @@ from resilin.core.api import (
     shaping,
     special,
     statistics,
+    uniques,
 )
 from resilin.core.autograd import engine
 from resilin.core.copying import copy_shared
@@ -66,7 +67,7 @@ _SHAPE = _words(
 _INDEX = _words(
     """
     index_fill index_copy index_put take argwhere gather take_along_dim scatter_add scatter index_select index_add
-    masked_select masked_fill nonzero sort argsort topk kthvalue median unique bincount cummax cummin unfold
+    masked_select masked_fill nonzero sort argsort topk kthvalue median bincount cummax cummin unfold
     """
 )
 _LINEAR_ALGEBRA = _words(
@@ -118,6 +119,7 @@ def _attach() -> None:
         (scattering, scattering.METHODS),
         (statistics, statistics.METHODS),
         (layouts, layouts.METHODS),
+        (uniques, uniques.__all__),
     )
     for module, names in families:
         for name in names:
@@ -147,6 +149,7 @@ def _attach() -> None:
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
     tensor.__repr__ = tensor.__str__ = printing.text
+    tensor.__array_namespace__, tensor.to_device = exchange.array_namespace, exchange.to_device
     tensor.__dlpack__, tensor.__dlpack_device__ = exchange.dlpack, exchange.dlpack_device
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy

@@ -8,6 +8,7 @@ from resilin.core.api import exchange as _exchange
 from resilin.core.api import rearranging as _rearranging
 from resilin.core.api import scattering as _scattering
 from resilin.core.api import statistics as _statistics
+from resilin.core.api import uniques as _uniques
 from resilin.core.api.activations import (
     celu,
     celu_,
@@ -56,7 +57,6 @@ from resilin.core.api.indexing import (
     topk,
     tril_indices,
     triu_indices,
-    unique,
     where,
 )
 from resilin.core.api.likelihood_losses import (
@@ -382,6 +382,7 @@ for _module in (
     _rearranging,
     _scattering,
     _statistics,
+    _uniques,
 ):  # whole files of functions; the file says which
     globals().update({_name: getattr(_module, _name) for _name in _module.__all__})
 globals().update({_name: getattr(Tensor, _name) for _name in _in_place_names.FUNCTIONS})

@@ -1,10 +1,11 @@
-"""Arrays to and from other libraries without a copy: DLPack, buffers.
+"""Arrays to and from other libraries without a copy: DLPack, buffers, the array API standard.
 
 `__all__` are the functions of `resilin`.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from resilin.core.ops import creation
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["from_dlpack", "frombuffer", "to_dlpack"]
+_STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12")  # each contains those before it
 _KDLCPU = 1  # DLPack's number of the host's memory
 
 
@@ -45,6 +47,21 @@ def dlpack_device(self: Tensor) -> tuple[int, int]:
     if self._dev is not CPU:
         raise BufferError(f"__dlpack_device__: only CPU tensors can be exported, this one is on {self._dev}")
     return _KDLCPU, 0
+
+
+def array_namespace(self: Tensor, *, api_version: str | None = None) -> Any:
+    """The Python array API standard's functions for tensors: `resilin.array_api`. ValueError for another version."""
+    if api_version not in (None, *_STANDARDS):
+        raise ValueError(f"__array_namespace__: resilin.array_api is of {_STANDARDS[-1]}, not {api_version!r}")
+    return importlib.import_module("resilin.array_api")
+
+
+def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """`to(device)`, as the array API standard calls it. ValueError for a stream: no device here has any."""
+    if stream is not None:
+        raise ValueError(f"to_device: stream must be None, got {stream!r}: no device has streams")
+    moved: Tensor = self.to(device)
+    return moved
 
 
 class _Capsule:

@@ -306,20 +306,6 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _picked(input, np.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
 
 
-def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    """The distinct elements in order; optionally the index of each element among them and how often each occurs.
-
-    NaNs are distinct from one another.
-    """
-    values, inverse, counts = np.unique(input._array, return_inverse=True, return_counts=True, equal_nan=False)
-    out = [wrap(values, input._dev)]
-    if return_inverse:
-        out.append(wrap(inverse.reshape(input._array.shape), input._dev))
-    if return_counts:
-        out.append(wrap(counts, input._dev))
-    return out[0] if len(out) == 1 else tuple(out)
-
-
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each non-negative integer occurs, or the sum of its weights."""
     array = index_array("bincount", input)

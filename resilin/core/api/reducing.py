@@ -54,7 +54,8 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
         input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
     elif input._array.dtype.kind in "biu":
         input = shape_ops.astype.call(input, np.dtype(np.int64))
-    return ops.sum.call(input, axes(dim, input._array.ndim), keepdim)
+    total = ops.sum.call(input, axes(dim, input._array.ndim), keepdim)
+    return total if total._array.dtype == input._array.dtype else shape_ops.astype.call(total, input._array.dtype)
 
 
 def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:

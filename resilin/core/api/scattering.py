@@ -26,7 +26,6 @@ __all__ = [
     "put",
     "scatter_reduce",
     "searchsorted",
-    "unique_consecutive",
 ]
 METHODS = [name for name in __all__ if name not in ("bucketize", "searchsorted")]
 IN_PLACE = ["addbmm", "addmv", "addr", "index_reduce", "masked_scatter", "put", "scatter_reduce"]
@@ -162,26 +161,6 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
     if boundaries._array.ndim != 1:
         raise RuntimeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries._array.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
-
-
-def unique_consecutive(
-    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """Without repetitions of what comes right before, of elements or of slices along `dim`; see `unique`."""
-    array = input._array if dim is not None else input._array.reshape(-1)
-    axis = 0 if dim is None else check_dim(dim, array.ndim)
-    length = array.shape[axis]
-    lines = np.moveaxis(array, axis, 0).reshape(length, -1)
-    new = np.ones(length, bool)
-    new[1:] = (lines[1:] != lines[:-1]).any(1)
-    starts = np.flatnonzero(new)
-    out = [wrap(np.take(array, starts, axis), input._dev)]
-    if return_inverse:
-        shape = input._array.shape if dim is None else (length,)
-        out.append(wrap((np.cumsum(new) - 1).reshape(shape), input._dev))
-    if return_counts:
-        out.append(wrap(np.diff(np.append(starts, length)), input._dev))
-    return out[0] if len(out) == 1 else tuple(out)
 
 
 def _scaled_sum(input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:

@@ -395,10 +395,20 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, 0)
 
 
-def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
-    """Differences of neighbours along `dim`, `n` times."""
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours along `dim`, `n` times, after joining `prepend` and `append` to it; booleans: xor."""
+    if not input._array.ndim:
+        raise RuntimeError("diff expects input to be at least one-dimensional")
+    if n < 0:
+        raise RuntimeError(f"order must be non-negative but got {n}")
     axis = check_dim(dim, input._array.ndim)
-    for _ in range(n):
+    parts = [part for part in (prepend, input, append) if part is not None]
+    if n and len(parts) > 1:
+        input = cat(parts, axis)
+    for _ in range(min(n, input._array.shape[axis])):
         length = input._array.shape[axis]
-        input = narrow(input, axis, 1, length - 1) - narrow(input, axis, 0, length - 1)
+        later, earlier = narrow(input, axis, 1, length - 1), narrow(input, axis, 0, length - 1)
+        input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier
     return input

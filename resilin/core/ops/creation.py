@@ -84,7 +84,38 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
-asarray = as_tensor
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """`obj` as a tensor: shares memory where it can, always with `copy=False` and never with True.
+
+    Takes tensors, numpy arrays, objects with DLPack or the buffer protocol, numbers and sequences. ValueError when
+    `copy` is False and the memory cannot be shared.
+    """
+    made = _shared(obj, dtype, device)
+    if made is None:
+        if copy is False:
+            raise ValueError(f"asarray(): a {type(obj).__name__} cannot become this tensor without a copy")
+        made = tensor(obj, dtype=dtype, device=device)
+    elif copy:
+        made = made.clone()
+    return made.requires_grad_() if requires_grad else made
+
+
+def _shared(obj: Any, dtype: Any, dev: Any) -> Tensor | None:
+    """A tensor over the memory of `obj`, or None when dtype, device or the kind of object need a copy."""
+    if isinstance(obj, Tensor):
+        fits = dtype is None or dtypes.to_numpy(dtype) == obj._array.dtype
+        return obj if fits and (dev is None or device(dev) is obj._dev) else None
+    if dev is not None and device(dev) is not CPU:
+        return None
+    if isinstance(obj, bytes | bytearray | memoryview):
+        return wrap(np.frombuffer(obj, dtypes.to_numpy(dtype or "uint8")), CPU)
+    if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray):
+        obj = np.from_dlpack(obj)
+    if isinstance(obj, np.ndarray) and obj.dtype.isnative and (dtype is None or dtypes.to_numpy(dtype) == obj.dtype):
+        return from_numpy(obj)
+    return None
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:

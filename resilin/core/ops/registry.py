@@ -188,7 +188,9 @@ def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool
 
 
 def is_complex(x: Any) -> bool:
-    """Whether an array, or a tensor where a rule is recorded, is complex."""
+    """Whether an array, or a tensor where a rule is recorded, or a number beside one, is complex."""
+    if isinstance(x, int | float | complex):
+        return isinstance(x, complex)
     kind: str = getattr(x.dtype, "np", x.dtype).kind
     return kind == "c"
 

@@ -42,7 +42,9 @@ def _(xp, g, y, _x):
 @op(**_ONE, floats=True, samples=_any)
 def expm1(xp, x):
     """e ** x - 1, exact near 0."""
-    return xp.expm1(x)
+    if not is_complex(x):
+        return xp.expm1(x)
+    return xp.where(xp.isfinite(xp.real(x)), xp.expm1(x), xp.exp(x) - 1)  # expm1 gives NaN for parts that are not
 
 
 @expm1.vjp
