@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.batching.active import ACTIVE
 from resilin.core.kernels import philox
 from resilin.core.tensor import Tensor, wrap
 
@@ -51,6 +52,8 @@ class Generator:
 
     def take(self, count: int, dtype: Any = np.float32) -> tuple[int, int, int]:
         """(seed, stream, offset) of a draw of `count` values; the offset moves on."""
+        if ACTIVE:
+            ACTIVE[-1].drawing()
         offset = self.offset
         self.offset = offset + philox.blocks(count, dtype)
         return self._seed, self.stream, offset

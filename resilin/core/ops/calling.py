@@ -11,6 +11,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
+from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
@@ -55,6 +56,8 @@ def _unary(op: Declared) -> Callable[..., Any]:
     many = len(op.arguments) > 1
 
     def call(x: Any, *params: Any, **kwargs: Any) -> Tensor:
+        if ACTIVE and batched_in((x, *params)):
+            return ACTIVE[-1].call(op, (x, *params), kwargs)
         if not isinstance(x, Tensor):
             raise TypeError(f"{op.name}(): expected a Tensor, got {type(x).__name__}")
         if many:
@@ -91,6 +94,8 @@ def _binary(op: Declared) -> Callable[..., Any]:
     forward = generic.forward
 
     def call(a: Any, b: Any) -> Tensor:
+        if ACTIVE and batched_in((a, b)):
+            return ACTIVE[-1].call(op, (a, b), {})
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             dev, x, y = a._dev, a._array, b._array
             if b._dev is not dev:
@@ -212,6 +217,8 @@ def _general(op: Declared) -> Callable[..., Any]:
     generic, impls = op.generic, op.impls
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if ACTIVE and batched_in((*args, *kwargs.values())):
+            return ACTIVE[-1].call(op, args, kwargs)
         if kwargs:
             args = op.bind(args, kwargs)
         elif len(args) < total:
@@ -256,6 +263,8 @@ def _general(op: Declared) -> Callable[..., Any]:
 def _sequence(op: Declared) -> Callable[..., Any]:
     def call(tensors: Any, *params: Any) -> Tensor:
         inputs = tuple(tensors)
+        if ACTIVE and batched_in(inputs):
+            return ACTIVE[-1].call(op, (inputs, *params), {})
         if not inputs:
             raise RuntimeError(f"{op.name}(): expected a non-empty list of Tensors")
         dev = inputs[0]._dev

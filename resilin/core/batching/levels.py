@@ -1,0 +1,309 @@
+"""Tensors with hidden dimensions. A `Level` is one running vmap; a `BatchedTensor` shows its shape without the
+dimensions of the levels it is batched at, which lie in front of its `inner` tensor, outermost level first.
+
+The inner tensors are plain: the tape, the kernels and the backward see nothing else. A gradient per sample comes out of
+it because no op on batched tensors mixes samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dispatch
+from resilin.core.batching.active import ACTIVE, BATCHED, Unbatchable
+from resilin.core.ops.shape import broadcast_to, moveaxis, permute_dims, reshape
+from resilin.core.size import Size
+from resilin.core.tensor import Tensor
+from resilin.core.versions import share_version
+
+_number = itertools.count().__next__
+
+
+class Level:
+    """One running vmap: how many samples, and what it says of random numbers. Later ones have larger numbers.
+
+    `call` runs an op on batched arguments. A level of a vmap that goes sample by sample hides nothing: `single`.
+    """
+
+    __slots__ = ("alive", "call", "number", "randomness", "single", "size")
+
+    def __init__(self, size: int, randomness: str, call: Any, single: bool = False) -> None:
+        self.number, self.size, self.randomness, self.call = _number(), size, randomness, call
+        self.single, self.alive = single, True
+
+    def drawing(self) -> None:
+        """A random number is about to be drawn, in this thread. RuntimeError where a vmap refuses it."""
+        for level in _here.levels:
+            if level.randomness == "error":
+                raise RuntimeError(
+                    "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
+                    "'different' randomness flags on vmap or perform the randomness operation out of vmap"
+                )
+            if level.randomness == "different" and not level.single:
+                raise Unbatchable
+
+    def __repr__(self) -> str:
+        return f"<vmap level {self.number} of {self.size}>"
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.levels: tuple[Level, ...] = ()
+
+
+_here = _Here()
+
+
+def current() -> tuple[Level, ...]:
+    """The levels of this thread's running vmaps that hide a dimension, outermost first."""
+    return tuple(level for level in _here.levels if not level.single)
+
+
+class entered:
+    """Inside, `level` is the innermost of this thread."""
+
+    def __init__(self, level: Level) -> None:
+        self._level = level
+
+    def __enter__(self) -> Level:
+        ACTIVE.append(self._level)
+        _here.levels = (*_here.levels, self._level)
+        return self._level
+
+    def __exit__(self, *exc: object) -> None:
+        ACTIVE.remove(self._level)
+        self._level.alive = False
+        _here.levels = tuple(level for level in _here.levels if level is not self._level)
+
+
+class BatchedArray:
+    """What a batched tensor holds as its array: shape and dtype as they look inside vmap. Its numbers cannot be read
+    there: whoever tries gets `Unbatchable`, and the vmap goes through the batch in a loop."""
+
+    __slots__ = ("dtype", "inner", "levels", "ndim", "shape", "size")
+    __hash__ = object.__hash__
+    __tensor_function__ = dispatch.disabled
+
+    def __init__(self, inner: Any, levels: tuple[Level, ...]) -> None:
+        self.inner, self.levels = inner, levels
+        self.shape = inner.shape[len(levels) :]
+        self.dtype = inner.dtype
+        self.ndim = len(self.shape)
+        self.size = int(np.prod(self.shape))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return int(self.inner.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements of one sample."""
+        return self.size * self.itemsize
+
+    @property
+    def flags(self) -> Any:
+        """Those of all samples together."""
+        return self.inner.flags
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps in bytes, of one sample."""
+        strides: tuple[int, ...] = self.inner.strides[len(self.levels) :]
+        return strides
+
+    def reshape(self, *shape: Any) -> BatchedArray:
+        """Each sample under another shape."""
+        target = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        lengths = list(target)
+        if -1 in lengths:
+            known = -int(np.prod(lengths))
+            lengths[lengths.index(-1)] = self.size // known if known else 0
+        return BatchedArray(self.inner.reshape(self.inner.shape[: len(self.levels)] + tuple(lengths)), self.levels)
+
+    def __array__(self, *ignored: Any, **also: Any) -> Any:
+        raise Unbatchable
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array_"):
+            raise AttributeError(name)
+        raise Unbatchable
+
+    def _refuse(self, *ignored: Any, **also: Any) -> Any:
+        raise Unbatchable
+
+    __array_ufunc__ = __array_function__ = _refuse
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = __setitem__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __invert__ = __neg__ = __abs__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __and__ = __or__ = __xor__ = _refuse
+
+
+def _no_data(what: str) -> Any:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"vmap: {what} of a tensor inside vmap, which stands for a whole batch of them: its numbers cannot leave "
+            "the function, or decide what it does. Use where() instead of if, and return the tensor"
+        )
+
+    return refuse
+
+
+class BatchedTensor(Tensor):
+    """A tensor as it looks inside vmap; `inner` is the whole, with the dimensions of `levels` in front."""
+
+    __slots__ = ("inner", "levels")
+    inner: Tensor
+    levels: tuple[Level, ...]
+    __hash__ = object.__hash__
+
+    def __init__(self, inner: Tensor, levels: tuple[Level, ...]) -> None:
+        self.inner, self.levels = inner, levels
+        self._dev = inner._dev
+        self._view = self._hooks = self._grad_slot = None
+
+    @property
+    def _array(self) -> Any:
+        return BatchedArray(self.inner._array, self.levels)
+
+    @property
+    def _vc(self) -> Any:  # type: ignore[override]
+        return share_version(self.inner)
+
+    @property
+    def _rg(self) -> bool:  # type: ignore[override]
+        return self.inner.requires_grad
+
+    @property
+    def _node(self) -> Any:
+        return self.inner._node
+
+    @property
+    def _grad(self) -> Any:  # type: ignore[override]
+        grad = self.inner._grad
+        return None if grad is None else BatchedTensor(grad, self.levels)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` of all samples."""
+        self.inner.requires_grad_(requires_grad)
+        return self
+
+    def detach(self) -> Tensor:
+        """The same memory outside the graph."""
+        return BatchedTensor(self.inner.detach(), self.levels)
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory outside the graph; writes to it are not noticed by backward."""
+        return BatchedTensor(self.inner.data, self.levels)
+
+    def register_hook(self, hook: Any) -> Any:
+        """Call `hook(grad)` with the gradient of all samples, as batched as the tensor is."""
+        levels = self.levels
+
+        def seen(grad: Tensor) -> Any:
+            result = hook(BatchedTensor(grad, levels))
+            return result.inner if isinstance(result, BatchedTensor) else result
+
+        return self.inner.register_hook(seen)
+
+    def size(self, dim: int | None = None) -> Any:
+        """`shape`, or the length of dimension `dim`."""
+        return Size(self._array.shape) if dim is None else Size(self._array.shape)[dim]
+
+    def __repr__(self) -> str:
+        return f"BatchedTensor({self.inner!r}, vmapped over its first {len(self.levels)} dimension(s))"
+
+    __str__ = __repr__
+    item = _no_data("item()")
+    tolist = _no_data("tolist()")
+    numpy = __array__ = _no_data("the array")
+    __bool__ = _no_data("the truth value")
+    __float__ = __int__ = __complex__ = __index__ = _no_data("the number")
+    data_ptr = _no_data("data_ptr()")
+
+
+BATCHED.update((BatchedArray, BatchedTensor))
+
+
+def levels_of(value: Any) -> tuple[Level, ...]:
+    """The levels a value is batched at: none for anything but a batched tensor or array."""
+    return value.levels if isinstance(value, BatchedTensor | BatchedArray) else ()
+
+
+def union(values: Any) -> tuple[Level, ...]:
+    """All levels of `values` (also inside sequences), outermost first. RuntimeError for one whose vmap has ended."""
+    found: dict[int, Level] = {}
+    for value in values:
+        if isinstance(value, tuple | list):
+            found |= {level.number: level for level in union(value)}
+        for level in levels_of(value):
+            if not level.alive:
+                raise RuntimeError(
+                    "vmap: a tensor has escaped from the function that was vmapped, and is used after its end. "
+                    "Return it from the function instead"
+                )
+            found[level.number] = level
+    return tuple(found[number] for number in sorted(found))
+
+
+def lead(value: Tensor, levels: tuple[Level, ...], rank: int | None = None) -> Tensor:
+    """The tensor with a dimension in front for each of `levels`: of length 1 for those it is not batched at.
+
+    With `rank`, its own dimensions are as many: ones are put in front of them.
+    """
+    own = levels_of(value)
+    inner = value.inner if isinstance(value, BatchedTensor) else value
+    shown = tuple(inner._array.shape[len(own) :])
+    front = tuple(level.size if level in own else 1 for level in levels)
+    shape = front + (1,) * (len(shown) if rank is None else rank - len(shown)) * (rank is not None) + shown
+    return inner if inner._array.shape == shape else reshape.call(inner, shape)
+
+
+def lead_array(value: Any, levels: tuple[Level, ...]) -> Any:
+    """The same of an array, batched or not."""
+    own = levels_of(value)
+    array = value.inner if isinstance(value, BatchedArray) else np.asarray(value)
+    front = tuple(level.size if level in own else 1 for level in levels)
+    return array.reshape(front + array.shape[len(own) :])
+
+
+def full(value: Tensor, levels: tuple[Level, ...]) -> Tensor:
+    """`lead` with the whole length for each of `levels`: without a copy, stretched."""
+    led = lead(value, levels)
+    shape = tuple(level.size for level in levels) + tuple(led._array.shape[len(levels) :])
+    return led if led._array.shape == shape else broadcast_to.call(led, shape)
+
+
+def hide(inner: Tensor, levels: tuple[Level, ...]) -> Tensor:
+    """A tensor whose first dimensions, one for each of `levels` (or 1 long), are hidden."""
+    if not levels:
+        return inner
+    shape = tuple(level.size for level in levels) + tuple(inner._array.shape[len(levels) :])
+    return BatchedTensor(inner if inner._array.shape == shape else broadcast_to.call(inner, shape), levels)
+
+
+def expose(value: Tensor, level: Level, dim: int = 0) -> Tensor:
+    """The tensor with the samples of `level` along dimension `dim`, counted among those that will show."""
+    others = tuple(other for other in levels_of(value) if other is not level)
+    inner = full(value, (*others, level)) if level not in levels_of(value) else _last(value, level)
+    made = hide(inner, others)
+    return made if dim == 0 else moveaxis.call(made, 0, dim)
+
+
+def _last(value: Any, level: Level) -> Tensor:
+    """The inner tensor with the dimension of `level` behind those of the other levels."""
+    place, count = value.levels.index(level), len(value.levels)
+    order = [*range(place), *range(place + 1, count), place, *range(count, value.inner._array.ndim)]
+    return value.inner if order == sorted(order) else permute_dims.call(value.inner, tuple(order))  # type: ignore[no-any-return]
+
+
+def insert(value: Tensor, level: Level, dim: int) -> Tensor:
+    """A tensor whose dimension `dim` holds the samples of `level`, the innermost level so far, and is hidden."""
+    moved = value if dim == 0 else moveaxis.call(value, dim, 0)
+    own = levels_of(moved)
+    return BatchedTensor(moved.inner if isinstance(moved, BatchedTensor) else moved, (*own, level))

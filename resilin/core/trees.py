@@ -1,0 +1,93 @@
+"""Nested tuples, lists and dicts with anything at their leaves: taken apart and put together. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Tree:
+    """The shape of a nested structure without its leaves. Dicts keep their order; None is a leaf."""
+
+    __slots__ = ("children", "keys", "kind")
+
+    def __init__(self, kind: Any, keys: Any, children: tuple[Tree, ...]) -> None:
+        self.kind, self.keys, self.children = kind, keys, children
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Tree)
+            and (self.kind, self.children) == (other.kind, other.children)
+            and (self.keys is None or set(self.keys) == set(other.keys))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        if self.kind is None:
+            return "*"
+        parts = ", ".join(map(repr, self.children))
+        return f"{self.kind.__name__}({parts})"
+
+    def build(self, leaves: Iterator[Any]) -> Any:
+        """The structure with the next of `leaves` at its leaves, in the order of `flatten`."""
+        if self.kind is None:
+            return next(leaves)
+        parts = [child.build(leaves) for child in self.children]
+        if self.keys is not None:
+            return self.kind(zip(self.keys, parts, strict=True))
+        return self.kind(*parts) if hasattr(self.kind, "_fields") else self.kind(parts)
+
+
+_LEAF = Tree(None, None, ())
+
+
+def flatten(value: Any) -> tuple[list[Any], Tree]:
+    """The leaves of nested tuples (also named ones), lists and dicts, and the structure around them."""
+    leaves: list[Any] = []
+    return leaves, _visit(value, leaves)
+
+
+def _visit(value: Any, leaves: list[Any]) -> Tree:
+    kind = type(value)
+    if kind is dict or kind is OrderedDict:
+        return Tree(kind, tuple(value), tuple(_visit(part, leaves) for part in value.values()))
+    if kind is tuple or kind is list or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return Tree(kind, None, tuple(_visit(part, leaves) for part in value))
+    leaves.append(value)
+    return _LEAF
+
+
+def unflatten(leaves: Any, tree: Tree) -> Any:
+    """What `flatten` took apart, with these leaves."""
+    return tree.build(iter(leaves))
+
+
+def transform(fn: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure with fn(leaf) at every leaf."""
+    leaves, tree = flatten(value)
+    return unflatten([fn(leaf) for leaf in leaves], tree)
+
+
+def spread(prefix: Any, value: Any, where: str) -> list[Any]:
+    """For every leaf of `value`, what `prefix`, the same structure or one that ends earlier, has for it.
+
+    ValueError, which begins with `where`, when they do not fit.
+    """
+    found: list[Any] = []
+    if _spread(prefix, value, found):
+        return found
+    raise ValueError(f"{where} {prefix!r} does not have the structure of {flatten(value)[1]!r}, or the beginning of it")
+
+
+def _spread(prefix: Any, value: Any, found: list[Any]) -> bool:
+    if isinstance(prefix, dict) and isinstance(value, dict):
+        return prefix.keys() == value.keys() and all(_spread(prefix[key], part, found) for key, part in value.items())
+    if isinstance(prefix, tuple | list):
+        fits = isinstance(value, tuple | list) and isinstance(prefix, list) == isinstance(value, list)
+        return (
+            fits and len(prefix) == len(value) and all(_spread(a, b, found) for a, b in zip(prefix, value, strict=True))
+        )
+    found.extend([prefix] * len(flatten(value)[0]))
+    return True
