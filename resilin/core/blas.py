@@ -10,7 +10,7 @@ from typing import Any
 from resilin._base import env
 
 _PREFIXES = ("scipy_", "")  # numpy's wheels rename its functions
-_SUFFIXES = ("64_", "_64", "")  # of functions with integers of 64 bits; the plain ones have 32
+_SUFFIXES = ("64_", "_64", "")  # where its integers have 64 bits
 
 
 @cache
@@ -20,28 +20,16 @@ def _libraries() -> list[ctypes.CDLL]:
     return [ctypes.CDLL(path) for path in sorted({line.split(maxsplit=5)[-1] for line in lines if "openblas" in line})]
 
 
-def _find(name: str) -> tuple[Any, bool] | None:
-    """A function, and whether its integers have 64 bits."""
-    for library in _libraries():
-        for prefix in _PREFIXES:
-            for suffix in _SUFFIXES:
-                found = getattr(library, f"{prefix}{name}{suffix}", None)
-                if found is not None:
-                    return found, bool(suffix)
-    return None
-
-
 @cache
 def function(name: str) -> Any:
     """OpenBLAS's function `name`, for example "set_num_threads"; None where this process has no OpenBLAS."""
-    found = _find(f"openblas_{name}")
-    return None if found is None else found[0]
-
-
-def cblas(name: str) -> tuple[int, bool] | None:
-    """Address of the CBLAS function `name`, for example "sgemm", and whether its integers have 64 bits."""
-    found = _find(f"cblas_{name}")
-    return None if found is None else (ctypes.cast(found[0], ctypes.c_void_p).value or 0, found[1])
+    for library in _libraries():
+        for prefix in _PREFIXES:
+            for suffix in _SUFFIXES:
+                found = getattr(library, f"{prefix}openblas_{name}{suffix}", None)
+                if found is not None:
+                    return found
+    return None
 
 
 def kernels() -> str:

@@ -7,8 +7,7 @@ import os
 
 from resilin._base import env
 from resilin.core import blas
-from resilin.core.kernels import gemm
-from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.loader import kernel, native
 from resilin.errors import UsageError
 
 _set_pool = kernel("set_num_threads")
@@ -25,7 +24,7 @@ def set_num_threads(n: int) -> None:
     _set_pool(n)
     setter = blas.function("set_num_threads")
     if setter is not None:
-        setter(1 if gemm.CUTS else n)
+        setter(n if native is None else 1)
     _chosen[0] = n
 
 
@@ -44,7 +43,7 @@ def _default() -> int:
             if n < 1:
                 raise UsageError(f"environment variable {name}: expected at least 1, got {n}")
             return n
-    return len(os.sched_getaffinity(0)) if gemm.CUTS else 1
+    return len(os.sched_getaffinity(0)) if native is not None else 1
 
 
 _chosen = [1]

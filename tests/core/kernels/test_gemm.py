@@ -9,6 +9,7 @@ import pytest
 
 from resilin.core import threads
 from resilin.core.kernels import gemm
+from resilin.core.kernels.loader import native
 
 RNG = np.random.default_rng(0)
 
@@ -85,10 +86,12 @@ def test_an_output_of_another_shape_is_refused() -> None:
         gemm.matmul(drawn(2, 3), drawn(3, 5), np.empty((2, 4), np.float32))
 
 
-@pytest.mark.skipif(not gemm.CUTS, reason="without native code numpy calls its BLAS")
-@pytest.mark.parametrize(
-    ("M", "K", "N"), [(1024, 784, 1000), (128, 784, 1023), (2000, 300, 77), (64, 3000, 64), (515, 9, 2)]
-)
+needs_native = pytest.mark.skipif(native is None, reason="without native code numpy calls its BLAS")
+SHAPES = [(1024, 784, 1000), (128, 784, 1023), (2000, 300, 77), (64, 3000, 64), (515, 9, 2), (3, 5000, 33), (29, 1, 47)]
+
+
+@needs_native
+@pytest.mark.parametrize(("M", "K", "N"), SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_do_not_depend_on_the_number_of_threads(M: int, K: int, N: int, dtype: str) -> None:
     a, b = drawn(M, K, dtype=dtype), drawn(N, K, dtype=dtype).T
@@ -97,3 +100,49 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(M: int, K: int, N: int,
         threads.set_num_threads(count)
         products.append(gemm.matmul(a, b))
     assert all(np.array_equal(products[0], other) for other in products[1:])
+
+
+@needs_native
+@pytest.mark.parametrize(("M", "K", "N"), SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_bits_do_not_depend_on_the_instruction_set(M: int, K: int, N: int, dtype: str) -> None:
+    a, b = drawn(M, K, dtype=dtype), drawn(K, N, dtype=dtype)
+    products = {}
+    try:
+        for name in ("avx512", "avx2", "portable"):
+            # a CPU without fused multiply-adds has the portable tiles only, and they round twice there
+            if native.use_tiles(name):
+                products[name] = gemm.matmul(a, b)
+    finally:
+        native.use_tiles("")
+    np.testing.assert_allclose(products["portable"], np.matmul(a, b), rtol=1e-4, atol=1e-3)
+    fused = [products[name] for name in ("avx512", "avx2") if name in products]
+    assert all(np.array_equal(fused[0], other) for other in fused[1:])
+
+
+@needs_native
+def test_a_row_has_the_same_bits_whatever_the_other_rows_and_the_strides() -> None:
+    a, b = drawn(300, 1200), drawn(1200, 150)
+    whole = gemm.matmul(a, b)
+    assert np.array_equal(gemm.matmul(a[17:60], b), whole[17:60])
+    assert np.array_equal(gemm.matmul(a[::-3], b), whole[::-3])
+    assert np.array_equal(gemm.matmul(np.asfortranarray(a), b[:, 20:99]), whole[:, 20:99])
+    wider = np.zeros((300, 2400), np.float32)
+    wider[:, ::2] = a
+    assert np.array_equal(gemm.matmul(wider[:, ::2], b), whole)
+
+
+def test_an_output_that_is_an_operand_gets_the_product_of_what_was_there() -> None:
+    a, b = drawn(200, 200), drawn(200, 200)
+    expected = np.matmul(a, b)
+    gemm.matmul(a, b, out=a)
+    np.testing.assert_allclose(a, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_infinities_and_nans_reach_the_elements_that_they_belong_to_only() -> None:
+    a, b = drawn(40, 50), drawn(50, 60)
+    a[3, 7], a[5, 9], b[11, 13] = np.nan, np.inf, np.nan
+    y = gemm.matmul(a, b)
+    wrong = np.zeros((40, 60), bool)
+    wrong[3], wrong[5], wrong[:, 13] = True, True, True
+    assert np.array_equal(~np.isfinite(y), wrong)

@@ -2,7 +2,7 @@
 // them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the bits do not depend
 // on the number of threads.
 #include "array.hpp"
-#include "gemm.hpp"
+#include "product.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 #include "simd.hpp"
@@ -216,8 +216,9 @@ template <class T> struct Conv {
             const int64_t O = s.outputs();
             for (int64_t o = 0; o < O && bias; o++)
                 std::fill_n(out.data + o * out.ld, length(t), bias[group * O + o]);
-            gemm(false, false, O, length(t), s.depth(), T(1), w + group * O * s.depth(), s.depth(), cols.data, cols.ld,
-                 bias ? T(1) : T(0), out.data, out.ld);
+            multiply<T>({O, length(t), s.depth(), {w + group * O * s.depth(), s.depth(), 1}, {cols.data, cols.ld, 1},
+                         out.data, out.ld, bias != nullptr},
+                        false);
             if (t.n1 - t.n0 > 1)
                 each_sample_row(t, group, [&](int64_t to, int64_t from, int64_t) {
                     std::copy_n(side + from, s.positions(), y + to);
@@ -231,8 +232,9 @@ template <class T> struct Conv {
         for (int64_t group = 0; group < s.G; group++) {
             const Rows<const T> out = gradients(g, t, group, side);
             const int64_t l = length(t), each = (t.p1 - t.p0) * s.Q;
-            gemm(true, false, s.depth(), l, s.outputs(), T(1), w + group * s.outputs() * s.depth(), s.depth(), out.data,
-                 out.ld, T(0), scratch, l);
+            multiply<T>({s.depth(), l, s.outputs(), {w + group * s.outputs() * s.depth(), 1, s.depth()},
+                         {out.data, out.ld, 1}, scratch, l, false},
+                        false);
             for (int64_t n = t.n0; n < t.n1; n++)
                 scatter_tile(scratch + (n - t.n0) * each, s, t, l, image(dx, n, group));
         }
@@ -246,8 +248,9 @@ template <class T> struct Conv {
             const int64_t O = s.outputs();
             if (dw) {
                 const Rows<const T> cols = columns(x, t, group, scratch);
-                gemm(false, true, o1 - o0, s.depth(), length(t), T(1), out.data + o0 * out.ld, out.ld, cols.data, cols.ld,
-                     T(1), dw + (group * O + o0) * s.depth(), s.depth());
+                multiply<T>({o1 - o0, s.depth(), length(t), {out.data + o0 * out.ld, out.ld, 1}, {cols.data, 1, cols.ld},
+                             dw + (group * O + o0) * s.depth(), s.depth(), true},
+                            false);
             }
             for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + o * out.ld, length(t));
         }
@@ -337,7 +340,7 @@ using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>
 bool shape_of(const int64_t *x, const int64_t *w, const Lengths &lengths, int64_t groups, Shape &s) {
     const auto &[sh, sw, ph, pw, dh, dw] = lengths;
     s = Shape{x[0], x[1], x[2], x[3], w[0], groups, w[2], w[3], sh, sw, ph, pw, dh, dw};
-    if (!have_gemm() || !s.fits() || s.channels() != w[1]) return false;
+    if (!s.fits() || s.channels() != w[1]) return false;
     s.set_output();
     return true;
 }

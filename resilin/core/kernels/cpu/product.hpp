@@ -1,0 +1,40 @@
+// Matrix products of our own: packed panels and tiles in registers (K. Goto and R. van de Geijn, "Anatomy of
+// High-Performance Matrix Multiplication", 2008), as fast as the CPU multiplies.
+//
+// The depth is cut into blocks of at most DEPTH_BYTES by its length alone. An element of C is the sum of its blocks,
+// ascending; a block is one chain of fused multiply-adds, ascending. So its bits depend on nothing else: not on the
+// number of threads, the matrices' strides, the other rows and columns, or which x86-64 CPU it is.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace resilin {
+
+// A matrix that is only read: any strides, in elements.
+template <class T> struct View {
+    const T *data;
+    int64_t row, column;
+};
+
+// c (rows, columns; each row contiguous, ldc apart) = a (rows, depth) @ b (depth, columns), or c plus it where `add`.
+template <class T> struct Product {
+    int64_t rows, columns, depth;
+    View<T> a, b;
+    T *c;
+    int64_t ldc;
+    bool add;
+
+    double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth); }
+};
+
+// A product, or several together, of fewer operations stay in the calling thread: waking another one costs as much.
+constexpr double SHARED_FLOPS = 4e6;
+
+// In the calling thread alone, or on all of this library's threads where that is worth it. float and double.
+template <class T> void multiply(const Product<T> &product, bool threads);
+
+// For tests: products use the tiles of instruction set `name` from now on ("avx512", "avx2", "portable"; else the best).
+// False, and nothing changes, where this CPU does not have it.
+bool use_tiles(const std::string &name);
+
+} // namespace resilin
