@@ -119,7 +119,15 @@ from resilin.nn.modules.rectifier import (
     Softshrink,
     Threshold,
 )
-from resilin.nn.modules.resampling import ChannelShuffle, Fold, LocalResponseNorm, PixelShuffle, PixelUnshuffle, Unfold
+from resilin.nn.modules.resampling import (
+    ChannelShuffle,
+    CrossMapLRN2d,
+    Fold,
+    LocalResponseNorm,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unfold,
+)
 from resilin.nn.modules.rnn import GRU, LSTM, RNN, RNNBase
 from resilin.nn.modules.rnn_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from resilin.nn.modules.transformer import (
@@ -129,6 +137,7 @@ from resilin.nn.modules.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from resilin.nn.modules.upsampling import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 
 __all__ = [
     "CELU",
@@ -173,6 +182,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "CrossMapLRN2d",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -273,6 +283,9 @@ __all__ = [
     "TripletMarginWithDistanceLoss",
     "Unflatten",
     "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",

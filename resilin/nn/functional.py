@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core import dispatch as _dispatch
 from resilin.core.api import neural
 from resilin.core.api.activations import (
     celu,
@@ -56,6 +57,7 @@ from resilin.core.api.distances import (
     pdist,
 )
 from resilin.core.api.dropping import alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
+from resilin.core.api.grids import affine_grid, grid_sample
 from resilin.core.api.likelihood_losses import (
     gaussian_nll_loss,
     multilabel_soft_margin_loss,
@@ -120,6 +122,7 @@ from resilin.core.api.pooling import (
     max_unpool2d,
     max_unpool3d,
 )
+from resilin.core.api.resampling import interpolate, upsample, upsample_bilinear, upsample_nearest
 from resilin.core.tensor import Tensor
 
 __all__ = [
@@ -129,6 +132,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
@@ -166,6 +170,7 @@ __all__ = [
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "gumbel_softmax",
     "hardshrink",
@@ -176,6 +181,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -236,6 +242,9 @@ __all__ = [
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
     "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]
 
 
@@ -256,3 +265,6 @@ def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent."""
     result: Any = input.tanh()
     return result  # type: ignore[no-any-return]
+
+
+_dispatch.publish(__name__, globals(), __all__)

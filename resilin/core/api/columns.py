@@ -99,3 +99,20 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     squares = pad((input * input).reshape(shape[0], 1, shape[1], -1), (0, 0, size // 2, (size - 1) // 2))
     mean: Any = avg_pool2d(squares, (size, 1), 1)
     return input / (mean.reshape(shape) * alpha + k) ** beta
+
+
+def cross_map_lrn2d(input: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
+    """input / (k + alpha / size * sum of squares near each channel) ** beta; images (N, C, H, W).
+
+    With p = (size + 1) // 2, channel c sums channels c - p + 1 to c + p - 1, and channel 0 besides once c >= p: PyTorch
+    takes channels out of a running sum as they leave the window, but never the first.
+    """
+    shape = tuple(input.shape)
+    if len(shape) != 4:
+        raise ValueError(f"CrossMapLRN2d: expected 4D input, got {len(shape)}D input instead")
+    p, C = (size + 1) // 2, shape[1]
+    sums: Tensor = (input * input).cumsum(1)
+    near = sums[:, [min(c + p - 1, C - 1) for c in range(C)]]
+    left = [c - p if c > p else 0 for c in range(C)]
+    near = near - (sums[:, left] - sums[:, :1])
+    return input / (near * (alpha / size) + k) ** beta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.api import columns
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
@@ -105,6 +106,25 @@ class LocalResponseNorm(Module):
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
         return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(Module):
+    """Normalization over neighbouring channels as Torch 7 had it, kept by PyTorch for its models; see the function.
+
+    Gradients are those of what is computed; PyTorch's own differ from its forward.
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class; input (N, C, H, W)."""
+        return columns.cross_map_lrn2d(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
