@@ -26,6 +26,7 @@ void bind_attention(nanobind::module_ &m);
 void bind_batch_norm(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
+void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);

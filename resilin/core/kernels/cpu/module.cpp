@@ -31,6 +31,7 @@ NB_MODULE(_native, m) {
     resilin::bind_batch_norm(m);
     resilin::bind_conv2d(m);
     resilin::bind_cross_entropy(m);
+    resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
