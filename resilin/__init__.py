@@ -29,6 +29,7 @@ _PACKAGES = frozenset(
         "linalg",
         "nn",
         "optim",
+        "overrides",
         "special",
         "store",
         "testing",

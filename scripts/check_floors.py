@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "cuda": 2,
     "dist": 2,
     "array_api": 3,
+    "overrides": 3,
     "rpc": 3,
     "fx": 3,
     "checkpoint": 3,
@@ -55,6 +56,7 @@ ONLY: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
+    "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.core import dispatch as _dispatch
 from resilin.core import in_place_names as _in_place_names
 from resilin.core.api import elementwise as _elementwise
 from resilin.core.api import exchange as _exchange
@@ -386,5 +387,15 @@ for _module in (
 ):  # whole files of functions; the file says which
     globals().update({_name: getattr(_module, _name) for _name in _module.__all__})
 globals().update({_name: getattr(Tensor, _name) for _name in _in_place_names.FUNCTIONS})
+_dispatch.publish(  # what takes tensors, or makes them: arguments' classes and modes can take its calls over
+    "resilin",
+    globals(),
+    [
+        _name
+        for _name, _value in list(globals().items())
+        if _name not in _dispatch.IGNORED
+        and getattr(_value, "__module__", "").startswith(("resilin.core.api.", "resilin.core.ops."))
+    ],
+)
 
 __all__ = [name for name in globals() if not name.startswith("_") and name != "annotations"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from resilin.core import dispatch
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU, device
@@ -87,13 +88,26 @@ class Tensor:
         def __getitem__(self, index: Any) -> Tensor: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
 
-    def __init__(self, *data: Any) -> None:
-        if len(data) != 1 or isinstance(data[0], int):
-            array = np.zeros(data, dtypes.default_np())
-        else:
-            source = data[0]._array if isinstance(data[0], Tensor) else data[0]
-            array = np.array(source, dtypes.default_np())
-        _init(self, array, CPU)
+    def __new__(cls, *data: Any, **ignored: Any) -> Any:
+        made = _new(cls)
+        if cls.__init__ is Tensor.__init__ or _makes_a_tensor(data):
+            _init(made, _contents(data), CPU)
+        return made  # else a subclass's __init__ takes more, and fills it by super().__init__(data)
+
+    def __init__(self, *data: Any, **ignored: Any) -> None:
+        cls = type(self)
+        if data and cls.__init__ is not Tensor.__init__ and cls.__new__ is Tensor.__new__:
+            _init(self, _contents(data), CPU)
+
+    @classmethod
+    def __tensor_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls of public functions with an instance of a subclass come here; see `resilin.overrides`.
+
+        This one runs `func` as it is and makes the tensors of its result instances of the subclass.
+        """
+        return dispatch.default(cls, func, types, args, kwargs)
 
     @staticmethod
     def _wrap(array: Array, requires_grad: bool = False) -> Tensor:
@@ -404,8 +418,21 @@ class Parameter(Tensor):
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
         pass  # done in __new__, so that copies and unpickling need no arguments
 
+    __tensor_function__ = dispatch.disabled  # type: ignore[assignment]  # what is computed of it is a Tensor
+
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+def _makes_a_tensor(data: tuple[Any, ...]) -> bool:
+    return len(data) == 1 or all(isinstance(length, int) for length in data)
+
+
+def _contents(data: tuple[Any, ...]) -> Array:
+    """The array that `Tensor(*data)` holds: of these lengths, or a copy of the data."""
+    if len(data) != 1 or isinstance(data[0], int):
+        return np.zeros(data, dtypes.default_np())
+    return np.array(data[0]._array if isinstance(data[0], Tensor) else data[0], dtypes.default_np())
 
 
 def _init(made: Tensor, array: Array, dev: device) -> None:

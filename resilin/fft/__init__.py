@@ -1,5 +1,6 @@
 """Discrete Fourier transforms: the names of torch.fft."""
 
+from resilin.core import dispatch as _dispatch
 from resilin.fft.helpers import fftfreq, fftshift, ifftshift, rfftfreq
 from resilin.fft.transforms import (
     fft,
@@ -46,3 +47,5 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+
+_dispatch.publish(__name__, globals(), __all__)

@@ -1,5 +1,6 @@
 """Linear algebra: the names of torch.linalg."""
 
+from resilin.core import dispatch as _dispatch
 from resilin.core.api.linear_algebra import linalg_cross as cross
 from resilin.core.api.linear_algebra import linalg_vander as vander
 from resilin.core.api.linear_algebra import multi_dot, vecdot
@@ -65,3 +66,5 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+_dispatch.publish(__name__, globals(), __all__)

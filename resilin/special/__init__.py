@@ -1,5 +1,6 @@
 """Special functions: the names of torch.special."""
 
+from resilin.core import dispatch as _dispatch
 from resilin.core.api.math import exp2, expm1, log1p, logit, round, xlogy
 from resilin.core.api.neural import erf, log_softmax, softmax
 from resilin.core.api.neural import sigmoid as expit
@@ -102,3 +103,5 @@ __all__ = [
     "xlogy",
     "zeta",
 ]
+
+_dispatch.publish(__name__, globals(), __all__)

@@ -1,0 +1,271 @@
+"""Lets arguments take over a call: `__tensor_function__`, PyTorch's `__torch_function__` under a name of our own.
+
+Every public function that takes tensors (of `resilin`, `resilin.nn.functional`, `linalg`, `fft`, `special`, and the
+methods and attributes of Tensor) is a `public` one: it calls the function behind it unless an argument, or an element
+of a list or tuple among the arguments, is of a class with `__tensor_function__`, or a mode is active. Then `take_over`
+asks the mode or the classes. Functions inside the library call one another without that, so a call is offered once.
+
+The check is native code: for plain tensors it costs a few dozen nanoseconds. `_in_python` is its form without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType, MethodWrapperType
+from typing import Any
+
+from resilin.core.kernels import loader
+
+Function = Callable[..., Any]
+
+native = loader.native if hasattr(loader.native, "function_make") else None  # a build of before may lack it
+
+PUBLIC: dict[Any, None] = {}  # all public functions, in the order in which they were made
+# Functions of resilin's namespace that look at data of any kind, or at no tensor: never taken over
+IGNORED = frozenset(("as_tensor", "asarray", "from_dlpack", "from_numpy", "is_tensor", "set_printoptions", "tensor"))
+_ATTRIBUTES: dict[Any, str] = {}  # Tensor.shape.__get__ and its like -> "Tensor.shape.__get__"
+_LOCK = threading.Lock()
+_plain: tuple[type, ...] = ()  # Tensor and Parameter
+_retype: Function  # core.subclass.retype
+_active = 0  # modes that are active in any thread; guarded by _LOCK
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.disabled = 0  # how many DisableTensorFunctionSubclass are entered
+        self.modes: list[Any] = []
+
+
+_state = _State()
+
+
+@classmethod  # type: ignore[misc]
+def disabled(
+    cls: Any, func: Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    """The `__tensor_function__` of classes that take over no call, such as Parameter."""
+    return NotImplemented
+
+
+def overrides(value: Any) -> bool:
+    """Whether the class of `value` takes over calls."""
+    kind = type(value)
+    if kind in _plain:
+        return False
+    for base in kind.__mro__:
+        found = base.__dict__.get("__tensor_function__")
+        if found is not None:
+            return found is not disabled
+    return False
+
+
+def enabled() -> bool:
+    """Whether classes may take over calls in this thread now."""
+    return not _state.disabled
+
+
+def _elements(args: Iterable[Any]) -> Iterable[Any]:
+    for value in args:
+        if isinstance(value, list | tuple):
+            yield from value
+        yield value
+
+
+def overriding(args: Iterable[Any]) -> list[Any]:
+    """One value of each class among `args` that takes over calls: subclasses first, else in order of appearance."""
+    found: list[Any] = []
+    for value in args:
+        if not overrides(value) or any(type(value) is type(other) for other in found):
+            continue
+        place = next((i for i, other in enumerate(found) if isinstance(value, type(other))), len(found))
+        found.insert(place, value)
+    return found
+
+
+def take_over(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `function` through the innermost active mode, else through the arguments' classes, else as it is."""
+    if not _state.modes and _state.disabled:
+        return function.__wrapped__(*args, **kwargs)
+    found = overriding(_elements((*args, *kwargs.values())))
+    if not _state.modes and not found:
+        return function.__wrapped__(*args, **kwargs)
+    return offer(vars(function).get("func", function), found, args, kwargs)
+
+
+def offer(func: Function, found: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first answer for `func(*args, **kwargs)` that is not NotImplemented: of the innermost mode, or of `found`.
+
+    TypeError when nobody has one. Inside a mode's answer that mode is not active.
+    """
+    types = tuple(type(value) for value in found)
+    if _state.modes:
+        mode = _state.modes.pop()
+        try:
+            answer = mode.__tensor_function__(func, types, args, kwargs)
+        finally:
+            _state.modes.append(mode)
+        asked: list[Any] = [mode]
+        if answer is not NotImplemented:
+            return answer
+    elif _state.disabled:
+        return func(*args, **kwargs)
+    else:
+        asked = list(found)
+        for value in found:
+            answer = type(value).__tensor_function__(func, types, args, kwargs)
+            if answer is not NotImplemented:
+                return answer
+    names = ", ".join(f"{type(v).__module__}.{type(v).__qualname__}" for v in asked)
+    raise TypeError(
+        f"no implementation found for {name_of(func)!r}: the __tensor_function__ of {names} returned NotImplemented"
+    )
+
+
+def default(cls: Any, func: Function, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Tensor's own `__tensor_function__`: the plain call, with the tensors of its result made instances of `cls`."""
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    with Disable():
+        result = func(*args, **(kwargs or {}))
+        return result if func in UNCHANGED else _converted(result, cls, args)
+
+
+UNCHANGED: set[Any] = set()  # functions whose results keep their class: the getters of `grad` and of the like
+
+
+def _converted(result: Any, cls: Any, args: tuple[Any, ...]) -> Any:
+    if isinstance(result, _plain[:1]) and not isinstance(result, cls):
+        return _retype(result, cls, any(result is value for value in args))
+    if isinstance(result, tuple | list):
+        parts = [_converted(part, cls, args) for part in result]
+        if all(new is old for new, old in zip(parts, result, strict=True)):
+            return result
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    return result
+
+
+class Disable:
+    """Inside, in this thread, no class takes over a call; modes still do. A context manager."""
+
+    def __enter__(self) -> None:
+        _state.disabled += 1
+
+    def __exit__(self, *exc: object) -> None:
+        _state.disabled -= 1
+
+
+class DisableAll(Disable):
+    """Inside, in this thread, neither a class nor a mode takes over a call. A context manager."""
+
+    def __init__(self) -> None:
+        self._modes: list[list[Any]] = []
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._modes.append(_state.modes)
+        _state.modes = []
+
+    def __exit__(self, *exc: object) -> None:
+        _state.modes = self._modes.pop()
+        super().__exit__()
+
+
+def enter_mode(mode: Any) -> None:
+    """Make `mode` the innermost of this thread."""
+    _count(1)
+    _state.modes.append(mode)
+
+
+def leave_mode() -> None:
+    """Take the innermost mode of this thread away."""
+    _state.modes.pop()
+    _count(-1)
+
+
+def _count(change: int) -> None:
+    global _active
+    with _LOCK:
+        _active += change
+        if native is not None:
+            native.function_modes(change)
+
+
+def _in_python(raw: Function, reflected: str | None) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if _active or any(overrides(value) for value in _elements((*args, *kwargs.values()))):
+                return take_over(call, args, kwargs)
+            return raw(*args, **kwargs)
+        except TypeError:
+            if reflected is None or len(args) != 2 or not _answers(args[1], reflected):
+                raise
+            return NotImplemented
+
+    call.__wrapped__ = raw  # type: ignore[attr-defined]
+    return call
+
+
+def _answers(other: Any, reflected: str) -> bool:
+    """Whether a class of Python other than Tensor gives `other` this reflected operator."""
+    kind = type(other)
+    return bool(kind.__flags__ & 1 << 9) and not issubclass(kind, _plain[:1]) and hasattr(kind, reflected)
+
+
+def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str | None = None) -> Any:
+    """`raw` as the public function `module.name`. Handlers are given `func` (default: the public function itself).
+
+    With `reflected`, it is an operator that returns NotImplemented where its operand has that method instead.
+    """
+    made: Any = _in_python(raw, reflected) if native is None else native.function_make(raw, reflected)
+    made.__module__, made.__qualname__, made.__name__ = module, name, name.rpartition(".")[2]
+    made.__doc__ = raw.__doc__
+    if func is not None:
+        made.func = func
+    else:
+        PUBLIC[made] = None
+    return made
+
+
+def publish(module: str, namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Make the functions called `names` in a module's `namespace` public ones; classes and values stay as they are."""
+    for name in names:
+        found = namespace[name]
+        if isinstance(found, FunctionType) and found not in PUBLIC:
+            namespace[name] = public(found, module, name)
+
+
+def publish_property(owner: Any, name: str, value: property) -> property:
+    """The same property of class `owner`, whose reading and writing can be taken over."""
+    made: list[Any] = []
+    accessors = []
+    for raw, kind in ((value.fget, "__get__"), (value.fset, "__set__")):
+        accessor = raw and public(raw, "resilin", f"{owner.__name__}.{name}.{kind}", func=raw)
+        accessors.append(accessor)
+        made.append((accessor, kind))
+    published = property(*accessors, value.fdel, value.__doc__)
+    for accessor, kind in made:
+        if accessor:
+            accessor.func = getattr(published, kind)
+            _ATTRIBUTES[accessor.func] = f"resilin.{owner.__name__}.{name}.{kind}"
+    return published
+
+
+def attributes() -> tuple[MethodWrapperType, ...]:
+    """What handlers are given for attributes: `Tensor.shape.__get__`, `Tensor.grad.__set__` and all others."""
+    return tuple(_ATTRIBUTES)
+
+
+def name_of(func: Any) -> str:
+    """E.g. "resilin.nn.functional.relu", "resilin.Tensor.add", "resilin.Tensor.shape.__get__"."""
+    if func in _ATTRIBUTES:
+        return _ATTRIBUTES[func]
+    return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', repr(func))}".lstrip(".")
+
+
+def configure(tensor: type, parameter: type, retype: Function) -> None:
+    """Say which classes are plain, and what makes one an instance of a subclass. Called once, by `core.subclass`."""
+    global _plain, _retype
+    _plain, _retype = (tensor, parameter), retype
+    if native is not None:
+        native.function_configure(tensor, parameter, disabled, take_over)
