@@ -56,7 +56,8 @@ DIFFERENCES = """
 
 def run(suite: Path, python: str, examples: int, report: Path) -> None:
     """Run the whole suite; what it found is in `report`, in the form of JUnit."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "ARRAY_API_TESTS_MODULE": "resilin.array_api"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = os.environ | {"PYTHONPATH": path, "ARRAY_API_TESTS_MODULE": "resilin.array_api"}
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--tb=no", "--disable-deadline"]
     command += ["--max-examples", str(examples), f"--junitxml={report}", "array_api_tests"]
     subprocess.run(command, cwd=suite, env=env, check=False)
@@ -69,8 +70,13 @@ def outcomes(report: Path) -> list[tuple[str, str, str]]:
         skipped = case.find("skipped")
         bad = case.find("failure") is not None or case.find("error") is not None
         state = "failed" if bad else "passed" if skipped is None else f"skipped: {skipped.get('message')}"
-        found.append((case.get("classname", "").rpartition(".")[2], case.get("name", ""), state))
+        found.append((_file(case.get("classname", "")), case.get("name", ""), state))
     return found
+
+
+def _file(classname: str) -> str:
+    """`test_linalg` of `array_api_tests.test_linalg.TestX`."""
+    return next((part for part in classname.split(".") if part.startswith("test_")), classname)
 
 
 def reason(test: str) -> str:

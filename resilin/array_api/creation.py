@@ -20,7 +20,7 @@ def arange(
     """Numbers from `start` (0 when `stop` is None) up to but without `stop`; none when `step` leads away from it."""
     start, stop = (0, start) if stop is None else (start, stop)
     if step and (stop - start) * step < 0:
-        stop = start
+        stop = start + 0 * stop  # a float if either is
     return creation.arange(start, stop, step, dtype=dtype, device=device)
 
 

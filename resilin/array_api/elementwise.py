@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api import convert, math, shaping
+from resilin.array_api.types import result_type
+from resilin.core.api import convert, elementwise, math, shaping
 from resilin.core.tensor import Tensor
 
 
 def positive(x: Tensor, /) -> Tensor:
     """A copy of `x`."""
     return x.clone()  # type: ignore[no-any-return]
+
+
+def _pair(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors of their common dtype; one of them may be a number."""
+    target, known = result_type(x1, x2), x1 if isinstance(x1, Tensor) else x2
+    first, second = (
+        convert.to(x, target) if isinstance(x, Tensor) else known.new_full((), x, dtype=target) for x in (x1, x2)
+    )
+    return first, second
+
+
+def copysign(x1: Any, x2: Any, /) -> Tensor:
+    """The magnitude of `x1` with the sign of `x2`; one of them may be a number."""
+    return elementwise.copysign(*_pair(x1, x2))
+
+
+def nextafter(x1: Any, x2: Any, /) -> Tensor:
+    """The next number after `x1` towards `x2`; one of them may be a number."""
+    return elementwise.nextafter(*_pair(x1, x2))
 
 
 def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:

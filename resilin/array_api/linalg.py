@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 from resilin import linalg
+from resilin.array_api.statistics import over
 from resilin.array_api.statistics import sum as _sum
 from resilin.array_api.types import promoted
 from resilin.core.api import linear_algebra, math, shaping
@@ -117,7 +119,7 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: Any = "fro") -> Te
 
 def vector_norm(x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm over `axis` (all elements when None): sum(|x| ** ord) ** (1 / ord)."""
-    return linalg.vector_norm(x, ord, axis, keepdims)
+    return over(functools.partial(linalg.vector_norm, ord=ord), x, axis, keepdims)
 
 
 def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:

@@ -15,57 +15,57 @@ def _sum_dtype(x: Tensor, dtype: Any) -> Any:
     return dtypes.uint64 if dtype is None and x.dtype.kind == 1 and not x.dtype.is_signed else dtype
 
 
-def _over(reduce: Any, x: Tensor, axis: Any, keepdims: bool, **kwargs: Any) -> Tensor:
-    """`reduce(x, axis, ...)`; an empty tuple reduces over nothing here, where PyTorch's functions reduce over all."""
+def over(reduce: Any, x: Tensor, axis: Any, keepdims: bool, **kwargs: Any) -> Tensor:
+    """`reduce(x, dim=axis, ...)`; an empty tuple means no dimension here, where PyTorch's functions take it for all."""
     if axis == ():
         x, axis, keepdims = x[..., None], -1, False
-    out: Tensor = reduce(x, axis, keepdim=keepdims, **kwargs)
+    out: Tensor = reduce(x, dim=axis, keepdim=keepdims, **kwargs)
     return out
 
 
 def max(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`, NaN if there is one."""
-    return _over(reducing.amax, x, axis, keepdims)
+    return over(reducing.amax, x, axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`, NaN if there is one."""
-    return _over(reducing.amin, x, axis, keepdims)
+    return over(reducing.amin, x, axis, keepdims)
 
 
 def sum(x: Tensor, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis`: of integers in 64 bits, unless `dtype` says otherwise."""
-    return _over(reducing.sum, x, axis, keepdims, dtype=_sum_dtype(x, dtype))
+    return over(reducing.sum, x, axis, keepdims, dtype=_sum_dtype(x, dtype))
 
 
 def prod(x: Tensor, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product over `axis`: of integers in 64 bits, unless `dtype` says otherwise."""
-    return _over(reducing.prod, x, axis, keepdims, dtype=_sum_dtype(x, dtype))
+    return over(reducing.prod, x, axis, keepdims, dtype=_sum_dtype(x, dtype))
 
 
 def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over `axis`."""
-    return _over(reducing.mean, x, axis, keepdims)
+    return over(reducing.mean, x, axis, keepdims)
 
 
 def var(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance over `axis`, dividing by n - correction."""
-    return _over(reducing.var, x, axis, keepdims, correction=correction)
+    return over(reducing.var, x, axis, keepdims, correction=correction)
 
 
 def std(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The square root of `var`."""
-    return _over(reducing.std, x, axis, keepdims, correction=correction)
+    return over(reducing.std, x, axis, keepdims, correction=correction)
 
 
 def all(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether all elements are true, over `axis`."""
-    return _over(reducing.all, x, axis, keepdims)
+    return over(reducing.all, x, axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether any element is true, over `axis`."""
-    return _over(reducing.any, x, axis, keepdims)
+    return over(reducing.any, x, axis, keepdims)
 
 
 def cumulative_sum(
