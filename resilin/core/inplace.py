@@ -13,6 +13,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, record
 from resilin.core.ops.calling import wants
+from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.index import getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
@@ -168,7 +169,7 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._vc is not None:
             _check_origin(self)
-        recorded = mode.grad and (wants(self, args[0] if args else None) or any(wants(a, None) for a in args))
+        recorded = mode.grad and (wants(self, args[0] if args else None) or (len(args) > 1 and _wanted(args)))
         if recorded:
             check_writable(self)
         elif ufunc is not None and not kwargs and _direct(ufunc, self, args):
@@ -179,6 +180,10 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
     return method
+
+
+def _wanted(args: tuple[Any, ...]) -> bool:
+    return any(wants(argument, None) for argument in args)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -207,15 +212,18 @@ def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
         return False
     other = args[0]
     if isinstance(other, Tensor):
-        if other._array.dtype != array.dtype or other._dev is not self._dev:
+        if other._array.dtype is not array.dtype or other._dev is not self._dev:
             return False
         if other._array.shape != array.shape and not _fits(other._array.shape, array.shape):
             return False
         other = other._array
-    elif not isinstance(other, int | float):
+    elif not isinstance(other, (int, float)):
         return False
-    with np.errstate(all="ignore"):
+    token = silence(SILENT)
+    try:
         ufunc(array, other, out=array)
+    finally:
+        restore(token)
     return True
 
 

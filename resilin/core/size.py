@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 
 class Size(tuple[int, ...]):
     """The shape of a tensor: a tuple with `numel()`."""
@@ -25,3 +28,16 @@ def check_dim(dim: int, ndim: int) -> int:
     if not -size <= dim < size:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
     return dim + size if dim < 0 else dim
+
+
+def lengths_of(where: str, size: tuple[Any, ...]) -> list[int]:
+    """The lengths that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` names. TypeError when one is no integer."""
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = tuple(size[0])
+    return [n if type(n) is int else _length(where, n) for n in size]
+
+
+def _length(where: str, given: Any) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{where}(): argument 'size' must be ints, got {given!r} of type {type(given).__name__}")
+    return operator.index(given)

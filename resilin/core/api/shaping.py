@@ -14,22 +14,25 @@ from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.ops.creation import shape_of
-from resilin.core.size import Size, check_dim
+from resilin.core.size import Size, check_dim, lengths_of
 from resilin.core.tensor import Tensor
 
 
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """`shape` with -1 replaced. RuntimeError when the number of elements does not fit."""
-    if len(shape) == 1 and isinstance(shape[0], tuple | list):
-        shape = tuple(shape[0])
-    lengths = [int(n) for n in shape]
-    known = math.prod(n for n in lengths if n != -1)
-    if lengths.count(-1) == 1 and known and array.size % known == 0:
-        lengths[lengths.index(-1)] = array.size // known
+    lengths = lengths_of(where, shape)
+    size, known, least = array.size, 1, 0
+    for n in lengths:
+        if n != -1:
+            known *= n
+        if n < least:
+            least = n
+    if known == size and least == 0:
         return tuple(lengths)
-    if -1 in lengths or known != array.size or min(lengths, default=0) < 0:
-        raise RuntimeError(f"{where}: shape '{lengths}' is invalid for input of size {array.size}")
-    return tuple(lengths)
+    if least == -1 and lengths.count(-1) == 1 and known and size % known == 0:
+        lengths[lengths.index(-1)] = size // known
+        return tuple(lengths)
+    raise RuntimeError(f"{where}: shape '{lengths}' is invalid for input of size {size}")
 
 
 def reshape(input: Tensor, *shape: Any) -> Tensor:

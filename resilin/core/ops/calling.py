@@ -38,8 +38,8 @@ class Declared(Protocol):
 
 def make_call(op: Declared) -> Callable[..., Any]:
     """The function that users call, made for the op's number and kind of arguments."""
-    if op.elementwise and op.n == 1:
-        call = _unary(op)
+    if op.n == 1 and op.outputs == 1:
+        call = _single(op)
     elif op.elementwise and op.n == 2:
         call = _binary(op)
     elif op.n < 0:
@@ -51,21 +51,25 @@ def make_call(op: Declared) -> Callable[..., Any]:
     return call
 
 
-def _unary(op: Declared) -> Callable[..., Any]:
-    generic, impls, floats, differentiable = op.generic, op.impls, op.floats, op.differentiable
-    many = len(op.arguments) > 1
+def _single(op: Declared) -> Callable[..., Any]:
+    """One tensor in, one out: most calls, so without loops."""
+    generic, impls, floats, view, differentiable = op.generic, op.impls, op.floats, op.view, op.differentiable
+    defaults = op.defaults[1:]
+    most = len(defaults)
 
     def call(x: Any, *params: Any, **kwargs: Any) -> Tensor:
         if ACTIVE and batched_in((x, *params)):
             return ACTIVE[-1].call(op, (x, *params), kwargs)
         if not isinstance(x, Tensor):
             raise TypeError(f"{op.name}(): expected a Tensor, got {type(x).__name__}")
-        if many:
+        if kwargs or len(params) > most:
             params = op.bind((x, *params), kwargs)[1:]
         dev, array = x._dev, x._array
+        elif len(params) < most:
+            params += defaults[len(params) :]
         if floats and array.dtype.kind in "iub":
             array = array.astype(dtypes.default_np())
-        impl = impls.get(dev.type, generic)
+        impl = impls.get(dev.type, generic) if impls else generic
         try:
             value = impl.forward(dev.xp, array, *params)
         except _ARRAY_ERRORS as error:
@@ -74,7 +78,10 @@ def _unary(op: Declared) -> Callable[..., Any]:
         if impl.residual:
             value, residual = value
         out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
-        if (x._rg or x._view is not None) and differentiable and mode.grad and x.requires_grad:
+        if view and same_memory(value, array):
+            mark_view(out, x, op, params)
+        tracked = x._rg or (x._view is not None and x.requires_grad)
+        if tracked and differentiable and mode.grad and is_differentiable(value):
             record(op, impl, out, (x,), params, residual)
         return out
 
@@ -272,14 +279,16 @@ def _sequence(op: Declared) -> Callable[..., Any]:
         for value in inputs:
             if value._dev is not dev:
                 raise different_devices(op.name, dev, value._dev)
-        target = functools.reduce(dtypes.promote_np, (array.dtype for array in arrays))
-        arrays = [array if array.dtype == target else array.astype(target) for array in arrays]
+        dtype = arrays[0].dtype
+        if any([array.dtype is not dtype for array in arrays]):
+            target = functools.reduce(dtypes.promote_np, [array.dtype for array in arrays])
+            arrays = [array if array.dtype == target else array.astype(target) for array in arrays]
         try:
             value = op.generic.forward(dev.xp, arrays, *params)
         except _ARRAY_ERRORS as error:
             raise op_error(op, arrays, params, error) from None
         out = wrap(value, dev)
-        if mode.grad and any(v._rg or (v._view is not None and v.requires_grad) for v in inputs):
+        if mode.grad and any([v._rg or (v._view is not None and v.requires_grad) for v in inputs]):
             record(op, op.generic, out, inputs, params, None)
         return out
 

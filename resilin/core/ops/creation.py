@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.device import CPU, device
+from resilin.core.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -128,10 +129,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     """The shape that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` means. RuntimeError for negative lengths."""
-    if len(size) == 1 and isinstance(size[0], tuple | list):
-        size = tuple(size[0])
-    shape = tuple(int(n) for n in size)
-    if min(shape, default=0) < 0:
+    shape = tuple(lengths_of("size", size))
+    if shape and min(shape) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     return shape
 

@@ -45,6 +45,40 @@ restore = _variable.reset
 SILENT = _silent
 
 
+ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
+_NAMES = {"b": "bool", "i": "integer", "f": "floating point", "c": "complex"}
+
+
+def taking(forward: Rule, name: str, n: int, kinds: str) -> Rule:
+    """`forward` of op `name` with `n` tensors; NotImplementedError for a tensor of a dtype of none of `kinds`.
+
+    Ops that are for all kinds, as most of those for few elements, pay nothing for it.
+    """
+    if kinds == ANY:
+        return forward
+    taken = kinds.replace("f", "fV")  # V: numpy's name for bfloat16
+
+    def unary(xp: Any, x: Any, *params: Any) -> Any:
+        if x.dtype.kind not in taken:
+            raise _refused(name, x, kinds)
+        return forward(xp, x, *params)
+
+    def several(xp: Any, *args: Any) -> Any:
+        for x in args[0] if n < 0 else args[:n]:
+            dtype = getattr(x, "dtype", None)
+            if dtype is not None and dtype.kind not in taken:
+                raise _refused(name, x, kinds)
+        return forward(xp, *args)
+
+    return unary if n == 1 else several
+
+
+def _refused(name: str, x: Any, kinds: str) -> NotImplementedError:
+    given = str(dtypes.from_numpy(x.dtype)).rpartition(".")[2]
+    supported = ", ".join(text for kind, text in _NAMES.items() if kind in kinds)
+    return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
+
+
 def guarded(forward: Rule, n: int, arguments: int, *, quiet: bool, moves: bool) -> Rule:
     """`forward` of an op with `n` tensors among its `arguments` (-1: of a sequence) with what its facts ask for."""
     if quiet and not moves:
@@ -65,12 +99,12 @@ def _quietly(forward: Rule) -> Rule:
 
 
 def _computing(forward: Rule, n: int, arguments: int) -> Rule:
-    """The common case. Ops of one or two tensors and nothing else, most calls, are spared the general form's cost."""
+    """The common case, both at once. Ops of one tensor, or of two and nothing else, are most calls."""
     general = _rounded_once(_quietly(forward), n)
     if arguments != n or n not in (1, 2):
         return general
 
-    def unary(xp: Any, x: Any) -> Any:
+    def alone(xp: Any, x: Any) -> Any:
         if x.dtype is _BFLOAT16:
             return general(xp, x)
         token = silence(SILENT)
@@ -79,7 +113,16 @@ def _computing(forward: Rule, n: int, arguments: int) -> Rule:
         finally:
             restore(token)
 
-    def binary(xp: Any, a: Any, b: Any) -> Any:
+    def with_parameters(xp: Any, x: Any, *params: Any) -> Any:
+        if x.dtype is _BFLOAT16:
+            return general(xp, x, *params)
+        token = silence(SILENT)
+        try:
+            return forward(xp, x, *params)
+        finally:
+            restore(token)
+
+    def pair(xp: Any, a: Any, b: Any) -> Any:
         if getattr(a, "dtype", None) is _BFLOAT16 or getattr(b, "dtype", None) is _BFLOAT16:  # one may be a number
             return general(xp, a, b)
         token = silence(SILENT)
@@ -88,7 +131,9 @@ def _computing(forward: Rule, n: int, arguments: int) -> Rule:
         finally:
             restore(token)
 
-    return unary if n == 1 else binary
+    if n == 1:
+        return alone if arguments == 1 else with_parameters
+    return pair if n == arguments == 2 else general
 
 
 def _rounded_once(forward: Rule, n: int) -> Rule:
