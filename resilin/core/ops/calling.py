@@ -64,9 +64,9 @@ def _single(op: Declared) -> Callable[..., Any]:
             raise TypeError(f"{op.name}(): expected a Tensor, got {type(x).__name__}")
         if kwargs or len(params) > most:
             params = op.bind((x, *params), kwargs)[1:]
-        dev, array = x._dev, x._array
         elif len(params) < most:
             params += defaults[len(params) :]
+        dev, array = x._dev, x._array
         if floats and array.dtype.kind in "iub":
             array = array.astype(dtypes.default_np())
         impl = impls.get(dev.type, generic) if impls else generic

@@ -101,8 +101,6 @@ def _quietly(forward: Rule) -> Rule:
 def _computing(forward: Rule, n: int, arguments: int) -> Rule:
     """The common case, both at once. Ops of one tensor, or of two and nothing else, are most calls."""
     general = _rounded_once(_quietly(forward), n)
-    if arguments != n or n not in (1, 2):
-        return general
 
     def alone(xp: Any, x: Any) -> Any:
         if x.dtype is _BFLOAT16:
