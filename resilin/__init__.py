@@ -25,6 +25,7 @@ _PACKAGES = frozenset(
         "elastic",
         "errors",
         "fft",
+        "func",
         "launcher",
         "linalg",
         "nn",
@@ -36,7 +37,7 @@ _PACKAGES = frozenset(
     )
 )
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
-_MOVED = {"save": "resilin.core.serialize", "load": "resilin.core.serialize"}
+_MOVED = {"vmap": "resilin.core.autograd.vmap", "save": "resilin.core.serialize", "load": "resilin.core.serialize"}
 
 if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a worker learns what ended it
     importlib.import_module("resilin._base.uncaught").watch_worker()

@@ -37,6 +37,7 @@ FLOORS: dict[str, int] = {
     "overrides": 3,
     "rpc": 3,
     "fx": 3,
+    "func": 3,
     "checkpoint": 3,
     "ddp": 4,
     "zero": 4,
@@ -55,6 +56,7 @@ ONLY: dict[str, frozenset[str]] = {
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda"), frozenset({"errors", "_base", "core"})),
+    "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
     "launcher": frozenset({"errors", "_base", "store", "elastic"}),

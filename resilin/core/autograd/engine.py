@@ -343,11 +343,13 @@ def run_backward(
     retain_graph: bool,
     create_graph: bool,
     targets: Sequence[Tensor] | None = None,
+    recorded: bool = False,
 ) -> list[Any]:
     """Propagate `gradients` from `tensors`. Without `targets`, leaves accumulate; with them, their gradients are
-    returned (tensors, or None where nothing flowed) and no leaf is touched."""
+    returned (tensors, or None where nothing flowed) and no leaf is touched. `recorded`: by the rules of second
+    derivatives, which hand on tensors, also batched ones; `create_graph` implies it."""
     positions = None if targets is None else {edge_of(t): i for i, t in enumerate(targets)}
-    run = _Run(create_graph, retain_graph, positions)
+    run = _Run(create_graph or recorded, retain_graph, positions)
     before = mode.grad
     mode.grad = create_graph
     _running.runs.append(run)

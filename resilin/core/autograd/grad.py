@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from resilin.core.autograd import engine
+from resilin.core.autograd import engine, pulling
 from resilin.core.autograd.tape import edge_of
+from resilin.core.autograd.vmap import vmap
 from resilin.core.ops.creation import zeros_like
-from resilin.core.ops.shape import stack
 from resilin.core.tensor import Tensor
 
 
@@ -29,7 +29,8 @@ def grad(
     """The gradients of the sum of `outputs` (weighted by `grad_outputs`) with respect to `inputs`; no `.grad` changes.
 
     With `create_graph` they are differentiable. RuntimeError for an input that was not used, unless `allow_unused`
-    (None for it) or `materialize_grads` (zeros for it).
+    (None for it) or `materialize_grads` (zeros for it). With `is_grads_batched`, the first dimension of every one of
+    `grad_outputs` is a batch of cotangents, as it is of the results: one backward for all of them.
     """
     outs, ins = _tuple(outputs), _tuple(inputs)
     seeds: tuple[Any, ...] = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
@@ -37,13 +38,9 @@ def grad(
         if edge_of(tensor) is None:
             raise RuntimeError("One of the differentiated Tensors does not require grad")
     if is_grads_batched:
-        rows = [
-            grad(outs, ins, [s[i] for s in seeds], True, create_graph, allow_unused, False, materialize_grads)
-            for i in range(len(seeds[0]))
-        ]
-        return tuple(_stack(column) for column in zip(*rows, strict=True))
+        return _of_batch(outs, ins, seeds, retain_graph, create_graph, allow_unused, materialize_grads)
     keep = create_graph if retain_graph is None else retain_graph
-    found = engine.run_backward(outs, seeds, retain_graph=keep, create_graph=create_graph, targets=ins)
+    found = pulling.pull(outs, ins, seeds, retain_graph=keep, create_graph=create_graph)
     if materialize_grads:
         return tuple(zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True))
     if not allow_unused and any(g is None for g in found):
@@ -54,8 +51,25 @@ def grad(
     return tuple(found)
 
 
-def _stack(column: Any) -> Any:
-    return None if column[0] is None else stack.call(column, 0)
+def _of_batch(
+    outs: Any, ins: Any, seeds: Any, retain_graph: bool | None, create_graph: bool, unused: bool | None, zeros: bool
+) -> tuple[Any, ...]:
+    """`grad` for each row of `seeds`, by vmap."""
+    for seed, out in zip(seeds, outs, strict=True):
+        if seed is not None and tuple(seed.shape[1:]) != tuple(out.shape):
+            raise RuntimeError(
+                "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch "
+                f"dimension: expected shape (B, *{tuple(out.shape)}), got {tuple(seed.shape)}"
+            )
+    used: list[bool] = []
+
+    def one(*seeds: Any) -> tuple[Tensor, ...]:
+        found = grad(outs, ins, seeds, retain_graph is not False, create_graph, unused, False, zeros)
+        used[:] = [g is not None for g in found]
+        return tuple(g for g in found if g is not None)
+
+    found = iter(vmap(one, tuple(None if seed is None else 0 for seed in seeds), randomness="same")(*seeds))
+    return tuple(next(found) if there else None for there in used)
 
 
 def backward(

@@ -1,5 +1,5 @@
 """Tensors with hidden dimensions. A `Level` is one running vmap; a `BatchedTensor` shows its shape without the
-dimensions of the levels it is batched at, which lie in front of its `inner` tensor, outermost level first.
+dimensions of the levels it is batched at, which lie in front of its `_inner` tensor, outermost level first.
 
 The inner tensors are plain: the tape, the kernels and the backward see nothing else. A gradient per sample comes out of
 it because no op on batched tensors mixes samples.
@@ -86,7 +86,6 @@ class BatchedArray:
 
     __slots__ = ("dtype", "inner", "levels", "ndim", "shape", "size")
     __hash__ = object.__hash__
-    __tensor_function__ = dispatch.disabled
 
     def __init__(self, inner: Any, levels: tuple[Level, ...]) -> None:
         self.inner, self.levels = inner, levels
@@ -154,52 +153,53 @@ def _no_data(what: str) -> Any:
 
 
 class BatchedTensor(Tensor):
-    """A tensor as it looks inside vmap; `inner` is the whole, with the dimensions of `levels` in front."""
+    """A tensor as it looks inside vmap; `_inner` is the whole, with the dimensions of `levels` in front."""
 
-    __slots__ = ("inner", "levels")
-    inner: Tensor
+    __slots__ = ("_inner", "levels")
+    __tensor_function__ = dispatch.disabled  # functions see it as any other tensor
+    _inner: Tensor
     levels: tuple[Level, ...]
     __hash__ = object.__hash__
 
     def __init__(self, inner: Tensor, levels: tuple[Level, ...]) -> None:
-        self.inner, self.levels = inner, levels
+        self._inner, self.levels = inner, levels
         self._dev = inner._dev
         self._view = self._hooks = self._grad_slot = None
 
     @property
     def _array(self) -> Any:
-        return BatchedArray(self.inner._array, self.levels)
+        return BatchedArray(self._inner._array, self.levels)
 
     @property
     def _vc(self) -> Any:  # type: ignore[override]
-        return share_version(self.inner)
+        return share_version(self._inner)
 
     @property
     def _rg(self) -> bool:  # type: ignore[override]
-        return self.inner.requires_grad
+        return self._inner.requires_grad
 
     @property
     def _node(self) -> Any:
-        return self.inner._node
+        return self._inner._node
 
     @property
     def _grad(self) -> Any:  # type: ignore[override]
-        grad = self.inner._grad
+        grad = self._inner._grad
         return None if grad is None else BatchedTensor(grad, self.levels)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` of all samples."""
-        self.inner.requires_grad_(requires_grad)
+        self._inner.requires_grad_(requires_grad)
         return self
 
     def detach(self) -> Tensor:
         """The same memory outside the graph."""
-        return BatchedTensor(self.inner.detach(), self.levels)
+        return BatchedTensor(self._inner.detach(), self.levels)
 
-    @property
+    @property  # type: ignore[misc]
     def data(self) -> Tensor:
         """The same memory outside the graph; writes to it are not noticed by backward."""
-        return BatchedTensor(self.inner.data, self.levels)
+        return BatchedTensor(self._inner.data, self.levels)
 
     def register_hook(self, hook: Any) -> Any:
         """Call `hook(grad)` with the gradient of all samples, as batched as the tensor is."""
@@ -207,18 +207,23 @@ class BatchedTensor(Tensor):
 
         def seen(grad: Tensor) -> Any:
             result = hook(BatchedTensor(grad, levels))
-            return result.inner if isinstance(result, BatchedTensor) else result
+            return result._inner if isinstance(result, BatchedTensor) else result
 
-        return self.inner.register_hook(seen)
+        return self._inner.register_hook(seen)
 
     def size(self, dim: int | None = None) -> Any:
         """`shape`, or the length of dimension `dim`."""
         return Size(self._array.shape) if dim is None else Size(self._array.shape)[dim]
 
     def __repr__(self) -> str:
-        return f"BatchedTensor({self.inner!r}, vmapped over its first {len(self.levels)} dimension(s))"
+        return f"BatchedTensor({self._inner!r}, vmapped over its first {len(self.levels)} dimension(s))"
 
     __str__ = __repr__
+
+    def backward(self, *ignored: Any, **also: Any) -> None:
+        """Refused, as `.grad` of a sample has no place to be."""
+        raise RuntimeError("backward() inside vmap is not supported: use func.grad or func.vjp there")
+
     item = _no_data("item()")
     tolist = _no_data("tolist()")
     numpy = __array__ = _no_data("the array")
@@ -233,6 +238,11 @@ BATCHED.update((BatchedArray, BatchedTensor))
 def levels_of(value: Any) -> tuple[Level, ...]:
     """The levels a value is batched at: none for anything but a batched tensor or array."""
     return value.levels if isinstance(value, BatchedTensor | BatchedArray) else ()
+
+
+def inner(value: Tensor) -> Tensor:
+    """The whole of a batched tensor; any other itself."""
+    return value._inner if isinstance(value, BatchedTensor) else value
 
 
 def union(values: Any) -> tuple[Level, ...]:
@@ -257,11 +267,11 @@ def lead(value: Tensor, levels: tuple[Level, ...], rank: int | None = None) -> T
     With `rank`, its own dimensions are as many: ones are put in front of them.
     """
     own = levels_of(value)
-    inner = value.inner if isinstance(value, BatchedTensor) else value
-    shown = tuple(inner._array.shape[len(own) :])
+    whole = inner(value)
+    shown = tuple(whole._array.shape[len(own) :])
     front = tuple(level.size if level in own else 1 for level in levels)
     shape = front + (1,) * (len(shown) if rank is None else rank - len(shown)) * (rank is not None) + shown
-    return inner if inner._array.shape == shape else reshape.call(inner, shape)
+    return whole if whole._array.shape == shape else reshape.call(whole, shape)
 
 
 def lead_array(value: Any, levels: tuple[Level, ...]) -> Any:
@@ -279,31 +289,30 @@ def full(value: Tensor, levels: tuple[Level, ...]) -> Tensor:
     return led if led._array.shape == shape else broadcast_to.call(led, shape)
 
 
-def hide(inner: Tensor, levels: tuple[Level, ...]) -> Tensor:
+def hide(whole: Tensor, levels: tuple[Level, ...]) -> Tensor:
     """A tensor whose first dimensions, one for each of `levels` (or 1 long), are hidden."""
     if not levels:
-        return inner
-    shape = tuple(level.size for level in levels) + tuple(inner._array.shape[len(levels) :])
-    return BatchedTensor(inner if inner._array.shape == shape else broadcast_to.call(inner, shape), levels)
+        return whole
+    shape = tuple(level.size for level in levels) + tuple(whole._array.shape[len(levels) :])
+    return BatchedTensor(whole if whole._array.shape == shape else broadcast_to.call(whole, shape), levels)
 
 
 def expose(value: Tensor, level: Level, dim: int = 0) -> Tensor:
     """The tensor with the samples of `level` along dimension `dim`, counted among those that will show."""
     others = tuple(other for other in levels_of(value) if other is not level)
-    inner = full(value, (*others, level)) if level not in levels_of(value) else _last(value, level)
-    made = hide(inner, others)
+    made = hide(full(value, (*others, level)) if level not in levels_of(value) else _last(value, level), others)
     return made if dim == 0 else moveaxis.call(made, 0, dim)
 
 
 def _last(value: Any, level: Level) -> Tensor:
     """The inner tensor with the dimension of `level` behind those of the other levels."""
     place, count = value.levels.index(level), len(value.levels)
-    order = [*range(place), *range(place + 1, count), place, *range(count, value.inner._array.ndim)]
-    return value.inner if order == sorted(order) else permute_dims.call(value.inner, tuple(order))  # type: ignore[no-any-return]
+    order = [*range(place), *range(place + 1, count), place, *range(count, value._inner._array.ndim)]
+    return value._inner if order == sorted(order) else permute_dims.call(value._inner, tuple(order))  # type: ignore[no-any-return]
 
 
 def insert(value: Tensor, level: Level, dim: int) -> Tensor:
     """A tensor whose dimension `dim` holds the samples of `level`, the innermost level so far, and is hidden."""
     moved = value if dim == 0 else moveaxis.call(value, dim, 0)
     own = levels_of(moved)
-    return BatchedTensor(moved.inner if isinstance(moved, BatchedTensor) else moved, (*own, level))
+    return BatchedTensor(inner(moved), (*own, level))

@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 from resilin.core.batching.dispatch import Batch, rule, shown
-from resilin.core.batching.levels import levels_of
+from resilin.core.batching.levels import inner, levels_of
 from resilin.core.ops import elementwise, matmul
 from resilin.core.ops import shape as ops
 from resilin.core.ops.reduce import sum as total
@@ -64,7 +64,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
         return None
     letters = dict(zip(batch.levels, free, strict=False))
     mine = ["".join(letters[level] for level in batch.levels if level in levels_of(x)) for x in inputs]
-    whole = [getattr(x, "inner", x) for x in inputs]
+    whole = [inner(x) for x in inputs]
     return op.call(
         whole,
         tuple(front + term for front, term in zip(mine, terms, strict=True)),
