@@ -57,16 +57,16 @@ def _single(op: Declared) -> Callable[..., Any]:
     defaults = op.defaults[1:]
     most = len(defaults)
 
-    def call(x: Any, *params: Any, **kwargs: Any) -> Tensor:
-        if ACTIVE and batched_in((x, *params)):
-            return ACTIVE[-1].call(op, (x, *params), kwargs)
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{op.name}(): expected a Tensor, got {type(x).__name__}")
+    def call(input: Any, *params: Any, **kwargs: Any) -> Tensor:
+        if ACTIVE and batched_in((input, *params)):
+            return ACTIVE[-1].call(op, (input, *params), kwargs)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{op.name}(): expected a Tensor, got {type(input).__name__}")
         if kwargs or len(params) > most:
-            params = op.bind((x, *params), kwargs)[1:]
+            params = op.bind((input, *params), kwargs)[1:]
         elif len(params) < most:
             params += defaults[len(params) :]
-        dev, array = x._dev, x._array
+        dev, array = input._dev, input._array
         if floats and array.dtype.kind in "iub":
             array = array.astype(dtypes.default_np())
         impl = impls.get(dev.type, generic) if impls else generic
@@ -79,10 +79,10 @@ def _single(op: Declared) -> Callable[..., Any]:
             value, residual = value
         out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
         if view and same_memory(value, array):
-            mark_view(out, x, op, params)
-        tracked = x._rg or (x._view is not None and x.requires_grad)
+            mark_view(out, input, op, params)
+        tracked = input._rg or (input._view is not None and input.requires_grad)
         if tracked and differentiable and mode.grad and is_differentiable(value):
-            record(op, impl, out, (x,), params, residual)
+            record(op, impl, out, (input,), params, residual)
         return out
 
     return call
@@ -100,26 +100,27 @@ def _binary(op: Declared) -> Callable[..., Any]:
     generic, floats, differentiable = op.generic, op.floats, op.differentiable
     forward = generic.forward
 
-    def call(a: Any, b: Any) -> Tensor:
-        if ACTIVE and batched_in((a, b)):
-            return ACTIVE[-1].call(op, (a, b), {})
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            dev, x, y = a._dev, a._array, b._array
-            if b._dev is not dev:
-                raise different_devices(op.name, dev, b._dev)
+    def call(input: Any, other: Any) -> Tensor:
+        if ACTIVE and batched_in((input, other)):
+            return ACTIVE[-1].call(op, (input, other), {})
+        if isinstance(input, Tensor) and isinstance(other, Tensor):
+            dev, x, y = input._dev, input._array, other._array
+            if other._dev is not dev:
+                raise different_devices(op.name, dev, other._dev)
             if x.dtype is not y.dtype:
                 x, y = common(x, y)
             dtype = x.dtype
-        elif isinstance(a, Tensor):
-            dev = a._dev
-            x, y, b = weak(a._array, b, op.name)
+        elif isinstance(input, Tensor):
+            dev = input._dev
+            x, y, other = weak(input._array, other, op.name)
             dtype = x.dtype
-        elif isinstance(b, Tensor):
-            dev = b._dev
-            y, x, a = weak(b._array, a, op.name)
+        elif isinstance(other, Tensor):
+            dev = other._dev
+            y, x, input = weak(other._array, input, op.name)
             dtype = y.dtype
         else:
-            raise TypeError(f"{op.name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
+            given = f"{type(input).__name__} and {type(other).__name__}"
+            raise TypeError(f"{op.name}(): expected a Tensor, got {given}")
         if floats and dtype.kind in "iub":
             x, y = to_float(x), to_float(y)
         try:
@@ -127,8 +128,8 @@ def _binary(op: Declared) -> Callable[..., Any]:
         except _ARRAY_ERRORS as error:
             raise op_error(op, (x, y), (), error) from None
         out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
-        if differentiable and mode.grad and wants(a, b):
-            record(op, generic, out, (a, b), (), None)
+        if differentiable and mode.grad and wants(input, other):
+            record(op, generic, out, (input, other), (), None)
         return out
 
     return call
