@@ -1,29 +1,29 @@
-"""DataLoader: batches of a data set, fetched ahead by processes or by a thread. Signature of torch.utils.data."""
+"""DataLoader: batches of a data set, fetched ahead by processes or by threads. Signature of torch.utils.data."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import weakref
-from collections import deque
+import multiprocessing
+import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
+from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
-from resilin._base.threads import OwnedThread
-from resilin.core import memory, rng
 from resilin.core.rng import Generator
 from resilin.data.collate import default_collate, default_convert
 from resilin.data.dataset import IterableDataset
-from resilin.data.fetch import Exhausted, Fetcher, make_fetcher
-from resilin.data.pool import WorkerPool
+from resilin.data.iteration import AT_EXIT, InProcessIterator, LoaderIterator, WorkerIterator
+from resilin.data.pool import Pool, WorkerPool
 from resilin.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from resilin.data.seeds import draw_seed
-from resilin.data.worker import WorkerConfig
+from resilin.data.thread_pool import ThreadPool
+from resilin.data.worker import WorkerConfig, seed_prefetcher, seed_thread
 from resilin.errors import UsageError
 
-_AT_EXIT = 10  # priority among multiprocessing's own finalizers: before it terminates its children
+_METHODS = ("multiprocessing", "thread")
+_FIXED = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -35,10 +35,11 @@ class DataLoader(Generic[T_co]):
     shuffle:            a new random order each pass.
     sampler:            gives the order, instead of shuffle. batch_sampler: gives lists of indices, instead of
                         batch_size, shuffle, sampler and drop_last.
-    num_workers:        processes that fetch ahead. The order of batches does not depend on how fast they are. An error
-                        in one is raised here, with its traceback as a note; they end with the loader and this process.
+    num_workers:        workers that fetch ahead. The order of batches does not depend on how fast they are. An error of
+                        the data set is raised here, with the worker's traceback as a note, and `next()` may go on after
+                        it. A worker that dies ends the pass. They all end with the pass, the loader and this process.
     collate_fn:         joins a list of samples into a batch; default `default_collate`.
-    pin_memory:         accepted; staging for GPUs is done where tensors move, so it changes nothing.
+    pin_memory:         batches lie in page-locked memory, for copies to a GPU; a warning and no effect without one.
     drop_last:          leave out the last, smaller batch.
     timeout:            seconds to wait for a worker's batch; 0 waits as long as the worker lives.
     worker_init_fn:     called with the worker's number in each worker, after seeding.
@@ -46,7 +47,10 @@ class DataLoader(Generic[T_co]):
     generator:          where the order's and the workers' seeds are drawn from; default: the global generator.
     prefetch_factor:    batches fetched ahead per worker (2 when there are workers). With num_workers=0: fetched
                         ahead by a thread of this process.
-    persistent_workers: keep the processes for the next pass.
+    persistent_workers: keep the workers for the next pass.
+    pin_memory_device:  deprecated and ignored, as in PyTorch.
+    in_order:           False: batches come as soon as a worker has them.
+    worker_method:      what workers are: "multiprocessing", or "thread" (they share this process and the data set).
 
     What a forked worker costs: no copy of the data set. It reads the tensors and arrays that were alive when it started
     where they lie; pages that it writes, and Python objects that it touches, become its own. This process's memory for
@@ -75,39 +79,66 @@ class DataLoader(Generic[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        worker_method: str = "multiprocessing",
     ) -> None:
+        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers, worker_method)
+        _check_callable("collate_fn", collate_fn)
+        _check_callable("worker_init_fn", worker_init_fn)
         self.dataset = dataset
         self.num_workers = num_workers
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
+        self.worker_method = worker_method
         self.multiprocessing_context = multiprocessing_context
         self.generator = generator
         self.prefetch_factor = 2 if prefetch_factor is None and num_workers > 0 else prefetch_factor
-        self.persistent_workers = persistent_workers
-        self.in_order = in_order  # accepted; batches always come in order
-        self._check_workers()
-        self._choose_samplers(batch_size, bool(shuffle), sampler, batch_sampler, drop_last)
+        self.in_order = in_order
+        self._choose_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.collate_fn = collate_fn or (default_collate if self._batched else default_convert)
-        self._pool: WorkerPool | None = None  # kept between passes with persistent_workers
+        self.persistent_workers = persistent_workers
+        self._pool: Pool | None = None  # kept between passes with persistent_workers
+        self._promised_length: int | None = None  # of a stream, once len() has told it
+        self._is_ready = True
+        _warn_of_many(num_workers)
 
-    def _check_workers(self) -> None:
-        if self.num_workers < 0:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_is_ready" in self.__dict__:
+            raise UsageError(f"DataLoader: {name} cannot be changed after construction; make a new loader")
+        super().__setattr__(name, value)
+
+    @property
+    def multiprocessing_context(self) -> BaseContext | None:
+        """How worker processes are started; None: as `multiprocessing` does by default. Set it to a method's name, too.
+
+        Raises: UsageError without worker processes or for an unknown name, TypeError for what is no context.
+        """
+        return self._context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, value: BaseContext | str | None) -> None:
+        if value is not None and (self.num_workers == 0 or self.worker_method == "thread"):
             raise UsageError(
-                f"DataLoader: num_workers must not be negative, got {self.num_workers}; 0 fetches in process"
+                f"DataLoader: multiprocessing_context needs worker processes, got num_workers={self.num_workers} and "
+                f"worker_method={self.worker_method!r}"
             )
-        if self.timeout < 0:
-            raise UsageError(f"DataLoader: timeout must not be negative, got {self.timeout}")
-        if self.prefetch_factor is not None and self.prefetch_factor < 1:
-            raise UsageError(f"DataLoader: prefetch_factor must be at least 1, got {self.prefetch_factor}")
-        if self.persistent_workers and self.num_workers == 0:
-            raise UsageError("DataLoader: persistent_workers needs num_workers > 0")
+        if isinstance(value, str):
+            methods = multiprocessing.get_all_start_methods()
+            if value not in methods:
+                raise UsageError(f"DataLoader: multiprocessing_context should be one of {methods}, got {value!r}")
+            value = multiprocessing.get_context(value)
+        if value is not None and not isinstance(value, BaseContext):
+            raise TypeError(
+                "DataLoader: multiprocessing_context should be a start method's name or a context of multiprocessing, "
+                f"got {value!r}"
+            )
+        self._context = value
 
     def _choose_samplers(
         self,
         batch_size: int | None,
-        shuffle: bool,
+        shuffle: bool | None,
         sampler: Iterable[Any] | None,
         batch_sampler: Iterable[Any] | None,
         drop_last: bool,
@@ -117,55 +148,63 @@ class DataLoader(Generic[T_co]):
             raise UsageError("DataLoader: an IterableDataset decides its own order; shuffle and samplers do not apply")
         if sampler is not None and shuffle:
             raise UsageError("DataLoader: give a sampler or shuffle=True, not both")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise UsageError("DataLoader: batch_sampler excludes batch_size, shuffle, sampler and drop_last")
-        if batch_size is None and drop_last:
+        if batch_sampler is not None:
+            if batch_size != 1 or shuffle or sampler is not None or drop_last:
+                raise UsageError("DataLoader: batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+            batch_size = None
+        elif batch_size is None and drop_last:
             raise UsageError("DataLoader: drop_last needs a batch_size")
-        if sampler is None and batch_sampler is None:
-            if stream:
-                sampler = _Endless()
-            else:
-                sampler = (
-                    RandomSampler(self.dataset, generator=self.generator)
-                    if shuffle
-                    else SequentialSampler(self.dataset)
-                )
-        if batch_sampler is None and batch_size is not None:
-            assert sampler is not None, "chosen above"
+        if sampler is None:
+            sampler = self._default_sampler(stream, bool(shuffle))
+        if batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        self.batch_size = (
-            None if batch_size is None or not isinstance(batch_sampler, BatchSampler) else batch_sampler.batch_size
-        )
+        self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self._batched = batch_sampler is not None
 
+    def _default_sampler(self, stream: bool, shuffle: bool) -> Sampler[Any]:
+        if stream:
+            return _Endless()
+        if shuffle:
+            return RandomSampler(self.dataset, generator=self.generator)
+        return SequentialSampler(self.dataset)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler if self._batched else self.sampler
+
     def __len__(self) -> int:
         """Batches per pass (samples when batch_size is None). For a stream: by the length it declares."""
-        if isinstance(self.dataset, IterableDataset):
-            length = len(self.dataset)  # type: ignore[arg-type]  # TypeError names the class when it declares none
-            if self.batch_size is None:
-                return length
-            return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
-        source: Any = self.batch_sampler if self._batched else self.sampler
-        return len(source)
+        if not isinstance(self.dataset, IterableDataset):
+            return len(self._index_sampler)
+        length = len(self.dataset)  # type: ignore[arg-type]  # TypeError names the class when it declares none
+        self._promised_length = length
+        if self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def __iter__(self) -> Iterator[T_co]:
-        base_seed = draw_seed(self.generator)
-        indices = iter(self.batch_sampler if self.batch_sampler is not None else self.sampler or ())
-        if self.num_workers == 0:
-            fetch = make_fetcher(self.dataset, self._batched, self.collate_fn, self.drop_last)
-            if self.prefetch_factor is None:
-                return _in_process(fetch, indices)
-            return _ThreadIterator(fetch, indices, self.prefetch_factor, base_seed)
-        return _WorkerIterator(self, indices, base_seed)
+        return self._iterator()
 
-    def _take_pool(self) -> WorkerPool:
+    def _iterator(self) -> LoaderIterator:
+        base_seed = draw_seed(self.generator)
+        if self.num_workers == 0 and self.prefetch_factor is None:
+            return InProcessIterator(self)
+        return WorkerIterator(self, self._take_pool(), base_seed)
+
+    def _take_pool(self) -> Pool:
         """The idle pool of an earlier pass, or a new one."""
         pool, self._pool = self._pool, None
         if pool is not None:
             return pool
+        pool = self._new_pool()
+        if self.persistent_workers:
+            Finalize(self, pool.close, exitpriority=AT_EXIT)  # the loader owns it
+        return pool
+
+    def _new_pool(self) -> Pool:
         configs = [
             WorkerConfig(
                 number=number,
@@ -175,18 +214,18 @@ class DataLoader(Generic[T_co]):
                 collate_fn=self.collate_fn,
                 drop_last=self.drop_last,
                 worker_init_fn=self.worker_init_fn,
-                started_by_main_thread=threading.current_thread() is threading.main_thread(),
             )
-            for number in range(self.num_workers)
+            for number in range(max(1, self.num_workers))
         ]
-        pool = WorkerPool(configs, self.multiprocessing_context)
-        if self.persistent_workers:
-            Finalize(self, pool.close, exitpriority=_AT_EXIT)  # the loader owns it
-        return pool
+        if self.num_workers == 0:
+            return ThreadPool(configs, seed_prefetcher)
+        if self.worker_method == "thread":
+            return ThreadPool(configs, seed_thread)
+        return WorkerPool(configs, self.multiprocessing_context)
 
-    def _give_back(self, pool: WorkerPool) -> None:
-        """A pass has ended in good order: keep the pool if that was asked for."""
-        if self.persistent_workers:
+    def _keep(self, pool: Pool) -> None:
+        """A pass has ended in good order: keep its workers for the next one, unless others are kept already."""
+        if self._pool is None:
             self._pool = pool
         else:
             pool.close()
@@ -200,122 +239,38 @@ class _Endless(Sampler[None]):
             yield None
 
 
-def _in_process(fetch: Fetcher, indices: Iterator[Any]) -> Iterator[Any]:
-    for index in indices:
-        try:
-            batch = fetch(index)
-        except Exhausted:
-            return
-        yield batch
+def _check_workers(
+    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool, worker_method: str
+) -> None:
+    for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
+        if value is not None and not isinstance(value, Integral):
+            raise TypeError(f"DataLoader: {name} should be an integer, got {value!r}")
+    if num_workers < 0:
+        raise UsageError(f"DataLoader: num_workers must not be negative, got {num_workers}; 0 fetches in process")
+    if not isinstance(timeout, Real):
+        raise TypeError(f"DataLoader: timeout should be a number of seconds, got {timeout!r}")
+    if not timeout >= 0:
+        raise UsageError(f"DataLoader: timeout must not be negative, got {timeout}")
+    if timeout and num_workers == 0:
+        raise UsageError(f"DataLoader: timeout={timeout} needs num_workers > 0: nothing else is waited for")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise UsageError(f"DataLoader: prefetch_factor must be at least 1, got {prefetch_factor}")
+    if persistent_workers and num_workers == 0:
+        raise UsageError("DataLoader: persistent_workers needs num_workers > 0")
+    if worker_method not in _METHODS:
+        raise UsageError(f"DataLoader: worker_method should be one of {_METHODS}, got {worker_method!r}")
 
 
-class _WorkerIterator(Iterator[Any]):
-    """One pass with worker processes. Batch i is asked of the next worker in turn, and handed out in that order."""
-
-    def __init__(self, loader: DataLoader[Any], indices: Iterator[Any], base_seed: int) -> None:
-        self._loader = loader
-        self._indices = indices
-        self._timeout_s = loader.timeout or None
-        self._pool = loader._take_pool()
-        # runs when the loop is left by break or an exception, and before multiprocessing ends its children at exit
-        self._finalizer = Finalize(self, self._pool.close, exitpriority=_AT_EXIT)
-        self._asked: deque[int] = deque()  # workers, in the order of the batches asked for
-        self._active = deque(range(len(self._pool)))  # workers whose stream has not ended, next one first
-        self._pool.begin(base_seed)
-        for _ in range((loader.prefetch_factor or 1) * len(self._pool)):
-            self._ask()
-
-    def _ask(self) -> None:
-        if not self._active:
-            return
-        try:
-            index = next(self._indices)
-        except StopIteration:
-            self._active.clear()
-            return
-        self._pool.request(self._active[0], index)
-        self._asked.append(self._active[0])
-        self._active.rotate(-1)
-
-    def __next__(self) -> Any:
-        while self._asked:
-            number = self._asked.popleft()
-            try:
-                result = self._pool.result(number, self._timeout_s)
-            except BaseException:
-                self._finalizer()
-                self._asked.clear()
-                raise
-            if result.exhausted:
-                if number in self._active:
-                    self._active.remove(number)
-                continue
-            self._ask()
-            return result.batch
-        self._finish()
-        raise StopIteration
-
-    def _finish(self) -> None:
-        if self._finalizer.still_active():
-            self._finalizer.cancel()
-            self._loader._give_back(self._pool)
+def _check_callable(name: str, function: Any) -> None:
+    if function is not None and not callable(function):
+        raise TypeError(f"DataLoader: {name} should be callable, got {function!r}")
 
 
-class _ThreadIterator(Iterator[Any]):
-    """One pass with a thread that stays up to `depth` batches ahead."""
-
-    def __init__(self, fetch: Fetcher, indices: Iterator[Any], depth: int, seed: int) -> None:
-        self._indices = indices
-        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        self._outstanding = 0
-        self._thread = OwnedThread("data-prefetch", _prefetch_loop(fetch, self._asked, self._ready, seed))
-        self._finalizer = weakref.finalize(self, _end_thread, self._asked, self._thread)
-        for _ in range(depth):
-            self._ask()
-
-    def _ask(self) -> None:
-        # the order is drawn here, not in the thread, so that random draws do not depend on timing
-        try:
-            index = next(self._indices)
-        except StopIteration:
-            return
-        self._asked.put((index,))
-        self._outstanding += 1
-
-    def __next__(self) -> Any:
-        if self._outstanding == 0:
-            self._finalizer()
-            raise StopIteration
-        ok, value = self._ready.get()
-        self._outstanding -= 1
-        if ok:
-            self._ask()
-            return value
-        self._outstanding = 0
-        self._finalizer()
-        if isinstance(value, Exhausted):
-            raise StopIteration
-        raise value
-
-
-def _prefetch_loop(
-    fetch: Fetcher, asked: queue.SimpleQueue[Any], ready: queue.SimpleQueue[tuple[bool, Any]], seed: int
-) -> Callable[[], None]:
-    def run() -> None:
-        memory.install()
-        rng.default_generator().manual_seed(seed)  # this thread's own: draws of the data set repeat from run to run
-        while (request := asked.get()) is not None:
-            try:
-                ready.put((True, fetch(request[0])))
-            except BaseException as error:  # noqa: BLE001 - a thread's top: handed to the loop that waits for the batch
-                ready.put((False, error))
-
-    return run
-
-
-def _end_thread(asked: queue.SimpleQueue[Any], thread: OwnedThread) -> None:
-    while not asked.empty():  # batches nobody will want
-        asked.get_nowait()
-    asked.put(None)
-    thread.join()
+def _warn_of_many(num_workers: int) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if num_workers > cores:
+        warnings.warn(
+            f"DataLoader: num_workers={num_workers} is more than the {cores} cores this process may use, which is slow",
+            UserWarning,
+            stacklevel=3,
+        )

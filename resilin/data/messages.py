@@ -1,25 +1,41 @@
-"""Hands objects to another process on this host. Arrays travel in anonymous shared memory, not through the pipe.
+"""Hands objects to another process on this host. Arrays travel in shared memory, not through the pipe.
 
-A message is pickled with its arrays out of band. A small one goes through the connection; a larger one is laid into one
-memfd, whose descriptor follows the header, and the receiver reads it into memory of its own. A memfd has no name and
-ends with its last descriptor, so nothing can be left behind.
+A message is pickled with its arrays out of band. A small one goes through the connection. Of a larger one only places
+go through it, and the receiver copies the arrays from there into memory of its own:
+
+    Outbox -> Inbox   arenas: the sender's tensors lie in memfds anyway (resilin.core.memory). The receiver gets each
+                      arena's descriptor once; what it has not copied yet the sender keeps. No page is fresh.
+    send -> receive   one memfd per message; also where there are no arenas, without native code.
+
+Memfds have no name, no limit of /dev/shm, and end with their last descriptor: nothing can be left behind.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+from collections import deque
+from collections.abc import Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from resilin.core import memory
+from resilin.errors import ResilinError
+
 INLINE_BYTES = 2048  # below this a message fits any socket buffer many times over, so that senders need not wait
 _ALIGN = 64  # arrays start at a cache line
 
 Packed = list[memoryview]  # the pickle, then its arrays
 _Layout = list[tuple[int, int]]  # (offset, length) of the pickle and of each array
+_Place = tuple[int, int, int]  # (arena, offset, length)
+
+# what a connection carries, pickled: one of
+#   ("inline", parts)
+#   ("memfd", layout)                    then one descriptor
+#   ("arenas", new arenas, places)       then a descriptor for each new arena; short parts are bytes among the places
 
 
 def pack(message: Any) -> Packed:
@@ -29,16 +45,20 @@ def pack(message: Any) -> Packed:
     return [memoryview(head), *(buffer.raw() for buffer in buffers)]
 
 
+def unpack(parts: Packed) -> Any:
+    """What `pack` packed; its arrays lie in the memory of `parts`. Raises whatever unpickling raises."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
 def send(connection: Connection[Any, Any], message: Any, receiver_pid: int) -> None:
     """Send `message`. It must be picklable; its arrays are copied, here and by the receiver."""
     send_packed(connection, pack(message), receiver_pid)
 
 
 def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: int) -> None:
-    """Send what `pack` made."""
-    total = sum(part.nbytes for part in parts)
-    if total <= INLINE_BYTES or not hasattr(os, "memfd_create"):
-        connection.send_bytes(pickle.dumps([bytearray(part) for part in parts]))
+    """Send what `pack` made. Raises: OSError when there is no shared memory for it; nothing is sent then."""
+    if sum(part.nbytes for part in parts) <= INLINE_BYTES or not hasattr(os, "memfd_create"):
+        connection.send_bytes(pickle.dumps(("inline", [bytearray(part) for part in parts])))
         return
     layout, size = _lay_out([part.nbytes for part in parts])
     descriptor = os.memfd_create("resilin-batch", os.MFD_CLOEXEC)
@@ -46,7 +66,7 @@ def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: i
         os.ftruncate(descriptor, size)
         for (offset, _), part in zip(layout, parts, strict=True):
             _write(descriptor, part, offset)
-        connection.send_bytes(pickle.dumps(layout))
+        connection.send_bytes(pickle.dumps(("memfd", layout)))
         reduction.send_handle(connection, descriptor, receiver_pid)
     finally:
         os.close(descriptor)
@@ -54,16 +74,113 @@ def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: i
 
 def receive(connection: Connection[Any, Any]) -> Any:
     """The next message. Raises EOFError when the other end is closed."""
-    header = pickle.loads(connection.recv_bytes())
-    if isinstance(header[0], bytearray):
-        return pickle.loads(header[0], buffers=header[1:])
-    descriptor = reduction.recv_handle(connection)
-    try:
-        memory = _read(descriptor)
-    finally:
-        os.close(descriptor)
-    head, *arrays = (memory[offset : offset + length] for offset, length in header)
-    return pickle.loads(head, buffers=arrays)
+    return unpack(Inbox(connection).receive())
+
+
+class Outbox:
+    """The sending end of a connection whose receiver says how many messages it has copied.
+
+    lends:  arrays of messages are not written any more, so that the receiver may copy them where they lie; else they
+            are copied here first.
+    """
+
+    def __init__(self, connection: Connection[Any, Any], receiver_pid: int, lends: bool) -> None:
+        self._connection = connection
+        self._receiver_pid = receiver_pid
+        self._lends = lends
+        self._known: set[int] = set()  # arenas whose descriptors the receiver has
+        self._sent = 0
+        self._lent: deque[tuple[int, Any]] = deque()  # number of a message and what keeps its memory, oldest first
+
+    def send(self, parts: Packed) -> None:
+        """Send what `pack` made. Raises: OSError when there is no shared memory for it; nothing is sent then."""
+        if sum(part.nbytes for part in parts) <= INLINE_BYTES or not self._send_places(parts):
+            send_packed(self._connection, parts, self._receiver_pid)
+        self._sent += 1
+
+    def release(self, received: int) -> None:
+        """The receiver has copied that many messages: their memory may be used again."""
+        while self._lent and self._lent[0][0] < received:
+            self._lent.popleft()
+
+    def _send_places(self, parts: Packed) -> bool:
+        """Whether the parts lie in arenas, or could be laid there, and were sent so."""
+        places: list[Any] = [_locate(part) if self._lends else None for part in parts]
+        others = [number for number, place in enumerate(places) if place is None]
+        block = None
+        if sum(parts[number].nbytes for number in others) <= INLINE_BYTES:
+            for number in others:
+                places[number] = bytes(parts[number])
+        else:
+            block = _laid(parts, others, places)
+            if block is None:
+                return False
+        new = {place[0] for place in places if isinstance(place, tuple)} - self._known
+        self._connection.send_bytes(pickle.dumps(("arenas", sorted(new), places)))
+        for arena in sorted(new):
+            reduction.send_handle(self._connection, memory.arena_fd(arena), self._receiver_pid)
+        self._known |= new
+        self._lent.append((self._sent, (parts, block)))
+        return True
+
+
+class Inbox:
+    """The receiving end of a connection. Owns the descriptors that came with it, until `close()`."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._arenas: dict[int, int] = {}  # the sender's arenas: their descriptors
+        self.received = 0
+        """How many messages have come, each copied: the sender may use the memory of theirs again."""
+
+    def receive(self) -> Packed:
+        """The parts of the next message. Raises EOFError when the other end is closed."""
+        kind, *rest = pickle.loads(self._connection.recv_bytes())
+        if kind == "inline":
+            parts = [memoryview(part) for part in rest[0]]
+        elif kind == "memfd":
+            parts = self._read_memfd(rest[0])
+        else:
+            parts = self._read_arenas(*rest)
+        self.received += 1
+        return parts
+
+    def close(self) -> None:
+        """Close the connection and every descriptor that came through it."""
+        for descriptor in self._arenas.values():
+            os.close(descriptor)
+        self._arenas = {}
+        self._connection.close()
+
+    def _read_memfd(self, layout: _Layout) -> Packed:
+        descriptor = self._receive_descriptor()
+        try:
+            memory = _read(descriptor, 0, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+        return [memory[offset : offset + length] for offset, length in layout]
+
+    def _read_arenas(self, new: Sequence[int], places: Sequence[bytes | _Place]) -> Packed:
+        for arena in new:
+            self._arenas[arena] = self._receive_descriptor()
+        return [
+            memoryview(bytearray(place)) if isinstance(place, bytes) else _read(self._arenas[place[0]], *place[1:])
+            for place in places
+        ]
+
+    def _receive_descriptor(self) -> int:
+        try:
+            return reduction.recv_handle(self._connection)
+        except RuntimeError as error:  # the kernel drops descriptors that do not fit
+            raise ResilinError(
+                "DataLoader: a worker's shared memory could not be received, most likely because this process has too "
+                f"many open files: raise the limit (`ulimit -n`) or close some ({error})"
+            ) from None
+
+
+def check_picklable(message: Any) -> Any:
+    """`message` pickled and read back. Raises whatever either raises."""
+    return pickle.loads(pickle.dumps(message))
 
 
 # Written and read by system calls, not mapped: fresh mappings fault page by page, which costs more than the copies, and
@@ -77,15 +194,36 @@ def _write(descriptor: int, part: memoryview, offset: int) -> None:
         part, offset = part[done:], offset + done
 
 
-def _read(descriptor: int) -> memoryview:
-    memory = np.empty(os.fstat(descriptor).st_size, np.uint8).data
+def _read(descriptor: int, offset: int, length: int) -> memoryview:
+    memory = np.empty(length, np.uint8).data
     done = 0
-    while done < memory.nbytes:
-        count = os.preadv(descriptor, [memory[done:]], done)
+    while done < length:
+        count = os.preadv(descriptor, [memory[done:]], offset + done)
         if count == 0:
-            raise EOFError(f"a batch of {memory.nbytes} bytes ended after {done}")
+            raise EOFError(f"a batch of {length} bytes ended after {done}")
         done += count
     return memory
+
+
+def _locate(part: memoryview) -> _Place | None:
+    if part.nbytes == 0:
+        return None
+    place = memory.locate(np.frombuffer(part, np.uint8))
+    return None if place is None else (*place, part.nbytes)
+
+
+def _laid(parts: Packed, numbers: Sequence[int], places: list[Any]) -> Any:
+    """The block of an arena into which the parts of `numbers` were copied; fills in their places. None: no arenas."""
+    layout, size = _lay_out([parts[number].nbytes for number in numbers])
+    block = np.empty(size, np.uint8)
+    place = memory.locate(block)
+    if place is None:
+        return None
+    for number, (offset, length) in zip(numbers, layout, strict=True):
+        if length:
+            block[offset : offset + length] = np.frombuffer(parts[number], np.uint8)
+        places[number] = (place[0], place[1] + offset, length)
+    return block
 
 
 def _lay_out(lengths: list[int]) -> tuple[_Layout, int]:
@@ -96,8 +234,3 @@ def _lay_out(lengths: list[int]) -> tuple[_Layout, int]:
         layout.append((offset, length))
         end = offset + length
     return layout, end
-
-
-def check_picklable(message: Any) -> None:
-    """Raise whatever pickling `message` and reading it back raises."""
-    pickle.loads(pickle.dumps(message))

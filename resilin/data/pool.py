@@ -4,137 +4,227 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Protocol
 
 from resilin._base.clock import Deadline
 from resilin.core import memory
-from resilin.data import messages
-from resilin.data.fetch import stopped
-from resilin.data.worker import Begin, Fetch, Result, WorkerConfig, WorkerError, main
+from resilin.data import messages, worker_process
+from resilin.data.failures import WorkerError, restore
+from resilin.data.worker import Begin, Fetch, Result, WorkerConfig
 from resilin.errors import ResilinError
 
-_STOP_S = 5.0  # how long a worker may take to finish its batch when asked to stop; then it is killed
+STOP_S = 5.0  # how long a worker may take to finish its batch when asked to stop; then it is killed
+_HURRIED_STOP_S = 0.5  # the same after Ctrl-C
+
+_HINTS = {
+    signal.SIGKILL: "often the kernel's out-of-memory killer: use fewer workers or smaller batches",
+    signal.SIGBUS: "often memory that the container's limit did not allow: use fewer workers or smaller batches",
+}
+_SPAWN_HINT = "workers not forked import the main script, which must guard its start by `if __name__ == '__main__':`"
+
+
+class Pool(Protocol):
+    """Workers of one loader, processes or threads. Each answers its requests in order. Ended by `close()`."""
+
+    usable: bool
+    """Whether further requests make sense: no worker was lost, nothing was interrupted."""
+
+    def __len__(self) -> int: ...
+
+    def begin(self, base_seed: int) -> None:
+        """Start a new pass: results still under way are dropped, streams start over, worker n is seeded base_seed+n."""
+        ...
+
+    def request(self, number: int, index: Any) -> None:
+        """Ask worker `number` for the batch of `index`."""
+        ...
+
+    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+        """The next answer in this pass of one of the workers `numbers`, and whose it is.
+
+        Its `error` is an exception of the worker's own code, to be raised. Raises: ResilinError when a worker died (of
+        all, not only of `numbers`) or none of `numbers` answered within `timeout_s`; the latter may be tried again.
+        """
+        ...
+
+    def close(self, hurry: bool = False) -> None:
+        """End all workers, without waiting long for batches at hand when in a `hurry`. Safe to call twice."""
+        ...
+
+
+def no_answer(who: str, seconds: float | None) -> ResilinError:
+    """The error for a worker that let the timeout pass."""
+    return ResilinError(
+        f"DataLoader: {who} gave no batch within timeout={seconds} s; raise the timeout, or look at what its data set "
+        "waits for"
+    )
 
 
 @dataclass(frozen=True)
 class _Worker:
     process: Any  # BaseProcess of the chosen context
     connection: Connection[Any, Any]
+    inbox: messages.Inbox
+
+
+# the parent's ends of all connections to workers, which a forked worker must not keep open
+_parents_ends: weakref.WeakSet[messages.Inbox] = weakref.WeakSet()
+
+
+def _main(*args: Any) -> None:
+    for inbox in list(_parents_ends):
+        inbox.close()
+    worker_process.main(*args)
 
 
 class WorkerPool:
-    """Worker processes of one loader. Each answers its requests in order. Ended by `close()`."""
+    """Worker processes; see `Pool`."""
 
-    def __init__(self, configs: Sequence[WorkerConfig], context: BaseContext | str | None) -> None:
-        chosen: Any = multiprocessing.get_context(context) if isinstance(context, str | None) else context
+    def __init__(self, configs: Sequence[WorkerConfig], context: BaseContext | None) -> None:
+        self._context: Any = context or multiprocessing.get_context()
         self._owner_pid = os.getpid()
         self._epoch = 0
-        self._grace_s = _STOP_S  # none once a worker was found stuck
+        self._stop_s = STOP_S  # none once a worker was found stuck
         self._workers: list[_Worker] = []
         self._readers = memory.Readers()  # forked workers read the data set's tensors where they lie
+        self.usable = True
+        if multiprocessing.current_process().daemon:
+            raise ResilinError(
+                "DataLoader: this process is a daemonic one of multiprocessing, which may start no processes: start it "
+                "with daemon=False, or use num_workers=0 or worker_method='thread'"
+            )
         try:
             for config in configs:
-                self._start(chosen, config)
+                self._start(config)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, context: Any, config: WorkerConfig) -> None:
+    def _start(self, config: WorkerConfig) -> None:
         ours, theirs = multiprocessing.Pipe(duplex=True)
-        process = context.Process(
-            target=main, args=(config, theirs, os.getpid()), name=f"resilin-data-{config.number}", daemon=True
+        inbox = messages.Inbox(ours)
+        _parents_ends.add(inbox)
+        by_main_thread = threading.current_thread() is threading.main_thread()
+        # not daemonic, so that its data set may use loaders with workers, too; they all end without that
+        process = self._context.Process(
+            target=_main,
+            args=(config, theirs, os.getpid(), by_main_thread),
+            name=f"resilin-data-{config.number}",
+            daemon=False,
         )
         try:
             with self._readers.forking():
                 process.start()
-        except BaseException:
-            ours.close()
+        except BaseException as error:
+            inbox.close()
+            if isinstance(error, OSError):
+                raise ResilinError(
+                    f"DataLoader: worker {config.number} of {config.num_workers} cannot be started: {error}; use fewer "
+                    "workers, or raise the limits of processes and open files (`ulimit -u`, `ulimit -n`)"
+                ) from error
+            if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
+                error.add_note(
+                    f"workers started by {self._context.get_start_method()!r} get the data set, collate_fn and "
+                    "worker_init_fn pickled: define them at a module's top, or use multiprocessing_context='fork'"
+                )
             raise
         finally:
             theirs.close()
-        self._workers.append(_Worker(process, ours))
+        self._workers.append(_Worker(process, ours, inbox))
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers, by number."""
-        return [worker.process.pid for worker in self._workers]
-
     def begin(self, base_seed: int) -> None:
-        """Start a new pass: results still under way are dropped, streams start over, worker n is seeded base_seed+n."""
         self._epoch += 1
         for number in range(len(self._workers)):
             self._send(number, Begin(self._epoch, base_seed))
 
     def request(self, number: int, index: Any) -> None:
-        """Ask worker `number` for the batch of `index`."""
         self._send(number, Fetch(self._epoch, index))
 
-    def result(self, number: int, timeout_s: float | None) -> Result:
-        """The next answer of worker `number` in this pass.
-
-        Raises: ResilinError when the worker died, or did not answer within `timeout_s`; the error of the worker's own
-        code, with its traceback as a note, when it failed.
-        """
+    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
         deadline = Deadline(timeout_s)
         while True:
-            result = self._receive(number, deadline)
+            number = self._answering(numbers, deadline)
+            result = self._receive(number)
             if result.epoch == self._epoch:
-                if result.error is not None:
-                    _raise(result.error, number, self._workers[number].process.pid)
-                return result
+                return number, result
 
-    def _send(self, number: int, message: Any) -> None:
+    def _send(self, number: int, request: Begin | Fetch) -> None:
         worker = self._workers[number]
         try:
-            messages.send(worker.connection, message, worker.process.pid)
+            messages.send(worker.connection, (worker.inbox.received, request), worker.process.pid)
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(number) from None
 
-    def _receive(self, number: int, deadline: Deadline) -> Result:
+    def _answering(self, numbers: Sequence[int], deadline: Deadline) -> int:
+        """The first of `numbers` that has something to say."""
+        connections = [self._workers[number].connection for number in numbers]
+        ready = wait([*connections, *(worker.process.sentinel for worker in self._workers)], deadline.left())
+        for number, worker in enumerate(self._workers):
+            if worker.process.sentinel in ready:
+                raise self._death(number)
+        for number, connection in zip(numbers, connections, strict=True):
+            if connection in ready:
+                return number
+        self._stop_s = 0.0
+        late = ", ".join(f"{number} (pid {self._workers[number].process.pid})" for number in numbers)
+        raise no_answer(f"worker {late}", deadline.seconds)
+
+    def _receive(self, number: int) -> Result:
         worker = self._workers[number]
-        ready = wait([worker.connection, worker.process.sentinel], deadline.left())
-        if not ready:
-            self._grace_s = 0.0
-            raise ResilinError(
-                f"DataLoader: worker {number} (pid {worker.process.pid}) gave no batch within "
-                f"timeout={deadline.seconds} s; raise the timeout, or look at what its data set waits for"
-            )
-        if worker.connection not in ready and not worker.connection.poll():
-            raise self._death(number)
         try:
-            result: Result = messages.receive(worker.connection)
+            parts = worker.inbox.receive()
         except (EOFError, OSError):
             raise self._death(number) from None
+        try:
+            result: Result = messages.unpack(parts)
+        except Exception as error:  # noqa: BLE001 - the user's types may fail in any way: raised where the batch is due
+            error.add_note(f"a batch of DataLoader worker {number} (pid {worker.process.pid}) cannot be unpickled here")
+            return Result(self._epoch, error=error)
+        if isinstance(result.error, WorkerError):
+            return Result(result.epoch, error=restore(result.error, number, worker.process.pid))
         return result
 
     def _death(self, number: int) -> ResilinError:
+        self.usable = False
         process = self._workers[number].process
-        process.join(_STOP_S)
-        code = process.exitcode
-        how = (
-            f"was killed by signal {-code} ({_signal_name(-code)})" if code and code < 0 else f"exited with code {code}"
-        )
-        hint = "; often the kernel's out-of-memory killer: use fewer workers or smaller batches" if code == -9 else ""
-        return ResilinError(f"DataLoader: worker {number} (pid {process.pid}) {how} while batches were wanted{hint}")
+        process.join(STOP_S)
+        code, hint = process.exitcode, ""
+        if code is None:
+            how = "closed its connection"
+        elif code < 0:
+            how = f"was killed by signal {-code} ({_signal_name(-code)})"
+            hint = _HINTS.get(-code, "")
+        else:
+            how = f"exited with code {code}"
+            if self._context.get_start_method() != "fork" and self._workers[number].inbox.received == 0:
+                hint = (
+                    "spawned workers import the main script, which must guard its start by `if __name__ == '__main__':`"
+                )
+        text = f"DataLoader: worker {number} (pid {process.pid}) {how} while batches were wanted"
+        return ResilinError(f"{text}; {hint}" if hint else text)
 
-    def close(self) -> None:
-        """End all workers: ask, wait for the batch at hand, then kill. Safe to call twice, and in a forked child."""
+    def close(self, hurry: bool = False) -> None:
+        """End all workers: ask, wait for the batch at hand, then kill. Does nothing in a forked child."""
+        self.usable = False
         workers, self._workers = self._workers, []
         if os.getpid() != self._owner_pid:  # a fork's copy: the processes belong to the parent
             return
         for worker in workers:
             with suppress(OSError):
-                messages.send(worker.connection, None, worker.process.pid)
-        deadline = Deadline(self._grace_s)
+                messages.send(worker.connection, (worker.inbox.received, None), worker.process.pid)
+        deadline = Deadline(min(self._stop_s, _HURRIED_STOP_S) if hurry else self._stop_s)
         for worker in workers:
             self._end(worker, deadline)
         self._readers.close()
@@ -142,7 +232,7 @@ class WorkerPool:
     @staticmethod
     def _end(worker: _Worker, deadline: Deadline) -> None:
         # closing before the join unblocks a worker that is sending a result nobody will read
-        worker.connection.close()
+        worker.inbox.close()
         worker.process.join(deadline.left())
         if worker.process.is_alive():
             worker.process.kill()
@@ -155,14 +245,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
-
-
-def _raise(failure: WorkerError, number: int, pid: int) -> None:
-    """Raise the worker's error here: its own type and arguments, the worker's traceback attached as a note."""
-    where = f"in DataLoader worker {number} (pid {pid}):\n{failure.text.rstrip()}"
-    if failure.error is None:
-        raise ResilinError(f"error {where}")
-    if isinstance(failure.error, StopIteration):  # raised by a __next__ it would end the loop
-        raise stopped(f"setting up worker {number}") from failure.error
-    failure.error.add_note(f"raised {where}")
-    raise failure.error

@@ -1,26 +1,30 @@
-"""What a loader's worker process does: receive indices, send batches, die with its parent."""
+"""What a loader's worker does between requests, be it a process or a thread, and how it knows who it is."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
-import os
-import queue
 import random
-import signal
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 
-from resilin.core import memory, rng, threads
-from resilin.data import messages
-from resilin.data.fetch import Exhausted, Fetcher, make_fetcher
+from resilin.core import rng
+from resilin.data.fetch import Exhausted, Fetcher, make_fetcher, stopped
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRNG:
+    """Generators of one worker thread, seeded for the pass. A thread's draws from the global ones of `random` and numpy
+    would depend on what other threads draw."""
+
+    random_generator: random.Random
+    """Of Python's `random`."""
+    torch_generator: rng.Generator
+    """The thread's default one."""
+    numpy_generator: np.random.Generator
+    """Of numpy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,11 @@ class WorkerInfo:
     seed: int
     """Seed of this worker's generators in this epoch."""
     dataset: Any
-    """This worker's copy of the data set."""
+    """This worker's data set: a copy in a process, the loader's own in a thread."""
+    rng: WorkerRNG | None = None
+    """A thread's generators; None in a process, whose global ones are seeded."""
+    worker_method: str = "multiprocessing"
+    """What the worker is: "multiprocessing" or "thread"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +56,11 @@ class WorkerConfig:
     collate_fn: Callable[[Any], Any]
     drop_last: bool
     worker_init_fn: Callable[[int], Any] | None
-    started_by_main_thread: bool
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Parent to worker: a new pass starts; results of older passes are no longer wanted."""
+    """To a worker: a new pass starts; results of older passes are no longer wanted."""
 
     epoch: int
     base_seed: int
@@ -61,7 +68,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Parent to worker: send the batch of `index`."""
+    """To a worker: give the batch of `index`."""
 
     epoch: int
     index: Any
@@ -69,144 +76,116 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Result:
-    """Worker to parent: the batch, or the error, or the news that the stream has ended."""
+    """From a worker: the batch, or the error, or the news that the stream has ended."""
 
     epoch: int
     batch: Any = None
-    error: WorkerError | None = None
+    error: Any = None
+    """An exception; on its way out of a process a `failures.WorkerError`."""
     exhausted: bool = False
 
 
-@dataclass(frozen=True)
-class WorkerError:
-    """An error of a worker: the exception where it can be pickled, and its traceback as text."""
-
-    error: Exception | None
-    text: str
+class _Own(threading.local):
+    info: WorkerInfo | None = None  # of a worker thread
 
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-_info: WorkerInfo | None = None
+_own = _Own()
+_process_info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Inside a loader's worker process: who it is. None everywhere else."""
-    return _info
+    """Inside a loader's worker: who it is, in any thread of a worker process. None everywhere else."""
+    return _own.info or _process_info
 
 
-def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int) -> None:
-    """The worker process: serve `connection` until it says stop (None) or the parent is gone."""
-    # a signal to the whole process group is the parent's to act on; it ends its workers, or dies and they follow
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)  # a forked event loop's
-    if config.started_by_main_thread:
-        _die_with(parent_pid)
-    threads.set_num_threads(1)  # workers are the parallelism; and a forked pool of threads has no threads
-    memory.install()
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(connection, requests), name="resilin-data-reader", daemon=True)
-    reader.start()
-    serving = _Serving(config)
-    try:
-        while (request := requests.get()) is not None:
-            if isinstance(request, Begin):
-                serving.begin(request)
-            else:
-                messages.send_packed(connection, serving.answer(request), parent_pid)
-    except (BrokenPipeError, ConnectionResetError):
-        return  # the parent closed its end in the middle of a pass
+def forget_forker() -> None:
+    """In a forked worker process: it is not the worker that may have forked it."""
+    global _process_info
+    _process_info = _own.info = None
 
 
-def _die_with(parent_pid: int) -> None:
-    """Let the kernel kill this process at once when its parent dies (Linux), even amid a long C call.
+class Serving:
+    """The state of a worker between requests.
 
-    Inherited sockets close with it, so that the parent's peers see the death without delay. The kernel means the
-    thread that forked: only the main thread lives as long as its process. Elsewhere `_read` notices the parent's end.
+    seed_all:  seeds what the worker draws from.
+    catches:   the errors of the user's code that become results; others end the worker.
     """
-    if sys.platform != "linux" or os.getppid() != parent_pid:  # a fork server is not the parent meant
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before the call
-        os._exit(1)
 
-
-class _Serving:
-    """The state of a worker between requests."""
-
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        seed_all: Callable[[WorkerConfig, int], None],
+        catches: type[BaseException] = Exception,
+    ) -> None:
         self._config = config
+        self._seed_all = seed_all
+        self._catches = catches
         self._fetcher: Fetcher | None = None
-        self._failure: WorkerError | None = None  # what setting up failed with; sent as the answer to each request
-        self._started = False
+        self._failure: BaseException | None = None  # what setting up failed with; the answer to each request
+        self._is_set_up = False
 
     def begin(self, request: Begin) -> None:
         """Seed everything for a new pass, run the user's set-up once, start the stream over."""
         config = self._config
-        global _info
-        seed = request.base_seed + config.number
-        _info = WorkerInfo(id=config.number, num_workers=config.num_workers, seed=seed, dataset=config.dataset)
-        _seed_all(seed)
-        self._failure = None
+        self._fetcher = self._failure = None
         try:
-            if not self._started and config.worker_init_fn is not None:
+            self._seed_all(config, request.base_seed)
+            if not self._is_set_up and config.worker_init_fn is not None:
                 config.worker_init_fn(config.number)
-            self._started = True
+            self._is_set_up = True
             self._fetcher = make_fetcher(config.dataset, config.batched, config.collate_fn, config.drop_last)
-        except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
-            self._failure = _describe(error)
+        except StopIteration as error:  # raised by a __next__ it would end the loop
+            self._failure = stopped(f"setting up worker {config.number}")
+            self._failure.__cause__ = error
+        except self._catches as error:
+            self._failure = error
 
-    def answer(self, request: Fetch) -> messages.Packed:
-        """The answer to `request`, ready to be sent; never raises an error of the user's code."""
-        result = self._fetch(request)
-        try:
-            return messages.pack(result)
-        except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
-            error.add_note(
-                f"a batch of type {type(result.batch).__name__} cannot be sent from a worker process to its parent, "
-                "which needs it pickled: let the data set and collate_fn give tensors, arrays and plain values"
-            )
-            return messages.pack(Result(request.epoch, error=_describe(error)))
-
-    def _fetch(self, request: Fetch) -> Result:
+    def fetch(self, request: Fetch) -> Result:
+        """The answer to `request`."""
         if self._failure is not None or self._fetcher is None:
             return Result(request.epoch, error=self._failure)
         try:
             return Result(request.epoch, batch=self._fetcher(request.index))
         except Exhausted:
             return Result(request.epoch, exhausted=True)
-        except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
-            return Result(request.epoch, error=_describe(error))
+        except self._catches as error:
+            return Result(request.epoch, error=error)
 
 
-def _read(connection: Connection[Any, Any], requests: queue.SimpleQueue[Any]) -> None:
-    """Move requests into the queue, so that the parent's sends never wait for a batch; end with the parent."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "a worker always has a parent process"
-    while True:
-        ready = wait([connection, parent.sentinel])
-        if connection not in ready:
-            os._exit(1)  # the parent is dead: nobody wants the batch that the main thread may be stuck in
-        try:
-            request = messages.receive(connection)
-        except (EOFError, OSError):
-            request = None
-        requests.put(request)
-        if request is None:
-            return
-
-
-def _seed_all(seed: int) -> None:
+def seed_process(config: WorkerConfig, base_seed: int) -> None:
+    """Seed the global generators of this worker process, as worker `config.number`; say who it is."""
+    global _process_info
+    seed = base_seed + config.number
+    _process_info = WorkerInfo(id=config.number, num_workers=config.num_workers, seed=seed, dataset=config.dataset)
     rng.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % (1 << 32))
+    np.random.seed(_numpy_state(config, base_seed))
 
 
-def _describe(error: Exception) -> WorkerError:
-    text = "".join(traceback.format_exception(error))
-    try:
-        messages.check_picklable(error)
-    except Exception:  # noqa: BLE001 - user-defined exceptions may fail to pickle in any way; their text is sent instead
-        return WorkerError(None, text)
-    return WorkerError(error, text)
+def seed_thread(config: WorkerConfig, base_seed: int) -> None:
+    """Seed the generators of this worker thread, as worker `config.number`; say who it is."""
+    seed = base_seed + config.number
+    generators = WorkerRNG(
+        random_generator=random.Random(seed),
+        torch_generator=rng.default_generator().manual_seed(seed),
+        numpy_generator=np.random.default_rng(_numpy_state(config, base_seed)),
+    )
+    _own.info = WorkerInfo(
+        id=config.number,
+        num_workers=config.num_workers,
+        seed=seed,
+        dataset=config.dataset,
+        rng=generators,
+        worker_method="thread",
+    )
+
+
+def seed_prefetcher(config: WorkerConfig, base_seed: int) -> None:
+    """Seed this thread, which fetches ahead in the place of the main one and is no worker."""
+    rng.default_generator().manual_seed(base_seed)
+
+
+def _numpy_state(config: WorkerConfig, base_seed: int) -> Any:
+    """32-bit words from all bits of the seed, so that numpy and `random` do not start from one state; as in PyTorch."""
+    entropy = [config.number, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+    return np.random.SeedSequence(entropy).generate_state(4)

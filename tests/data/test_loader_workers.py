@@ -20,7 +20,8 @@ from resilin.core import memory, rng
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from resilin.errors import ResilinError
 
-pytestmark = pytest.mark.multiproc
+# the machine may have fewer cores than a test has workers
+pytestmark = [pytest.mark.multiproc, pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
 
 
 class Rows(Dataset):
@@ -105,6 +106,14 @@ def test_an_error_keeps_its_type_and_brings_the_workers_traceback():
     note = "\n".join(caught.value.__notes__)
     assert "in DataLoader worker 0" in note
     assert "test_loader_workers.py" in note
+    assert [batch.item() for batch in batches] == [4]  # as in PyTorch, it goes on
+
+
+def test_an_error_that_is_kept_keeps_no_workers():
+    with pytest.raises(ValueError, match="7") as caught:
+        list(DataLoader(Scripted(lambda: [0].index(7), *range(20)), num_workers=2))
+    assert multiprocessing.active_children() == []
+    assert "7" in str(caught.value)
 
 
 def test_an_error_that_cannot_be_pickled_arrives_as_text():
@@ -129,6 +138,7 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_with_reason_and_traceback(wh
     assert "cannot be sent from a worker process to its parent" in note
     assert "in DataLoader worker 0" in note
     assert "Traceback" in note
+    assert list(batches) == []
     assert capfd.readouterr().err == ""
 
 

@@ -1,0 +1,157 @@
+"""One pass over a loader's batches: fetched in process, or asked of workers and handed out in order."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any
+
+from resilin.data import pinning
+from resilin.data.fetch import Exhausted, make_fetcher
+from resilin.data.pool import Pool
+from resilin.data.worker import Result
+from resilin.errors import ResilinError
+
+if TYPE_CHECKING:
+    from resilin.data.loader import DataLoader
+
+AT_EXIT = 10  # priority among multiprocessing's own finalizers: before it ends and joins its children
+
+
+class LoaderIterator(Iterator[Any]):
+    """What all passes share. An error of the data set leaves the pass usable: `next()` goes on after that batch."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._indices = iter(loader._index_sampler)
+        self._pins = pinning.check_pins(loader.pin_memory, loader.pin_memory_device, stacklevel=4)
+        self._promised = loader._promised_length
+        self._given = 0
+
+    def __len__(self) -> int:
+        return len(self._loader._index_sampler)
+
+    def __next__(self) -> Any:
+        result = self._next_result()
+        if result.error is not None:
+            try:
+                raise result.error
+            finally:  # the error's traceback holds this frame: it must not keep the pass, nor the error itself
+                del self, result
+        self._given += 1
+        if self._promised is not None and self._given > self._promised:
+            self._warn_of_length()
+        return pinning.pin(result.batch) if self._pins else result.batch
+
+    def _next_result(self) -> Result:
+        """The next batch or error. StopIteration: there is no other."""
+        raise NotImplementedError
+
+    def _warn_of_length(self) -> None:
+        text = (
+            f"DataLoader: the length of {type(self._loader.dataset).__name__} was said to be {self._promised} (when "
+            f"len() of the loader was asked for), but {self._given} samples have been fetched"
+        )
+        if self._loader.num_workers:
+            text += "; with several workers each runs the whole stream unless it is split by get_worker_info()"
+        warnings.warn(text, UserWarning, stacklevel=3)
+
+
+class InProcessIterator(LoaderIterator):
+    """Fetches each batch when it is asked for."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._fetch = make_fetcher(loader.dataset, loader._batched, loader.collate_fn, loader.drop_last)
+        self._ended = False
+
+    def _next_result(self) -> Result:
+        if self._ended:
+            raise StopIteration
+        index = next(self._indices)
+        try:
+            return Result(0, batch=self._fetch(index))
+        except Exhausted:
+            self._ended = True
+        raise StopIteration
+
+
+class WorkerIterator(LoaderIterator):
+    """Stays ahead with workers. Batch i is asked of the next worker in turn, and handed out in that order.
+
+    With `in_order=False` whichever batch is ready comes first, and the worker with the least to do is asked next.
+    """
+
+    def __init__(self, loader: DataLoader[Any], pool: Pool, base_seed: int) -> None:
+        self._pool = pool
+        # runs when the loop is left by break or an exception, and before multiprocessing ends its children at exit
+        self._finalizer = Finalize(self, _let_go, args=(weakref.ref(loader), pool), exitpriority=AT_EXIT)
+        super().__init__(loader)
+        self._timeout_s = loader.timeout or None
+        self._asked: deque[int] = deque()  # workers, in the order of the batches asked for
+        self._active = deque(range(len(pool)))  # workers whose stream has not ended, next one first
+        self._failure: str | None = None  # why the pass cannot go on
+        try:
+            pool.begin(base_seed)
+            for _ in range((loader.prefetch_factor or 1) * len(pool)):
+                self._ask()
+        except BaseException:
+            pool.close()
+            raise
+
+    def _ask(self) -> None:
+        if not self._active:
+            return
+        try:
+            index = next(self._indices)
+        except StopIteration:
+            self._active.clear()
+            return
+        number = self._active[0] if self._loader.in_order else min(self._active, key=self._asked.count)
+        self._pool.request(number, index)
+        self._asked.append(number)
+        self._active.rotate(-1)
+
+    def _next_result(self) -> Result:
+        while self._asked:
+            result = self._answer()
+            if not result.exhausted:
+                return result
+        if self._failure is not None:
+            raise ResilinError(self._failure)
+        self._finalizer()
+        raise StopIteration
+
+    def _answer(self) -> Result:
+        """The next answer of a worker, which is asked for another batch then."""
+        wanted = [self._asked[0]] if self._loader.in_order else sorted(set(self._asked))
+        try:
+            number, result = self._pool.result(wanted, self._timeout_s)
+            self._asked.remove(number)
+            if result.exhausted and number in self._active:
+                self._active.remove(number)
+            self._ask()
+        except BaseException as error:
+            if isinstance(error, ResilinError) and self._pool.usable:  # only late: it may be waited for again
+                return Result(0, error=error.with_traceback(None))
+            self._fail(error)
+            raise
+        return result
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = f"this pass of the DataLoader ended with {type(error).__name__}: {error}; start a new one"
+        self._asked.clear()
+        self._finalizer.cancel()
+        self._pool.close(hurry=not isinstance(error, Exception))
+
+
+def _let_go(loader_ref: weakref.ref[DataLoader[Any]], pool: Pool) -> None:
+    """A pass is over, or was abandoned: its workers end unless they are to be kept."""
+    loader = loader_ref()
+    if loader is not None and loader.persistent_workers and pool.usable:
+        loader._keep(pool)
+    else:
+        pool.close()

@@ -1,0 +1,121 @@
+"""A loader's worker process: receives indices, sends batches, dies with its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from resilin.core import memory, threads
+from resilin.data import messages
+from resilin.data.collate import default_collate
+from resilin.data.failures import describe
+from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig, forget_forker, seed_process
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int, by_main_thread: bool) -> None:
+    """The worker process: serve `connection` until it says stop (None) or the parent is gone.
+
+    by_main_thread:  whether the parent's main thread started it.
+    """
+    # a signal to the whole process group is the parent's to act on; it ends its workers, or dies and they follow
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)  # a forked event loop's
+    if by_main_thread:
+        _die_with(parent_pid)
+    forget_forker()
+    threads.set_num_threads(1)  # workers are the parallelism; and a forked pool of threads has no threads
+    memory.install()
+    requests = _Requests(connection)
+    # what default_collate made nobody else writes to; what other functions give may be a buffer that they use again
+    outbox = messages.Outbox(connection, parent_pid, lends=config.batched and config.collate_fn is default_collate)
+    serving = Serving(config, seed_process)
+    try:
+        while (request := requests.next(outbox)) is not None:
+            if isinstance(request, Begin):
+                serving.begin(request)
+            else:
+                _answer(outbox, serving.fetch(request))
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the parent closed its end in the middle of a pass
+
+
+def _die_with(parent_pid: int) -> None:
+    """Let the kernel kill this process at once when its parent dies (Linux), even amid a long C call.
+
+    Inherited sockets close with it, so that the parent's peers see the death without delay. The kernel means the
+    thread that forked: only the main thread lives as long as its process. Elsewhere `_Requests` notices the end.
+    """
+    if sys.platform != "linux" or os.getppid() != parent_pid:  # a fork server is not the parent meant
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it died before the call
+        os._exit(1)
+
+
+class _Requests:
+    """What the parent asks. A thread takes it in, so that the parent's sends never wait for a batch."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (messages the parent has received, request)
+        self._newest = 0  # the pass that the parent is in
+        threading.Thread(target=self._read, name="resilin-data-reader", daemon=True).start()
+
+    def next(self, outbox: messages.Outbox) -> Begin | Fetch | None:
+        """The next request of the parent's current pass, once there is one; None: stop."""
+        while True:
+            received, request = self._queue.get()
+            outbox.release(received)
+            if not (isinstance(request, Fetch) and request.epoch < self._newest):
+                return request  # type: ignore[no-any-return]
+
+    def _read(self) -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None, "a worker always has a parent process"
+        request: Any = 0, Begin(0, 0)
+        while request[1] is not None:
+            ready = wait([self._connection, parent.sentinel])
+            if self._connection not in ready:
+                os._exit(1)  # the parent is dead: nobody wants the batch that the main thread may be stuck in
+            try:
+                request = messages.receive(self._connection)
+            except (EOFError, OSError):
+                request = 0, None
+            if isinstance(request[1], Begin):
+                self._newest = request[1].epoch
+            self._queue.put(request)
+
+
+def _answer(outbox: messages.Outbox, result: Result) -> None:
+    """Send `result`, or the error with which it cannot be sent."""
+    try:
+        outbox.send(messages.pack(replace(result, error=describe(result.error)) if result.error else result))
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except OSError as error:
+        error.add_note(
+            "there is no shared memory for this batch: look at the process's limits (open files, file size) and the "
+            "container's memory; smaller batches, a lower prefetch_factor or fewer workers need less"
+        )
+        _send_error(outbox, result, error)
+    except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
+        error.add_note(
+            f"a batch of type {type(result.batch).__name__} cannot be sent from a worker process to its parent, "
+            "which needs it pickled: let the data set and collate_fn give tensors, arrays and plain values"
+        )
+        _send_error(outbox, result, error)
+
+
+def _send_error(outbox: messages.Outbox, result: Result, error: Exception) -> None:
+    outbox.send(messages.pack(Result(result.epoch, error=describe(error))))
