@@ -2,6 +2,5 @@
 
 from resilin.core import memory as memory
 from resilin.core import methods as methods
-from resilin.core import subclass as subclass  # last: it makes public what `methods` attached
 
 memory.install()  # for this thread: the one that imports resilin; others that make tensors install for themselves

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
-from resilin.core import in_place_names, inplace
+from resilin.core import in_place_names, inplace, subclass
 from resilin.core.api import (
     activations,
     convert,
@@ -298,7 +299,10 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     made = wrap(copy_shared(self._array, memo), self._dev)
     if isinstance(self, Parameter):
         made = Parameter(made, self._rg)
-        made.__dict__.update(self.__dict__)
+    elif type(self) is not Tensor:
+        made = subclass.moved(made, type(self))
+    if hasattr(self, "__dict__"):
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
     made._rg = self._rg
     memo[id(self)] = made
     if self._grad is not None:
@@ -310,15 +314,18 @@ def _reduce_ex(self: Tensor, protocol: int) -> Any:
     """Pickled by value: a numpy array, its device and flags. Gradients and history stay behind, as in PyTorch."""
     if self._node is not None and self._rg:
         raise RuntimeError("only leaves can be pickled: call .detach() first")
-    kind = type(self) if isinstance(self, Parameter) else Tensor
-    return _rebuild, (kind, self._dev.backend.to_host(self._array), str(self._dev), self._rg)
+    parts = (type(self), self._dev.backend.to_host(self._array), str(self._dev), self._rg)
+    return _rebuild, parts, getattr(self, "__dict__", None) or None
 
 
 def _rebuild(kind: type, array: Any, where: str, requires_grad: bool) -> Tensor:
     made = creation.from_numpy(array)
     if where != "cpu":
         made = made.to(where)
-    return Parameter(made, requires_grad) if issubclass(kind, Parameter) else made.requires_grad_(requires_grad)
+    if issubclass(kind, Parameter):
+        return Parameter(made, requires_grad)
+    made = made if kind is Tensor else subclass.moved(made, kind)
+    return made.requires_grad_(requires_grad)
 
 
 def _fill_namespace() -> None:
@@ -342,3 +349,4 @@ def _fill_namespace() -> None:
 Size.__module__ = "resilin"
 _attach()
 _fill_namespace()
+subclass.publish()

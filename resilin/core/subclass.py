@@ -63,7 +63,7 @@ def as_subclass(self: Tensor, cls: type[_T]) -> _T:
     if not (isinstance(cls, type) and issubclass(cls, Tensor)):
         raise TypeError(f"as_subclass(): expected a subclass of Tensor, got {cls!r}")
     with dispatch.Disable():
-        return _moved(reshape.call(self, tuple(self._array.shape)), cls)
+        return moved(reshape.call(self, tuple(self._array.shape)), cls)
 
 
 def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T:
@@ -71,7 +71,7 @@ def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T
     if not isinstance(data, Tensor):
         raise TypeError(f"_make_subclass(): expected a Tensor, got {type(data).__name__}")
     with dispatch.Disable():
-        made = _moved(data.detach(), cls)
+        made = moved(data.detach(), cls)
         made._vc = [0, share_writes(data)]
         if require_grad:
             made.requires_grad_()
@@ -80,10 +80,10 @@ def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T
 
 def retype(result: Tensor, cls: type[_T], given: bool) -> _T:
     """A function's result as an instance of `cls`: a view of it when the function was `given` it, else in its place."""
-    return as_subclass(result, cls) if given else _moved(result, cls)
+    return as_subclass(result, cls) if given else moved(result, cls)
 
 
-def _moved(tensor: Tensor, cls: type[_T]) -> _T:
+def moved(tensor: Tensor, cls: type[_T]) -> _T:
     """An instance of `cls` with the memory and the place in the graph of `tensor`, which nobody uses any more."""
     made = object.__new__(cls)
     share_version(tensor)  # before they part: a node may have saved `tensor`
@@ -118,12 +118,10 @@ def _reflected(name: str) -> str | None:
     return f"__r{plain}__" if name == f"__{plain}__" and plain in _REFLECTED else _COMPARED.get(name)
 
 
-def _publish() -> None:
+def publish() -> None:
+    """Make the methods and attributes of Tensor public. Called once, when `core.methods` has attached all."""
     tensor: Any = Tensor
-    tensor.as_subclass, tensor._make_subclass = as_subclass, classmethod(make_subclass)
+    tensor.as_subclass, tensor._make_subclass = as_subclass, staticmethod(make_subclass)
     _publish_methods()
     dispatch.configure(Tensor, Parameter, retype)
     dispatch.UNCHANGED.add(vars(Tensor)["grad"].__get__)
-
-
-_publish()

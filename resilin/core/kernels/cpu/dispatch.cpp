@@ -62,9 +62,17 @@ PyObject *hand_over(Function *self, PyObject *const *args, Py_ssize_t n, PyObjec
 PyObject *or_reflected(Function *self, PyObject *other) {
     PyTypeObject *type = Py_TYPE(other);
     if (!PyErr_ExceptionMatches(PyExc_TypeError) || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
-        PyType_IsSubtype(type, plain[0]) || !_PyType_Lookup(type, self->reflected))
+        PyType_IsSubtype(type, plain[0]))
         return nullptr;
-    PyErr_Clear();
+    PyObject *kind, *error, *trace; // set aside: a lookup that finds nothing clears them
+    PyErr_Fetch(&kind, &error, &trace);
+    if (!_PyType_Lookup(type, self->reflected)) {
+        PyErr_Restore(kind, error, trace);
+        return nullptr;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
     Py_RETURN_NOTIMPLEMENTED;
 }
 
