@@ -394,7 +394,9 @@ _dispatch.publish(  # what takes tensors, or makes them: arguments' classes and 
         _name
         for _name, _value in list(globals().items())
         if _name not in _dispatch.IGNORED
-        and getattr(_value, "__module__", "").startswith(("resilin.core.api.", "resilin.core.ops."))
+        and getattr(_value, "__module__", "").startswith(
+            ("resilin.core.api.", "resilin.core.ops.", "resilin.core.inplace")
+        )
     ],
 )
 
