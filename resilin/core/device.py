@@ -6,8 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from resilin.core.backends import cupy
 from resilin.core.backends.base import Backend
 from resilin.core.backends.numpy import NumpyBackend, SimBackend, make_xp
+from resilin.core.kernels.common import register_namespace
 
 _BACKENDS: dict[str, Backend] = {}
 _DEVICES: dict[tuple[str, int | None], device] = {}
@@ -26,9 +30,11 @@ class device:
     index: int | None
     xp: Any
 
-    def __new__(cls, type: str | device, index: int | None = None) -> device:
+    def __new__(cls, type: str | int | device, index: int | None = None) -> device:
         if isinstance(type, device):
             return type
+        if isinstance(type, int):  # as in PyTorch: the number of a GPU
+            return device("cuda", type)
         if index is None and ":" in type:
             type, _, digits = type.partition(":")
             if not digits.isdigit():
@@ -37,7 +43,7 @@ class device:
         if type == "cpu":
             index = None
         elif index is None:
-            index = 0
+            index = _current(type)
         found = _DEVICES.get((type, index))
         return found or _make(cls, type, index)
 
@@ -54,17 +60,39 @@ class device:
 
 
 def _make(cls: Any, type: str, index: int | None) -> device:
-    backend = _BACKENDS.get(type)
-    if backend is None:
-        raise RuntimeError(
-            f"no backend is registered for device type {type!r}; there are {', '.join(sorted(_BACKENDS))} "
-            "(register_backend adds one)"
-        )
+    backend = backend_of(type)
     if index is not None and index >= backend.count():
         raise RuntimeError(f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)")
     made: device = object.__new__(cls)
     made.type, made.index, made.backend, made.xp = type, index, backend, backend.xp
     return _DEVICES.setdefault((type, index), made)
+
+
+_LATE: dict[str, Callable[[Any], Backend]] = {"cuda": cupy.load}  # backends whose library is imported at first use
+
+
+def _load(type: str) -> Backend | None:
+    """The backend of a device that is named for the first time, registered; None when there is none of that type."""
+    make = _LATE.get(type)
+    if make is not None:
+        register_backend(make(NUMPY_XP))
+    return _BACKENDS.get(type)
+
+
+def backend_of(type: str) -> Backend:
+    """The backend of devices of `type`. RuntimeError says why there is none."""
+    found = _BACKENDS.get(type) or _load(type)
+    if found is None:
+        raise RuntimeError(
+            f"no backend is registered for device type {type!r}; there are {', '.join(sorted(_BACKENDS))} "
+            "(register_backend adds one)"
+        )
+    return found
+
+
+def _current(type: str) -> int:
+    current: Callable[[], int] | None = getattr(_BACKENDS.get(type) or _load(type), "current", None)
+    return 0 if current is None else current()
 
 
 def register_backend(backend: Backend) -> None:
@@ -94,6 +122,7 @@ def _complete(xp: Any, name: str, forward: Callable[..., Any]) -> None:
 
 
 NUMPY_XP = make_xp()
+register_namespace(np.ndarray, NUMPY_XP)
 register_backend(NumpyBackend(NUMPY_XP))
 register_backend(SimBackend(NUMPY_XP))
 CPU = device("cpu")

@@ -343,7 +343,7 @@ def _fill_namespace() -> None:
     from_ops.arange = np.arange
     from_ops.conj = lambda x: math.conj(x) if isinstance(x, Tensor) else x.conjugate()
     from_ops.astype = lambda x, dtype: astype.call(x, to_numpy(dtype))
-    from_ops.constant = lambda array, like: wrap(array.astype(like._array.dtype, copy=False), like._dev)
+    from_ops.constant = lambda array, like: wrap(like._dev.xp.constant(array, like._array), like._dev)
 
 
 Size.__module__ = "resilin"

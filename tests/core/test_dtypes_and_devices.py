@@ -132,9 +132,16 @@ def test_a_third_party_backend_can_be_registered(monkeypatch):
         resilin.register_backend(Mine(devices.NUMPY_XP))
 
 
+@pytest.mark.skipif(resilin.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_is_missing():
+    for where in ("cuda", "cuda:1", 0):
+        with pytest.raises(RuntimeError, match=r"device type 'cuda' needs (CuPy|a CUDA device)"):
+            resilin.ones(1, device=where)
+
+
 def test_an_unknown_device_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(RuntimeError, match=r"'cuda'.*cpu"):
-        resilin.ones(1, device="cuda")
+    with pytest.raises(RuntimeError, match=r"'tpu'.*cpu"):
+        resilin.ones(1, device="tpu")
     with pytest.raises(RuntimeError, match="invalid device string"):
         resilin.device("sim:x")
 

@@ -14,6 +14,7 @@ from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
+from resilin.core.kernels.common import is_array
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.size import check_dim
@@ -34,7 +35,7 @@ def to_index(index: Any) -> Any:
         return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array
     if isinstance(index, list):
         return np.array(index) if index else np.zeros(0, np.int64)
-    if isinstance(index, bool | np.ndarray):
+    if isinstance(index, bool) or is_array(index):
         return index
     if isinstance(index, np.integer):
         return int(index)

@@ -53,9 +53,9 @@ def scatter_reduce(
             f"to have as many dimensions as self {tuple(input.shape)}"
         )
     part = src[tuple(slice(n) for n in where.shape)] if src._array.shape != where.shape else src
-    counts = np.zeros(input._array.shape, np.int64)
-    np.add.at(counts, ops._places(where, axis), 1)
-    own = np.ones(counts.shape, bool) if include_self else counts == 0
+    xp = input._dev.xp
+    counts = xp.scatter_add_zeros(xp.ones(where.shape, np.int64), input._array.shape, axis, where)
+    own = xp.ones(counts.shape, bool) if include_self else counts == 0
     if reduce == "prod":
         return ops.scatter_product.call(input, part, where, axis, own)
     if reduce in ("amax", "amin"):

@@ -24,6 +24,10 @@ def _conj(x: Any) -> Any:
     return np.conjugate(x) if dtype.kind == "c" else x
 
 
+def _itself(x: Any) -> Any:
+    return x
+
+
 def _constant(array: Any, like: Any) -> Any:
     return array.astype(like.dtype, copy=False)
 
@@ -35,7 +39,7 @@ def _astype(x: Any, dtype: Any) -> Any:
 def _index_add_zeros(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     """Zeros of `shape` with `g` added at `index`, repeated places summed in order. What undoes `x[index]`."""
     out = np.zeros(shape, g.dtype)
-    if _is_basic(index):
+    if is_basic(index):
         out[index] = g
     elif isinstance(index, np.ndarray) and index.dtype.kind in "iu" and out.size and g.size:
         _add_rows(out, index.reshape(-1) % shape[0], g.reshape(index.size, -1))
@@ -44,9 +48,10 @@ def _index_add_zeros(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     return out
 
 
-def _is_basic(index: Any) -> bool:
+def is_basic(index: Any) -> bool:
+    """Whether `index` holds integers, slices, None and ... only, so that it reaches no element twice."""
     if isinstance(index, tuple):
-        return all(_is_basic(i) for i in index)
+        return all(is_basic(i) for i in index)
     return index is None or index is Ellipsis or isinstance(index, int | slice)
 
 
@@ -79,15 +84,20 @@ def make_xp() -> SimpleNamespace:
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
         "matmul": gemm.matmul,
-        "scatter_add_zeros": _scatter_add_zeros,
         "broadcast_to": quick.broadcast_to,
         "expand_dims": quick.expand_dims,
         "squeeze": quick.squeeze,
         "ones_like": quick.ones_like,
         "max": quick.max,
         "min": quick.min,
+        "scatter_add_zeros": _scatter_add_zeros,
+        "linalg": np.linalg,
+        "fft": np.fft,
+        "asarray": np.asarray,
     }
-    return SimpleNamespace(**{**names, **extras})
+    made = SimpleNamespace(**{**names, **extras, "from_host": _itself, "to_host": _itself})
+    made.host = made  # where ops run that a device's library has no functions for; see `ops/on_host.py`
+    return made
 
 
 class NumpyBackend:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.kernels import reduce_rows
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 
 _native_batch_norm_forward = kernel("batch_norm_forward")
@@ -40,12 +40,13 @@ def _as_ncl(x: Array) -> Array:
 
 
 def reference_forward(x: Array, weight: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array, Array]:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
+    xp = array_namespace(x)
     x_NCL = _as_ncl(x)
-    mean_C = reduce_rows.mean(x_NCL, (0, 2))
+    mean_C = xp.mean(x_NCL, axis=(0, 2))
     centred = x_NCL - mean_C[:, None]
-    var_C = reduce_rows.mean(np.square(centred), (0, 2))
-    scale_C = 1.0 / np.sqrt(var_C + var_C.dtype.type(eps))
+    var_C = xp.mean(xp.square(centred), axis=(0, 2))
+    scale_C = 1.0 / xp.sqrt(var_C + var_C.dtype.type(eps))
     if weight is not None:
         scale_C = scale_C * weight
     y = centred * scale_C[:, None]

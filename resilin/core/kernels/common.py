@@ -15,3 +15,24 @@ _FLOAT32 = np.dtype(np.float32)
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype sums are kept in: float32 for 16-bit floats, else the dtype itself."""
     return _FLOAT32 if dtype.itemsize == 2 else dtype
+
+
+_NAMESPACES: dict[type, Any] = {}
+
+
+def register_namespace(kind: type, xp: Any) -> None:
+    """Let `array_namespace` give `xp` for arrays of type `kind`."""
+    _NAMESPACES[kind] = xp
+
+
+def array_namespace(array: Any) -> Any:
+    """The functions that work on `array`: numpy's, or those of the backend that registered the array's type.
+
+    For code that is given arrays and no `xp`: references of kernels, constants of a rule that is being recorded.
+    """
+    return _NAMESPACES.get(type(array), np)
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array of numpy's, or of a backend that registered the type."""
+    return isinstance(value, np.ndarray) or type(value) in _NAMESPACES

@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from resilin.core.kernels.common import Array, compute_dtype
-from resilin.core.kernels.gemm import matmul
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -69,7 +67,9 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
     """
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
     geometry.out_size(x.shape[2], x.shape[3])
-    y: Array | None = _native_forward(x, w, bias, geometry.lengths, groups)
+    y: Array | None = None
+    if isinstance(x, np.ndarray):
+        y = _native_forward(x, w, bias, geometry.lengths, groups)
     return reference_forward(x, w, bias, geometry, groups) if y is None else y
 
 
@@ -88,13 +88,15 @@ def backward(
     Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending.
     """
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
-    dx = dw = db = None
+    dx = dw = db = found = None
+    native = isinstance(g, np.ndarray)
     if need[0]:
-        dx = _native_input_gradient(g, w, x.shape[2], x.shape[3], geometry.lengths, groups)
+        dx = None if not native else _native_input_gradient(g, w, x.shape[2], x.shape[3], geometry.lengths, groups)
         if dx is None:
             dx = reference_input_gradient(g, w, x.shape, geometry, groups)
     if need[1] or need[2]:
-        found = _native_weight_gradient(g, x, *geometry.kernel, geometry.lengths, groups, need[1], need[2])
+        if native:
+            found = _native_weight_gradient(g, x, *geometry.kernel, geometry.lengths, groups, need[1], need[2])
         dw, db = reference_weight_gradient(g, x, w.shape, geometry, groups, need[1:]) if found is None else found
     return dx, dw, db
 
@@ -105,50 +107,54 @@ _CHUNK_BYTES = 8 << 20
 
 
 def reference_forward(x: Array, w: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
+    xp = array_namespace(x)
     N, O = x.shape[0], w.shape[0]
     P, Q = geometry.out_size(x.shape[2], x.shape[3])
     w_GOK = w.reshape(groups, O // groups, -1)
-    y_NOL = np.empty((N, O, P * Q), x.dtype)
+    y_NOL: Array = xp.empty((N, O, P * Q), x.dtype)
     for chunk in _chunks(x.shape, x.itemsize, geometry):
         cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
-        y_NOL[chunk] = matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
+        y_NOL[chunk] = xp.matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
     if bias is not None:
         y_NOL += bias[:, None]
     return y_NOL.reshape(N, O, P, Q)
 
 
 def reference_input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometry: Geometry, groups: int) -> Array:
-    """numpy form of the gradient of x, which has `shape`."""
+    """numpy form of the gradient of x, which has `shape`; also for a device's arrays."""
+    xp = array_namespace(g)
     w_GKO = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(-1, -2)
-    dx = np.empty(shape, g.dtype)
+    dx: Array = xp.empty(shape, g.dtype)
     for chunk in _chunks(shape, g.itemsize, geometry):
         g_GOM = _channels_first(g[chunk], groups)
-        dx[chunk] = col2im(matmul(w_GKO, g_GOM), dx[chunk].shape, geometry)
+        dx[chunk] = col2im(xp.matmul(w_GKO, g_GOM), dx[chunk].shape, geometry)
     return dx
 
 
 def reference_weight_gradient(
     g: Array, x: Array, shape: tuple[int, ...], geometry: Geometry, groups: int, need: tuple[bool, ...] = (True, True)
 ) -> tuple[Array | None, Array | None]:
-    """numpy form of the gradients of w, which has `shape`, and of the bias."""
+    """numpy form of the gradients of w, which has `shape`, and of the bias; also for a device's arrays."""
+    xp = array_namespace(g)
     O, K = shape[0], math.prod(shape[1:])
     acc = compute_dtype(g.dtype)
-    dw_GOK = np.zeros((groups, O // groups, K), acc)
-    db = np.zeros(O, acc)
+    dw_GOK = xp.zeros((groups, O // groups, K), acc)
+    db = xp.zeros(O, acc)
     for chunk in _chunks(x.shape, x.itemsize, geometry):
         g_GOM = _channels_first(g[chunk], groups)
         db += g_GOM.reshape(O, -1).sum(axis=1, dtype=acc)
         if need[0]:
             cols_GKM = im2col(x[chunk], geometry).reshape(groups, K, -1)
-            dw_GOK += matmul(g_GOM, cols_GKM.swapaxes(-1, -2))
+            dw_GOK += xp.matmul(g_GOM, cols_GKM.swapaxes(-1, -2))
     dw, db = (array.astype(g.dtype, copy=False) for array in (dw_GOK.reshape(shape), db))
     return (dw if need[0] else None), (db if need[1] else None)
 
 
 def _channels_first(g: Array, groups: int) -> Array:
     """Images (N, O, P, Q) as matrices (groups, O / groups, N * P * Q)."""
-    return np.ascontiguousarray(g.swapaxes(0, 1)).reshape(groups, g.shape[1] // groups, -1)
+    channels: Array = array_namespace(g).ascontiguousarray(g.swapaxes(0, 1))
+    return channels.reshape(groups, g.shape[1] // groups, -1)
 
 
 def _chunks(shape: tuple[int, ...], itemsize: int, geometry: Geometry) -> Iterator[slice]:
@@ -163,11 +169,12 @@ def im2col(x: Array, geometry: Geometry) -> Array:
     N, C, H, W = x.shape
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)
-    padded = np.zeros((N, C, H + 2 * ph, W + 2 * pw), x.dtype)
+    xp = array_namespace(x)
+    padded = xp.zeros((N, C, H + 2 * ph, W + 2 * pw), x.dtype)
     padded[:, :, ph : ph + H, pw : pw + W] = x
     a, b, c, d = padded.strides
-    windows = as_strided(padded, (C, KH, KW, N, P, Q), (b, c * dh, d * dw, a, c * sh, d * sw), writeable=False)
-    return windows.reshape(C * KH * KW, N * P * Q)
+    windows = xp.as_strided(padded, (C, KH, KW, N, P, Q), (b, c * dh, d * dw, a, c * sh, d * sw))
+    return windows.reshape(C * KH * KW, N * P * Q)  # type: ignore[no-any-return]
 
 
 def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
@@ -176,9 +183,10 @@ def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)
     cols = cols.reshape(C, KH, KW, N, P, Q)
-    padded = np.zeros((N, C, H + 2 * ph, W + 2 * pw), cols.dtype)
+    xp = array_namespace(cols)
+    padded = xp.zeros((N, C, H + 2 * ph, W + 2 * pw), cols.dtype)
     for i in range(KH):
         for j in range(KW):
             rows = slice(i * dh, i * dh + (P - 1) * sh + 1, sh)
             padded[:, :, rows, slice(j * dw, j * dw + (Q - 1) * sw + 1, sw)] += cols[:, i, j].swapaxes(0, 1)
-    return np.ascontiguousarray(padded[:, :, ph : ph + H, pw : pw + W])
+    return xp.ascontiguousarray(padded[:, :, ph : ph + H, pw : pw + W])  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -57,9 +57,10 @@ def _out_of_range(target: Array, row: int, classes: int) -> UsageError:
 
 
 def _masked_target(target: Array, ignore_index: int, classes: int) -> tuple[Array, Array]:
+    xp = array_namespace(target)
     valid_N = target != ignore_index
-    safe_N = np.where(valid_N, target, 0).astype(np.int64)
-    wrong = np.flatnonzero((safe_N < 0) | (safe_N >= classes))
+    safe_N = xp.where(valid_N, target, 0).astype(np.int64)
+    wrong = xp.flatnonzero((safe_N < 0) | (safe_N >= classes))
     if wrong.size and valid_N.any():
         raise _out_of_range(target, int(wrong[0]), classes)
     return valid_N, safe_N
@@ -68,23 +69,24 @@ def _masked_target(target: Array, ignore_index: int, classes: int) -> tuple[Arra
 def reference_forward(
     logits: Array, target: Array, weight: Array | None, ignore_index: int, label_smoothing: float
 ) -> tuple[Array, Array]:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
+    xp = array_namespace(logits)
     N, C = logits.shape
     valid_N, safe_N = _masked_target(target, ignore_index, C)
     z_NC = logits.astype(compute_dtype(logits.dtype), copy=False)
     if not z_NC.size:
-        return np.zeros(N, logits.dtype), np.full(N, -np.inf, z_NC.dtype)
+        return xp.zeros(N, logits.dtype), xp.full(N, -np.inf, z_NC.dtype)
     with np.errstate(invalid="ignore"):
         top_N = z_NC.max(axis=1)
-        lse_N = np.log(np.exp(z_NC - top_N[:, None]).sum(axis=1)) + top_N
-        loss_N = lse_N - z_NC[np.arange(N), safe_N]
+        lse_N = xp.log(xp.exp(z_NC - top_N[:, None]).sum(axis=1)) + top_N
+        loss_N = lse_N - z_NC[xp.arange(N), safe_N]
     if weight is not None:
         loss_N = loss_N * weight[safe_N]
     if label_smoothing:
-        w_C = np.ones(C, z_NC.dtype) if weight is None else weight
+        w_C = xp.ones(C, z_NC.dtype) if weight is None else weight
         smooth_N = ((lse_N[:, None] - z_NC) * w_C).sum(axis=1)
         loss_N = (1 - label_smoothing) * loss_N + label_smoothing / C * smooth_N
-    return np.where(valid_N, loss_N, 0).astype(logits.dtype), lse_N
+    return xp.where(valid_N, loss_N, 0).astype(logits.dtype), lse_N
 
 
 def reference_backward(
@@ -96,22 +98,23 @@ def reference_backward(
     ignore_index: int,
     label_smoothing: float,
 ) -> Array:
-    """numpy form of `backward`."""
+    """numpy form of `backward`, also for a device's arrays."""
+    xp = array_namespace(logits)
     N, C = logits.shape
     valid_N, safe_N = _masked_target(target, ignore_index, C)
     z_NC = logits.astype(compute_dtype(logits.dtype), copy=False)
-    p_NC = np.exp(z_NC - lse[:, None])
-    scale_N = np.where(valid_N, g, 0).astype(z_NC.dtype, copy=False)
+    p_NC = xp.exp(z_NC - lse[:, None])
+    scale_N = xp.where(valid_N, g, 0).astype(z_NC.dtype, copy=False)
     hit_N = scale_N * (1 - label_smoothing)
     if weight is not None:
         hit_N = hit_N * weight[safe_N]
     total_N = hit_N
     if label_smoothing:
-        w_C = np.ones(C, z_NC.dtype) if weight is None else weight.astype(z_NC.dtype, copy=False)
+        w_C = xp.ones(C, z_NC.dtype) if weight is None else weight.astype(z_NC.dtype, copy=False)
         total_N = hit_N + scale_N * (label_smoothing / C) * w_C.sum()
     d_NC = p_NC * total_N[:, None]
     if N and C:
-        d_NC[np.arange(N), safe_N] -= hit_N
+        d_NC[xp.arange(N), safe_N] -= hit_N
     if label_smoothing:
         d_NC -= (scale_N * (label_smoothing / C))[:, None] * w_C
     d_NC[~valid_N] = 0

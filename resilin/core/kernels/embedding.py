@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -14,7 +14,7 @@ _native_embedding_backward = kernel("embedding_backward")
 
 def forward(weight: Array, index: Array) -> Array:
     """The rows of weight (num, D) at `index`: shape index.shape + (D,). UsageError for an index outside [0, num)."""
-    y: Array | None = _native_embedding_forward(weight, index)
+    y: Array | None = _native_embedding_forward(weight, index) if isinstance(weight, np.ndarray) else None
     return reference_forward(weight, index) if y is None else y
 
 
@@ -23,7 +23,7 @@ def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array
 
     Row `padding_idx` gets no gradient.
     """
-    if index.dtype == np.int64:
+    if index.dtype == np.int64 and isinstance(g, np.ndarray):
         dw = _native_embedding_backward(g, index, num, -1 if padding_idx is None else padding_idx)
         if dw is not None:
             return dw  # type: ignore[no-any-return]
@@ -32,25 +32,27 @@ def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array
 
 def _check(index: Array, num: int) -> None:
     if index.size and (int(index.min()) < 0 or int(index.max()) >= num):
-        wrong = index[(index < 0) | (index >= num)].flat[0]
+        wrong = index[(index < 0) | (index >= num)][0]
         raise UsageError(f"embedding: index {int(wrong)} is outside [0, {num}); the table has {num} rows")
 
 
 def reference_forward(weight: Array, index: Array) -> Array:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
     _check(index, weight.shape[0])
     return weight.take(index, axis=0)
 
 
 def reference_backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array:
-    """numpy form of `backward`."""
+    """numpy form of `backward`, also for a device's arrays."""
     _check(index, num)
     D = g.shape[-1]
     flat = index.reshape(-1)
-    dw = np.zeros((num, D), compute_dtype(g.dtype))
     rows = g.reshape(flat.size, D)
     if padding_idx is not None:
         keep = flat != padding_idx
         flat, rows = flat[keep], rows[keep]
+    if not isinstance(g, np.ndarray):
+        return array_namespace(g).index_add_zeros(rows, (num, D), flat)
+    dw = np.zeros((num, D), compute_dtype(g.dtype))
     np.add.at(dw, flat, rows)
     return dw.astype(g.dtype, copy=False)

@@ -24,7 +24,7 @@ _native_gelu_backward = kernel("gelu_backward")
 
 def forward(x: Array, approximate: str) -> Array:
     """x * Phi(x): with the error function for approximate="none", with tanh for "tanh"."""
-    tanh = _is_tanh(approximate)
+    tanh = is_tanh(approximate)
     if (y := _native_gelu_forward(x, tanh)) is not None:
         return y  # type: ignore[no-any-return]
     return reference_forward(x, approximate)
@@ -32,13 +32,14 @@ def forward(x: Array, approximate: str) -> Array:
 
 def backward(g: Array, x: Array, approximate: str) -> Array:
     """g times the derivative of `forward` at x."""
-    tanh = _is_tanh(approximate)
+    tanh = is_tanh(approximate)
     if (dx := _native_gelu_backward(g, x, tanh)) is not None:
         return dx  # type: ignore[no-any-return]
     return reference_backward(g, x, approximate)
 
 
-def _is_tanh(approximate: str) -> bool:
+def is_tanh(approximate: str) -> bool:
+    """Whether `approximate` asks for tanh. UsageError unless it is "none" or "tanh"."""
     if approximate not in ("none", "tanh"):
         raise UsageError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
     return approximate == "tanh"
@@ -53,7 +54,7 @@ def reference_forward(x: Array, approximate: str) -> Array:
     """numpy form of `forward`."""
     z = x.astype(compute_dtype(x.dtype), copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
-        if _is_tanh(approximate):
+        if is_tanh(approximate):
             y = 0.5 * z * (1 + np.tanh(_TANH_SCALE * (z + _TANH_CUBE * z * z * z)))
         else:
             y = z * _normal_cdf(z)
@@ -64,7 +65,7 @@ def reference_backward(g: Array, x: Array, approximate: str) -> Array:
     """numpy form of `backward`."""
     z = x.astype(compute_dtype(x.dtype), copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
-        if _is_tanh(approximate):
+        if is_tanh(approximate):
             t = np.tanh(_TANH_SCALE * (z + _TANH_CUBE * z * z * z))
             slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * _TANH_SCALE * (1 + 3 * _TANH_CUBE * z * z)
         else:

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.core.kernels.reduce_rows import reference_sum_rows
 
@@ -38,12 +36,13 @@ def backward(g: Array, x: Array, weight: Array | None, mean: Array, rstd: Array)
 def reference_forward(
     x: Array, weight: Array | None, bias: Array | None, eps: float, D: int
 ) -> tuple[Array, Array, Array]:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
+    xp = array_namespace(x)
     acc = compute_dtype(x.dtype)
     x_ND = x.reshape(x.size // D if D else 0, D).astype(acc, copy=False)
     mean_N = x_ND.mean(axis=1)
     centred = x_ND - mean_N[:, None]
-    rstd_N = 1.0 / np.sqrt(np.square(centred).mean(axis=1) + acc.type(eps))
+    rstd_N = 1.0 / xp.sqrt(xp.square(centred).mean(axis=1) + acc.type(eps))
     y_ND = centred * rstd_N[:, None]
     if weight is not None:
         y_ND *= weight.reshape(D)

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -51,15 +50,16 @@ def max2d_forward(
     H, W = x.shape[2:]
     P = out_size(H, kernel[0], stride[0], padding[0], dilation[0], ceil_mode)
     Q = out_size(W, kernel[1], stride[1], padding[1], dilation[1], ceil_mode)
-    out = _native_max_pool2d_forward(x, P, Q, *kernel, *stride, *padding, *dilation)
-    if out is not None:
-        return out  # type: ignore[no-any-return]
+    if isinstance(x, np.ndarray):
+        out = _native_max_pool2d_forward(x, P, Q, *kernel, *stride, *padding, *dilation)
+        if out is not None:
+            return out  # type: ignore[no-any-return]
     return reference_max2d_forward(x, (P, Q), kernel, stride, padding, dilation)
 
 
 def max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -> Array:
     """g added at the positions of the maxima, in ascending window order."""
-    if (dx := _native_max_pool2d_backward(g, index, *x_shape)) is not None:
+    if isinstance(g, np.ndarray) and (dx := _native_max_pool2d_backward(g, index, *x_shape)) is not None:
         return dx  # type: ignore[no-any-return]
     return reference_max2d_backward(g, index, x_shape)
 
@@ -81,78 +81,84 @@ def adaptive_windows(size: int, count: int) -> Array:
 
 def avg2d_forward(x: Array, rows: Array, columns: Array) -> Array:
     """The mean of each window, shape (N, C, P, Q): columns are summed from top to bottom, their sums from the left."""
-    y: Array | None = _native_avg_pool2d_forward(x, rows, columns)
+    y: Array | None = _native_avg_pool2d_forward(x, rows, columns) if isinstance(x, np.ndarray) else None
     return reference_avg2d_forward(x, rows, columns) if y is None else y
 
 
 def avg2d_backward(g: Array, rows: Array, columns: Array, size: Pair) -> Array:
     """Gradient of images of `size` (H, W): each element's windows are added from the left, then from the top."""
-    dx: Array | None = _native_avg_pool2d_backward(g, rows, columns, *size)
+    dx: Array | None = None
+    if isinstance(g, np.ndarray):
+        dx = _native_avg_pool2d_backward(g, rows, columns, *size)
     return reference_avg2d_backward(g, rows, columns, size) if dx is None else dx
 
 
-def _divisors(rows: Array, columns: Array, dtype: np.dtype[Any]) -> Array:
-    divisors: Array = (rows[:, 2, None] * columns[:, 2]).astype(dtype)
+def _divisors(xp: Any, rows: Array, columns: Array, dtype: np.dtype[Any]) -> Array:
+    divisors: Array = xp.asarray((rows[:, 2, None] * columns[:, 2]).astype(dtype))
     return divisors
 
 
 def reference_avg2d_forward(x: Array, rows: Array, columns: Array) -> Array:
-    """numpy form of `avg2d_forward`."""
+    """numpy form of `avg2d_forward`, also for a device's arrays; the windows are the host's."""
+    xp = array_namespace(x)
     N, C, _, W = x.shape
     dtype = compute_dtype(x.dtype)
-    tall, y = np.empty((N, C, len(rows), W), dtype), np.empty((N, C, len(rows), len(columns)), dtype)
+    tall, y = xp.empty((N, C, len(rows), W), dtype), xp.empty((N, C, len(rows), len(columns)), dtype)
     for p, (start, stop, _) in enumerate(rows):
         tall[:, :, p] = x[:, :, start:stop].sum(2, dtype)
     for q, (start, stop, _) in enumerate(columns):
         y[:, :, :, q] = tall[:, :, :, start:stop].sum(3, dtype)
-    y /= _divisors(rows, columns, dtype)
-    return y.astype(x.dtype, copy=False)
+    y /= _divisors(xp, rows, columns, dtype)
+    return y.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def reference_avg2d_backward(g: Array, rows: Array, columns: Array, size: Pair) -> Array:
-    """numpy form of `avg2d_backward`."""
+    """numpy form of `avg2d_backward`, also for a device's arrays; the windows are the host's."""
+    xp = array_namespace(g)
     N, C, P, _ = g.shape
     dtype = compute_dtype(g.dtype)
-    shares = g.astype(dtype, copy=False) / _divisors(rows, columns, dtype)
-    wide, dx = np.zeros((N, C, P, size[1]), dtype), np.zeros((N, C, *size), dtype)
+    shares = g.astype(dtype, copy=False) / _divisors(xp, rows, columns, dtype)
+    wide, dx = xp.zeros((N, C, P, size[1]), dtype), xp.zeros((N, C, *size), dtype)
     for q, (start, stop, _) in enumerate(columns):
         wide[:, :, :, start:stop] += shares[:, :, :, q : q + 1]
     for p, (start, stop, _) in enumerate(rows):
         dx[:, :, start:stop] += wide[:, :, p : p + 1]
-    return dx.astype(g.dtype, copy=False)
+    return dx.astype(g.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def reference_max2d_forward(
     x: Array, size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Array, Array]:
-    """numpy form of `max2d_forward` for an output of `size`."""
+    """numpy form of `max2d_forward` for an output of `size`, also for a device's arrays."""
+    xp = array_namespace(x)
     (N, C, H, W), (P, Q), (KH, KW), (ph, pw) = x.shape, size, kernel, padding
     tall = max((P - 1) * stride[0] + dilation[0] * (KH - 1) + 1, H + ph)
     wide = max((Q - 1) * stride[1] + dilation[1] * (KW - 1) + 1, W + pw)
-    padded = np.full((N, C, tall, wide), -np.inf, x.dtype)
+    padded = xp.full((N, C, tall, wide), -np.inf, x.dtype)
     padded[:, :, ph : ph + H, pw : pw + W] = x
-    position = np.full((tall, wide), -1, np.int64)
-    position[ph : ph + H, pw : pw + W] = np.arange(H * W).reshape(H, W)
+    position = xp.full((tall, wide), -1, np.int64)
+    position[ph : ph + H, pw : pw + W] = xp.arange(H * W).reshape(H, W)
     a, b, c, d = padded.strides
     steps = (c * stride[0], d * stride[1], c * dilation[0], d * dilation[1])
-    windows = as_strided(padded, (N, C, P, Q, KH, KW), (a, b, *steps), writeable=False).reshape(N, C, P, Q, KH * KW)
+    windows = xp.as_strided(padded, (N, C, P, Q, KH, KW), (a, b, *steps)).reshape(N, C, P, Q, KH * KW)
     c, d = position.strides
     steps = (c * stride[0], d * stride[1], c * dilation[0], d * dilation[1])
-    places = as_strided(position, (P, Q, KH, KW), steps, writeable=False).reshape(P, Q, KH * KW)
+    places = xp.as_strided(position, (P, Q, KH, KW), steps).reshape(P, Q, KH * KW)
     # padding must never win, not even against -inf: rank it below every real element
     real = places >= 0
-    first = np.argmax(real, axis=-1)
-    pick = np.argmax(windows, axis=-1)
-    pick = np.where(np.take_along_axis(np.broadcast_to(real, windows.shape), pick[..., None], -1)[..., 0], pick, first)
-    y = np.take_along_axis(windows, pick[..., None], axis=-1)[..., 0]
-    return y, np.take_along_axis(np.broadcast_to(places, windows.shape), pick[..., None], axis=-1)[..., 0]
+    first = xp.argmax(real, axis=-1)
+    pick = xp.argmax(windows, axis=-1)
+    pick = xp.where(xp.take_along_axis(xp.broadcast_to(real, windows.shape), pick[..., None], -1)[..., 0], pick, first)
+    y = xp.take_along_axis(windows, pick[..., None], axis=-1)[..., 0]
+    return y, xp.take_along_axis(xp.broadcast_to(places, windows.shape), pick[..., None], axis=-1)[..., 0]
 
 
 def reference_max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -> Array:
-    """numpy form of `max2d_backward`."""
+    """numpy form of `max2d_backward`, also for a device's arrays."""
+    xp = array_namespace(g)
     N, C, H, W = x_shape
-    dx = np.zeros((N * C, H * W), g.dtype)
-    planes, flat = np.repeat(np.arange(N * C), index.size // max(N * C, 1)), index.reshape(-1)
+    planes, flat = xp.repeat(xp.arange(N * C), index.size // max(N * C, 1)), index.reshape(-1)
     real = flat >= 0
-    np.add.at(dx, (planes[real], flat[real]), g.reshape(-1)[real])
+    places = planes[real] * (H * W) + flat[real]
+    dx: Array = xp.index_add_zeros(g.reshape(-1)[real], (N * C * H * W,), places)
     return dx.reshape(x_shape)

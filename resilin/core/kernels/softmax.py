@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 
 _native_softmax_forward = kernel("softmax_forward")
@@ -42,12 +42,13 @@ def log_backward(g: Array, y: Array) -> Array:
 
 
 def reference_forward(x: Array) -> Array:
-    """numpy form of `forward`."""
+    """numpy form of `forward`, also for a device's arrays."""
+    xp = array_namespace(x)
     if not x.size:
-        return np.empty_like(x, order="C")
+        return xp.empty_like(x, order="C")  # type: ignore[no-any-return]
     z = x.astype(compute_dtype(x.dtype), copy=False)
     with np.errstate(invalid="ignore"):  # inf - inf is the NaN we want
-        e = np.exp(z - z.max(axis=-1, keepdims=True))
+        e = xp.exp(z - z.max(axis=-1, keepdims=True))
         e /= e.sum(axis=-1, keepdims=True)
     return e.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
@@ -60,13 +61,14 @@ def reference_backward(g: Array, y: Array) -> Array:
 
 
 def reference_log_forward(x: Array) -> Array:
-    """numpy form of `log_forward`."""
+    """numpy form of `log_forward`, also for a device's arrays."""
+    xp = array_namespace(x)
     if not x.size:
-        return np.empty_like(x, order="C")
+        return xp.empty_like(x, order="C")  # type: ignore[no-any-return]
     z = x.astype(compute_dtype(x.dtype), copy=False)
     with np.errstate(invalid="ignore"):
         z = z - z.max(axis=-1, keepdims=True)
-        z = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+        z = z - xp.log(xp.exp(z).sum(axis=-1, keepdims=True))
     return z.astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.kernels import attention as kernel
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.registry import op, override
 
 _MASK = np.array([[True, False, True], [True, True, False]])
@@ -20,7 +21,9 @@ _MASK = np.array([[True, False, True], [True, True, False]])
 )
 def attention(xp, q, k, v, mask=None, causal=False, scale=1.0, dropout_mask=None):
     """softmax(q @ k.T * scale + mask) @ v; with `causal` query t sees keys 0 to t."""
-    return kernel.forward(q, k, v, mask, causal, scale, dropout_mask)[0]
+    if isinstance(q, np.ndarray):
+        return kernel.forward(q, k, v, mask, causal, scale, dropout_mask)[0]
+    return xp.matmul(_weights(xp, q, k, mask, causal, scale, dropout_mask)[1], v)
 
 
 def _added(shape, mask, causal, dtype):
@@ -35,13 +38,7 @@ def _added(shape, mask, causal, dtype):
 
 @attention.vjp_all
 def _(xp, needs, g, _y, q, k, v, mask, causal, scale, dropout_mask):
-    scores = xp.matmul(q, xp.swapaxes(k, -1, -2)) * scale
-    added = _added(scores.shape, mask, causal, np.float64)
-    some = (added > -np.inf).any(-1, keepdims=True)
-    # a query without keys gives zeros: its row is made finite first, as 0 * NaN would stay NaN
-    added = np.where(some, added, 0.0)
-    p = xp.softmax(scores + xp.constant(added, g), scores.ndim - 1) * xp.constant(some, g)
-    kept = p if dropout_mask is None else p * xp.constant(dropout_mask, g)
+    p, kept = _weights(xp, q, k, mask, causal, scale, dropout_mask)
     dv = xp.matmul(xp.swapaxes(kept, -1, -2), g)
     dp = xp.matmul(g, xp.swapaxes(v, -1, -2))
     if dropout_mask is not None:

@@ -13,6 +13,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices
+from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -155,7 +156,7 @@ def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
         return x, number, number
     if isinstance(number, np.generic):
         number = number.item()
-    if isinstance(number, np.ndarray):
+    if is_array(number):
         return (*common(x, number), number)
     if not isinstance(number, int | float | complex):
         raise TypeError(f"{where}(): expected a Tensor or a number, got {type(number).__name__}")
@@ -166,9 +167,9 @@ def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
     elif kind in "iu" and not isinstance(number, bool):
         info = np.iinfo(x.dtype)
         if not info.min <= number.real <= info.max:  # wraps around, as conversion to the dtype does
-            return x, np.array(number, np.int64).astype(x.dtype), number
+            return x, array_namespace(x).asarray(np.array(number, np.int64).astype(x.dtype)), number
     elif kind == "V" and not isinstance(number, complex):  # numpy does not know that bfloat16 is a float
-        return x, np.asarray(number, x.dtype), number
+        return x, array_namespace(x).asarray(number, x.dtype), number
     return x, number, number
 
 

@@ -56,7 +56,7 @@ override(
 @op(complex=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
 def conv2d_input(xp, g, w, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's input of `shape`; also the transposed convolution."""
-    x = np.broadcast_to(np.zeros((), g.dtype), shape)
+    x = xp.broadcast_to(xp.zeros((), g.dtype), shape)
     return conv_kernel.backward(g, x, w, stride, padding, dilation, groups, (True, False, False))[0]
 
 
@@ -70,7 +70,7 @@ def _(xp, needs, h, _y, g, w, shape, *geometry):
 @op(complex=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
 def conv2d_weight(xp, g, x, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's weight of `shape`."""
-    w = np.broadcast_to(np.zeros((), g.dtype), shape)
+    w = xp.broadcast_to(xp.zeros((), g.dtype), shape)
     return conv_kernel.backward(g, x, w, stride, padding, dilation, groups, (False, True, False))[1]
 
 

@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import factorize
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.linalg import adjoint
 from resilin.core.ops.registry import is_complex, op
 
 
-def _converging(where: str, call: Any, x: Any, *args: Any, **options: Any) -> Any:
+def _converging(xp: Any, name: str, x: Any, *args: Any, where: str = "", **options: Any) -> Any:
+    where = f"linalg.{where or name}"
     try:
-        found = call(x, *args, **options)
+        found = getattr(xp.linalg, name)(x, *args, **options)
     except np.linalg.LinAlgError:
-        raise factorize.not_converged(where, x) from None
-    if np.isnan(np.sum(found[0] if isinstance(found, tuple) else found)):  # eigh says nothing of NaN
-        raise factorize.not_converged(where, x)
+        raise factorize.not_converged(where, xp.to_host(x)) from None
+    if xp.isnan(xp.sum(found[0] if isinstance(found, tuple) else found)):  # eigh says nothing of NaN
+        raise factorize.not_converged(where, xp.to_host(x))
     return found
 
 
@@ -62,7 +64,7 @@ def _off_diagonal(xp, x):
 )
 def qr(xp, x, complete=False):
     """Q with orthonormal columns and upper triangular R, x = Q R; with `complete` Q is square."""
-    return tuple(np.linalg.qr(x, mode="complete" if complete else "reduced"))
+    return tuple(xp.linalg.qr(x, mode="complete" if complete else "reduced"))
 
 
 @qr.vjp_all
@@ -97,6 +99,7 @@ def _through_qr(xp, q, r, gq, gr):
     dtypes="full",
     outputs=3,
     complex=True,
+    host="CuPy has no LU factorisation that keeps the exchanges of rows of a batch",
     samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),), (r(3, 3, low=0.5), False)],
 )
 def lu_packed(xp, x, pivot=True):
@@ -127,9 +130,10 @@ def _(xp, needs, g, _y, x, pivot=True):
         rows = xp.concat((rows, beside), -1)
     if m > k:
         rows = xp.concat((rows, under), -2)
-    order = factorize.permutation(pivots if isinstance(pivots, np.ndarray) else pivots._array, m)
-    back = np.argsort(order, axis=-1)[..., None]
-    return (xp.take_along_axis(rows, np.broadcast_to(back, rows.shape), rows.ndim - 2),)
+    pivots = getattr(pivots, "_array", pivots)
+    ns = array_namespace(pivots)
+    back = np.argsort(factorize.permutation(ns.to_host(pivots), m), axis=-1)[..., None]
+    return (xp.take_along_axis(rows, ns.from_host(np.broadcast_to(back, rows.shape)), rows.ndim - 2),)
 
 
 def _left(xp, lower, v):
@@ -146,7 +150,7 @@ def _right(xp, upper, v):
 @op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigh(xp, x, uplo="L"):
     """Ascending eigenvalues and orthonormal eigenvectors (columns) of Hermitian matrices; one triangle is read."""
-    return tuple(_converging("linalg.eigh", np.linalg.eigh, x, uplo))
+    return tuple(_converging(xp, "eigh", x, uplo))
 
 
 @eigh.vjp_all
@@ -163,7 +167,7 @@ def _(xp, needs, g, _y, x, uplo="L"):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigvalsh(xp, x, uplo="L"):
     """The eigenvalues of `eigh`; their gradient is defined for equal ones, too, where it is one of several."""
-    return _converging("linalg.eigvalsh", np.linalg.eigvalsh, x, uplo)
+    return _converging(xp, "eigvalsh", x, uplo)
 
 
 @eigvalsh.vjp
@@ -172,10 +176,13 @@ def _(xp, g, _y, x, uplo="L"):
     return xp.matmul(_scaled(xp, v, g), adjoint(xp, v))
 
 
-@op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
+_NOT_SYMMETRIC = "cuSOLVER has eigenvalues of matrices that are not symmetric since CUDA 12.8 only"
+
+
+@op(dtypes="full", outputs=2, complex=True, host=_NOT_SYMMETRIC, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def eig(xp, x):
     """Eigenvalues and eigenvectors (columns of length 1), always complex, in LAPACK's order."""
-    s, v = _converging("linalg.eig", np.linalg.eig, x)
+    s, v = _converging(xp, "eig", x)
     return _as_complex(s), _as_complex(v)
 
 
@@ -198,10 +205,10 @@ def _(xp, needs, g, _y, x):
     return (xp.solve(back, xp.matmul(inner, back)),)
 
 
-@op(dtypes="full", differentiable=False, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
+@op(dtypes="full", differentiable=False, host=_NOT_SYMMETRIC, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def eigvals(xp, x):
     """The eigenvalues, complex; LAPACK may order them otherwise than `eig` does, so that has the gradient."""
-    return _as_complex(_converging("linalg.eigvals", np.linalg.eigvals, x))
+    return _as_complex(_converging(xp, "eigvals", x))
 
 
 # -- singular values
@@ -215,7 +222,7 @@ def eigvals(xp, x):
 )
 def svd(xp, x, full=False):
     """x = U diag(S) Vh with descending S; `full` makes U and Vh square. No gradient flows through what that adds."""
-    return tuple(_converging("linalg.svd", np.linalg.svd, x, full_matrices=full))
+    return tuple(_converging(xp, "svd", x, full_matrices=full))
 
 
 @svd.vjp_all
@@ -252,7 +259,7 @@ def _rotation(xp, u, s, g):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),)])
 def svdvals(xp, x):
     """The singular values, descending."""
-    return _converging("linalg.svdvals", np.linalg.svd, x, compute_uv=False)
+    return _converging(xp, "svd", x, where="svdvals", compute_uv=False)
 
 
 @svdvals.vjp

@@ -31,7 +31,7 @@ def _numpy_c2c(x: Any, axes: Any, norm: Any, forward: bool) -> Any:
 @op(dtypes="full", complex=True, samples=_samples, reference=_numpy_c2c)
 def fft_c2c(xp, x, axes=(), norm="backward", forward=True):
     """The transform of a complex array over `axes`, the inverse one unless `forward`."""
-    return (np.fft.fftn if forward else np.fft.ifftn)(x, axes=axes, norm=norm)
+    return (xp.fft.fftn if forward else xp.fft.ifftn)(x, axes=axes, norm=norm)
 
 
 @fft_c2c.vjp
@@ -45,7 +45,7 @@ def _(xp, g, _y, _x, axes=(), norm="backward", forward=True):
 )
 def fft_r2c(xp, x, axes=(), norm="backward"):
     """The forward transform of a real array; of the last of `axes` only the first n // 2 + 1 frequencies."""
-    return np.fft.rfftn(x, axes=axes, norm=norm)
+    return xp.fft.rfftn(x, axes=axes, norm=norm)
 
 
 @fft_r2c.vjp
@@ -70,7 +70,7 @@ def fft_c2r(xp, x, axes=(), norm="backward", n=0):
     The spectrum is taken for Hermitian: imaginary parts of frequency 0, and n / 2 for even n, do not count.
     """
     sizes = [x.shape[i] for i in axes[:-1]]
-    return np.fft.irfftn(x, s=(*sizes, n), axes=axes, norm=norm)
+    return xp.fft.irfftn(x, s=(*sizes, n), axes=axes, norm=norm)
 
 
 @fft_c2r.vjp

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.common import is_array
 from resilin.core.ops.registry import op
 
 _ROWS = np.array([2, 0, 2, 1])
@@ -29,7 +30,7 @@ def split(index: Any) -> tuple[Any, Any]:
             first.append(part)
             then.append(Ellipsis if part is Ellipsis else slice(None))
         else:
-            array = np.asarray(part)
+            array = part if is_array(part) else np.asarray(part)
             first += [slice(None)] * (array.ndim if array.dtype == np.bool_ else 1)  # True alone adds a dimension
             then.append(part)
     return tuple(first), tuple(then)

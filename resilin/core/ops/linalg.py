@@ -38,9 +38,9 @@ def _systems(r: Any) -> list[tuple[Any, ...]]:
 def inv(xp, x):
     """The inverses of square matrices."""
     try:
-        return np.linalg.inv(x)
+        return xp.linalg.inv(x)
     except np.linalg.LinAlgError:
-        raise factorize.singular("linalg.inv", x) from None
+        raise factorize.singular("linalg.inv", xp.to_host(x)) from None
 
 
 @inv.vjp
@@ -53,9 +53,9 @@ def _(xp, g, y, _x):
 def solve(xp, a, b):
     """X with a X = b, for square matrices `a` and matrices `b`; leading dimensions broadcast."""
     try:
-        return np.linalg.solve(a, b)
+        return xp.linalg.solve(a, b)
     except np.linalg.LinAlgError:
-        raise factorize.singular("linalg.solve", a) from None
+        raise factorize.singular("linalg.solve", xp.to_host(a)) from None
 
 
 @solve.vjp_all
@@ -79,17 +79,17 @@ def solve_triangular(xp, a, b, upper=True, unit=False):
     An upper triangle is its own LU factor, so numpy's solver only substitutes; a lower one is turned around.
     A zero on the diagonal gives infinities or NaN, as in PyTorch.
     """
-    t = np.triu(a) if upper else np.flip(np.tril(a), (-2, -1))
+    t = xp.triu(a) if upper else xp.flip(xp.tril(a), (-2, -1))
     if unit:
-        i = np.arange(a.shape[-1])
+        i = xp.arange(a.shape[-1])
         t[..., i, i] = 1
     if not upper:
-        b = np.flip(b, -2)
+        b = xp.flip(b, -2)
     try:
-        x = np.linalg.solve(t, b)
+        x = xp.linalg.solve(t, b)
     except np.linalg.LinAlgError:
-        x = factorize.substitute(t, b)
-    return x if upper else np.flip(x, -2)
+        x = xp.from_host(factorize.substitute(xp.to_host(t), xp.to_host(b)))
+    return x if upper else xp.flip(x, -2)
 
 
 @solve_triangular.vjp_all
@@ -104,7 +104,7 @@ def _(xp, needs, g, y, a, _b, upper=True, unit=False):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),), (r(1, 1),), (r(4, 4),), (r(0, 0),)])
 def det(xp, x):
     """The determinants of square matrices."""
-    return np.asarray(np.linalg.det(x)).astype(x.dtype, copy=False)
+    return xp.asarray(xp.linalg.det(x)).astype(x.dtype, copy=False)
 
 
 @det.vjp
@@ -115,12 +115,12 @@ def _(xp, g, _y, x):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def cofactors(xp, x):
     """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division."""
-    u, s, vh = np.linalg.svd(x)
+    u, s, vh = xp.linalg.svd(x)
     n = s.shape[-1]
-    others = np.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
-    others[..., np.arange(n), np.arange(n)] = 1
-    phase = np.linalg.det(u) * np.linalg.det(vh)
-    adjugate = (adjoint(np, vh) * np.prod(others, -1)[..., None, :]) @ adjoint(np, u)
+    others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
+    others[..., xp.arange(n), xp.arange(n)] = 1
+    phase = xp.linalg.det(u) * xp.linalg.det(vh)
+    adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
     return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
 
 
@@ -136,8 +136,8 @@ def _(xp, g, y, x):
 @op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def slogdet(xp, x):
     """Sign (of absolute value 1, or 0) and logarithm of the absolute value of determinants."""
-    sign, logabs = np.linalg.slogdet(x)
-    return np.asarray(sign, x.dtype), np.asarray(logabs, x.real.dtype)
+    sign, logabs = xp.linalg.slogdet(x)
+    return xp.asarray(sign, x.dtype), xp.asarray(logabs, x.real.dtype)
 
 
 @slogdet.vjp_all
@@ -156,9 +156,9 @@ def _(xp, needs, g, _y, x):
 def cholesky(xp, x):
     """Lower L with L L^H = x, of Hermitian positive definite matrices, of which the lower triangle is read."""
     try:
-        return np.linalg.cholesky(x)
+        return xp.linalg.cholesky(x)
     except np.linalg.LinAlgError:
-        raise factorize.indefinite("linalg.cholesky", x) from None
+        raise factorize.indefinite("linalg.cholesky", xp.to_host(x)) from None
 
 
 @cholesky.vjp
@@ -181,20 +181,20 @@ def matrix_exp(xp, x):
     n = x.shape[-1]
     if x.size == 0:
         return x.copy()
-    largest = np.abs(x).sum(-2).max(-1)
-    halvings = np.ceil(np.log2(np.maximum(largest / _PADE_RADIUS, 1)))
-    halvings = np.where(np.isfinite(halvings), halvings, 0).astype(np.int64)
-    a = x / np.exp2(halvings)[..., None, None].astype(x.real.dtype)
-    eye = np.broadcast_to(np.eye(n, dtype=x.dtype), x.shape)
+    largest = xp.abs(x).sum(-2).max(-1)
+    halvings = xp.ceil(xp.log2(xp.maximum(largest / _PADE_RADIUS, 1)))
+    halvings = xp.where(xp.isfinite(halvings), halvings, 0).astype(np.int64)
+    a = x / xp.exp2(halvings)[..., None, None].astype(x.real.dtype)
+    eye = xp.broadcast_to(xp.eye(n, dtype=x.dtype), x.shape)
     even, odd, power, square = _PADE[0] * eye, _PADE[1] * eye, eye, a @ a
     for i in range(2, len(_PADE), 2):
         power = power @ square
         even = even + _PADE[i] * power
         odd = odd + _PADE[i + 1] * power
     odd = a @ odd
-    y = np.asarray(np.linalg.solve(even - odd, even + odd), x.dtype)
+    y = xp.asarray(xp.linalg.solve(even - odd, even + odd), x.dtype)
     for step in range(int(halvings.max())):
-        y = np.where((halvings > step)[..., None, None], y @ y, y)
+        y = xp.where((halvings > step)[..., None, None], y @ y, y)
     return y
 
 
@@ -220,11 +220,11 @@ def _(xp, g, _y, x):
 def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
     """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
     if x.size == 0:
-        return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
-    u, s, vh = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
-    keep = s > np.maximum(s[..., :1] * rtol, atol)
-    inverse = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
-    return (adjoint(np, vh) * inverse[..., None, :]) @ adjoint(np, u)
+        return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    keep = s > xp.maximum(s[..., :1] * rtol, atol)
+    inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
+    return (adjoint(xp, vh) * inverse[..., None, :]) @ adjoint(xp, u)
 
 
 @pinv.vjp
@@ -250,10 +250,10 @@ def _through_pinv(xp, g, y, x):
 )
 def lstsq(xp, a, b, rtol=0.0):
     """The shortest X that minimises |a X - b|, by singular values; those up to rtol * largest count as 0."""
-    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    u, s, vh = xp.linalg.svd(a, full_matrices=False)
     keep = s > s[..., :1] * rtol
-    inverse = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
-    return adjoint(np, vh) @ (inverse[..., :, None] * (adjoint(np, u) @ b))
+    inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
+    return adjoint(xp, vh) @ (inverse[..., :, None] * (adjoint(xp, u) @ b))
 
 
 @lstsq.vjp_all

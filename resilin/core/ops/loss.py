@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.kernels import cross_entropy as kernel
 from resilin.core.kernels import embedding as embedding_kernel
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.registry import op, override
 
 _TARGET = np.array([1, 0, 3])
@@ -22,12 +23,13 @@ def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label
 @cross_entropy.vjp
 def _(xp, g, _y, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
     N, C = logits.shape
+    ns = array_namespace(target)
     valid = target != ignore_index
-    safe = np.where(valid, target, 0)
+    safe = ns.where(valid, target, 0)
     dtype = np.float64 if "64" in str(logits.dtype) else np.float32
-    w_C = np.ones(C, dtype) if weight is None else weight
-    chosen = np.zeros((N, C), dtype)
-    chosen[np.arange(N), safe] = (1 - label_smoothing) * w_C[safe]
+    w_C = ns.ones(C, dtype) if weight is None else weight
+    chosen = ns.zeros((N, C), dtype)
+    chosen[ns.arange(N), safe] = (1 - label_smoothing) * w_C[safe]
     chosen = (chosen + label_smoothing / C * w_C) * valid[:, None]
     total = chosen.sum(1, keepdims=True)
     p = xp.softmax(logits, 1)

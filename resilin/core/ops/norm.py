@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from resilin.core.kernels import batch_norm as batch_kernel
 from resilin.core.kernels import layer_norm as layer_kernel
+from resilin.core.kernels.cuda import layer_norm as layer_cuda
 from resilin.core.ops.registry import op, override
 
 
@@ -48,6 +49,18 @@ def _layer_backward(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
 
 
 override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True)
+
+
+def _layer_forward_cuda(xp, x, weight, bias, eps, D):
+    y, mean, rstd = layer_cuda.forward(xp, x, weight, bias, eps, D)
+    return y, (mean, rstd)
+
+
+def _layer_backward_cuda(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
+    return layer_cuda.backward(xp, g, x, weight, *residual)
+
+
+override("layer_norm", "cuda", _layer_forward_cuda, _layer_backward_cuda, residual=True)
 
 
 @op(

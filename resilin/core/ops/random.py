@@ -185,7 +185,7 @@ def apply_mask(xp, x, mask=None):
 
 @apply_mask.vjp
 def _(xp, g, _y, _x, mask=None):
-    return g * mask
+    return g * xp.constant(mask, g)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -197,7 +197,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     mask = draw_mask(input._array.shape, p)
     if mask.dtype != input._array.dtype:
         mask = mask.astype(input._array.dtype)
-    out: Tensor = apply_mask.call(input, mask)
+    out: Tensor = apply_mask.call(input, input._dev.xp.asarray(mask))
     return input.copy_(out) if inplace else out
 
 

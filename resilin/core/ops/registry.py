@@ -28,6 +28,7 @@ from typing import Any
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
 from resilin.core.ops.guarding import guarded
+from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
 
@@ -69,8 +70,11 @@ class Op:
         self.elementwise: bool = facts.pop("elementwise", False)
         self.order: int = facts.pop("order", 2)
         self.moves: bool = facts.pop("moves", self.view)
+        self.host: str = facts.pop("host", "")
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
+        if self.host:
+            forward = on_host(forward, name)
         self.generic = Impl(guarded(forward, self.n, len(names) - 1, quiet=self.quiet, moves=self.moves), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
@@ -159,8 +163,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     """Declare an operation; see the module's text. Facts:
 
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
-    tensors), `elementwise` (scalars and promotion are
-    handled), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
+    tensors), `elementwise` (scalars and promotion are handled),
+    `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
     off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
     converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
     `deterministic`, `dtypes` ("full": not of 16 bits), `order` of derivatives that tests check,

@@ -19,8 +19,8 @@ def _samples(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4), r(3, 2), _INDEX, 1, own) for own in (np.ones((3, 4), bool), _OWN)]
 
 
-def _places(index: Any, axis: int) -> tuple[Any, ...]:
-    places = list(np.indices(index.shape, sparse=True))
+def _places(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
+    places = list(xp.indices(index.shape, sparse=True))
     places[axis] = index
     return tuple(places)
 
@@ -29,8 +29,8 @@ def _places(index: Any, axis: int) -> tuple[Any, ...]:
 def scatter_extreme(xp, x, src, index=None, axis=0, largest=True, own=None):
     """At each place the largest (or smallest) of `x` there and of what `src` has for it; ties share the gradient."""
     pick = xp.maximum if largest else xp.minimum
-    out = xp.where(own, x, _bound(x.dtype, lowest=largest))
-    pick.at(out, _places(index, axis), src)
+    out = xp.where(own, x, xp.asarray(_bound(x.dtype, lowest=largest)))
+    pick.at(out, _places(xp, index, axis), src)
     return out
 
 
@@ -63,12 +63,13 @@ def _(xp, g, y, x, src, index=None, axis=0, largest=True, own=None):
 
 @op(
     complex=True,
+    host="CuPy has no multiplying scatter",
     samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 2, low=0.5, high=2.0), *s[2:]) for s in _samples(r)],
 )
 def scatter_product(xp, x, src, index=None, axis=0, own=None):
     """At each place the product of `x` there and of what `src` has for it."""
-    out = xp.where(own, x, np.ones((), x.dtype))
-    xp.multiply.at(out, _places(index, axis), src)
+    out = xp.where(own, x, xp.ones((), x.dtype))
+    xp.multiply.at(out, _places(xp, index, axis), src)
     return out
 
 

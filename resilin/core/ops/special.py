@@ -39,7 +39,8 @@ def _wide(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4),), (r(4, low=6.0, high=9.5),)]
 
 
-_ONE: dict[str, Any] = {"elementwise": True, "floats": True}
+_PLAIN: dict[str, Any] = {"elementwise": True, "floats": True}
+_ONE: dict[str, Any] = {**_PLAIN, "host": "CuPy has no function for it"}
 
 
 # -- error functions
@@ -123,12 +124,11 @@ def _(xp, g, _y, x):
     return g * math.sqrt(2 / math.pi) / xp.erfcx(x * -_SQRT_HALF)
 
 
-@op(**_ONE, samples=lambda r: [(r(3, 4, low=0.1),)])
+@op(**_PLAIN, samples=lambda r: [(r(3, 4, low=0.1),)])
 def entr(xp, x):
     """-x log(x), 0 at 0 and minus infinity below."""
-    return np.where(x > 0, -x * np.log(np.where(x > 0, x, 1)), np.where(x == 0, 0, np.where(x < 0, -np.inf, x))).astype(
-        x.dtype
-    )
+    rest = xp.where(x == 0, xp.zeros_like(x), xp.where(x < 0, xp.full_like(x, -np.inf), x))
+    return xp.where(x > 0, -x * xp.log(xp.where(x > 0, x, xp.ones_like(x))), rest)
 
 
 @entr.vjp
@@ -136,10 +136,10 @@ def _(xp, g, _y, x):
     return g * (-xp.log(x) - 1)
 
 
-@op(**_ONE, complex=True, samples=_any)
+@op(**_PLAIN, complex=True, samples=_any)
 def sinc(xp, x):
     """sin(pi x) / (pi x), 1 at 0."""
-    return np.sinc(x)
+    return xp.sinc(x)
 
 
 @sinc.vjp

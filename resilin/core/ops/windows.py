@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from resilin.core.kernels import conv2d as kernel
 from resilin.core.ops.registry import op
 
@@ -16,7 +14,7 @@ _WINDOW: tuple[Any, ...] = ((2, 3), (2, 1), (1, 0), (1, 1))
 def unfold_windows(xp, x, kernel_size=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """The windows of x (N, C, H, W) as columns (N, C * KH * KW, L)."""
     columns = kernel.im2col(x, kernel.Geometry(kernel_size, stride, padding, dilation))
-    return np.ascontiguousarray(columns.reshape(len(columns), x.shape[0], -1).swapaxes(0, 1))
+    return xp.ascontiguousarray(columns.reshape(len(columns), x.shape[0], -1).swapaxes(0, 1))
 
 
 @unfold_windows.vjp

@@ -1,0 +1,81 @@
+"""The `cuda` backend: CuPy's arrays. The only file that imports CuPy, and only when a CUDA device is asked for.
+
+One process computes on one GPU, that of its first tensor: CuPy works on the thread's current device, and a result
+labelled with another would be wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from resilin.core.backends.cupy_names import make_xp
+from resilin.core.kernels.common import register_namespace
+
+HostArray = np.ndarray[Any, Any]
+
+INSTALL = "pip install 'resilin[cuda12]'"
+
+
+def load(host: Any) -> CupyBackend:
+    """The backend over the installed CuPy; `host` is numpy's namespace. RuntimeError says why there is none."""
+    try:
+        cupy: Any = importlib.import_module("cupy")
+    except ImportError as error:
+        raise RuntimeError(f"device type 'cuda' needs CuPy, which cannot be imported ({error}): {INSTALL}") from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise RuntimeError(f"device type 'cuda' needs a CUDA device, and CuPy finds none: {error}") from None
+    if not count:
+        raise RuntimeError("device type 'cuda' needs a CUDA device, and CuPy finds none")
+    cupy.cupyx = importlib.import_module("cupyx")
+    importlib.import_module("cupyx.scipy.special")
+    return CupyBackend(cupy, host)
+
+
+class CupyBackend:
+    """CUDA devices through CuPy."""
+
+    type = "cuda"
+
+    def __init__(self, cupy: Any, host: Any) -> None:
+        self.cupy = cupy
+        self.xp = make_xp(cupy, host)
+        self.computing_on: int | None = None  # the one device of this process, once it has a tensor
+        register_namespace(cupy.ndarray, self.xp)
+
+    def count(self) -> int:
+        """Number of CUDA devices that this process sees."""
+        return int(self.cupy.cuda.runtime.getDeviceCount())
+
+    def current(self) -> int:
+        """The device that `cuda` without a number means."""
+        return int(self.cupy.cuda.runtime.getDevice()) if self.computing_on is None else self.computing_on
+
+    def choose(self, index: int) -> None:
+        """Compute on device `index`. RuntimeError when this process already has tensors on another."""
+        if self.computing_on not in (None, index):
+            raise RuntimeError(
+                f"cuda:{index} was asked for, but this process computes on cuda:{self.computing_on}: one process uses "
+                "one GPU. Start one process for each GPU (resilin run), or call resilin.cuda.set_device before the "
+                "first tensor is made"
+            )
+        self.cupy.cuda.Device(index).use()
+
+    def from_host(self, array: HostArray, index: int) -> Any:
+        """A copy of a numpy array in the memory of device `index`."""
+        self.choose(index)
+        self.computing_on = index
+        return self.cupy.array(array)
+
+    def to_host(self, array: Any) -> HostArray:
+        """A copy as a numpy array; waits for what computes it."""
+        copied: HostArray = array.get()
+        return copied
+
+    def synchronize(self, index: int) -> None:
+        """Return when everything queued on device `index` is done."""
+        self.cupy.cuda.Device(index).synchronize()

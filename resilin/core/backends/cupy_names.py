@@ -1,0 +1,173 @@
+"""CuPy's namespace as ops expect it: numpy's parameters where CuPy has fewer, and the extras of `backends/numpy.py`.
+
+The first argument of the functions here is the namespace that is being made; `xp.module` is CuPy itself. Places that
+are written repeatedly are summed by sorting and one kernel, not by atomic additions, so every sum has one order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from resilin.core.backends.numpy import is_basic
+from resilin.core.kernels.cuda import row_sums, sources
+
+
+# Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
+SPECIAL = ("erf", "erfc", "erfcx", "erfinv", "gammaln", "digamma", "ndtr", "log_ndtr", "ndtri", "i0e", "i1", "i1e")
+
+
+def make_xp(cupy: Any, host: Any) -> SimpleNamespace:
+    """CuPy's functions and the extras; `host` is numpy's namespace. The op registry adds ops that are missing here."""
+    ours = [n for n, f in vars(np).items() if callable(f) and not isinstance(f, type) and not n.startswith("_")]
+    made = SimpleNamespace(**{name: getattr(cupy, name) for name in ours if hasattr(cupy, name)})
+    vars(made).update({name: functools.partial(function, made) for name, function in _EXTRAS.items()})
+    made.module, made.host, made.fft = cupy, host, cupy.fft
+    made.as_strided = cupy.lib.stride_tricks.as_strided
+    made.linalg = _raising(cupy)
+    made.linalg.solve = functools.partial(_solve, made, made.linalg.solve)
+    made.linalg.svd = functools.partial(_svd, made.linalg.svd)
+    made.special = {name: getattr(cupy.cupyx.scipy.special, name) for name in SPECIAL}
+    made.compiled = {}  # source file -> its module; CuPy keeps one per device
+    return made
+
+
+def _raising(cupy: Any) -> SimpleNamespace:
+    """CuPy's linalg, which does not look at what cuSOLVER says of singular matrices unless it is told to."""
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with cupy.cupyx.errstate(linalg="raise"):
+                return function(*args, **kwargs)
+
+        return call
+
+    return SimpleNamespace(**{n: watched(f) for n, f in vars(cupy.linalg).items() if callable(f) and n[0] != "_"})
+
+
+def _solve(xp: Any, solve: Callable[..., Any], a: Any, b: Any) -> Any:
+    """CuPy's does not stretch leading dimensions."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    return solve(a, b)
+
+
+def _count_nonzero(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """CuPy's keeps no dimensions."""
+    return xp.sum(x != 0, axis=axis, keepdims=keepdims, dtype=np.int64)
+
+
+def _svd(svd: Callable[..., Any], x: Any, **options: Any) -> Any:
+    """CuPy's has no `hermitian`, which only says how to get there faster."""
+    options.pop("hermitian", None)
+    return svd(x, **options)
+
+
+def _conj(xp: Any, x: Any) -> Any:
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:  # a Python number
+        return x.conjugate()
+    return xp.module.conj(x) if dtype.kind == "c" else x
+
+
+def _constant(xp: Any, array: Any, like: Any) -> Any:
+    return xp.asarray(array).astype(like.dtype, copy=False)
+
+
+def _astype(xp: Any, x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype else x.astype(dtype)
+
+
+def _extreme(name: str, xp: Any, x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None) -> Any:
+    """CuPy's max and min know no `initial`."""
+    reduce = getattr(xp.module, name)
+    if initial is None:
+        return reduce(x, axis=axis, keepdims=keepdims)
+    axes = range(x.ndim) if axis is None else [a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)]
+    if all(x.shape[a] for a in axes):
+        pick = xp.maximum if name == "max" else xp.minimum
+        return pick(reduce(x, axis=axis, keepdims=keepdims), initial)
+    left = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
+    return xp.full(tuple(left), initial, x.dtype)
+
+
+def _indices(xp: Any, shape: tuple[int, ...], sparse: bool = False) -> Any:
+    """CuPy makes dense ones only."""
+    grid = tuple(xp.arange(n).reshape((-1, *(1,) * (len(shape) - 1 - i))) for i, n in enumerate(shape))
+    return grid if sparse else xp.stack([xp.broadcast_to(part, shape) for part in grid])
+
+
+def _zeros_like(xp: Any, x: Any, dtype: Any = None, shape: Any = None) -> Any:
+    return xp.zeros(x.shape if shape is None else shape, x.dtype if dtype is None else dtype)
+
+
+def _index_add_zeros(xp: Any, g: Any, shape: tuple[int, ...], index: Any) -> Any:
+    """Zeros of `shape` with `g` added at `index`, repeated places summed in order."""
+    if is_basic(index):
+        out = xp.zeros(shape, g.dtype)
+        out[index] = g
+        return out
+    if not isinstance(index, tuple) and xp.asarray(index).dtype.kind in "iu" and g.size:
+        rows = xp.asarray(index).astype(np.int64).ravel() % shape[0]
+        total = row_sums.add_rows(xp, (shape[0], math.prod(shape[1:])), rows, g.reshape(rows.size, -1))
+        return total.reshape(shape)
+    return _add_at_places(xp, g, shape, index)
+
+
+def _scatter_add_zeros(xp: Any, g: Any, shape: tuple[int, ...], axis: int, index: Any) -> Any:
+    """Zeros of `shape` with `g` added at `index` along `axis`."""
+    along = list(_indices(xp, index.shape, sparse=True))
+    along[axis] = xp.asarray(index)
+    return _add_at_places(xp, g, shape, tuple(along))
+
+
+def _add_at_places(xp: Any, g: Any, shape: tuple[int, ...], index: Any) -> Any:
+    places = xp.arange(math.prod(shape)).reshape(shape)[index]  # where each element of g belongs
+    values = xp.broadcast_to(g, places.shape).reshape(-1, 1)
+    return row_sums.add_rows(xp, (math.prod(shape), 1), places.ravel(), values).reshape(shape)
+
+
+def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
+    """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
+    module = xp.compiled.get(source)
+    if module is None:
+        module = xp.compiled[source] = xp.module.RawModule(
+            code=sources.text(source), options=sources.OPTIONS, name_expressions=sources.KERNELS[source]
+        )
+    module.get_function(kernel)(grid, block, args)
+
+
+def _from_host(xp: Any, value: Any) -> Any:
+    """A numpy array, or a tuple of them, on the device; anything else as it is."""
+    if isinstance(value, tuple | list):
+        return type(value)(_from_host(xp, part) for part in value)
+    return xp.array(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _to_host(xp: Any, value: Any) -> Any:
+    """A device's array, or those of a tuple or list, as numpy's; anything else as it is."""
+    if isinstance(value, tuple | list):
+        return type(value)(_to_host(xp, part) for part in value)
+    return value.get() if isinstance(value, xp.module.ndarray) else value
+
+
+_EXTRAS: dict[str, Callable[..., Any]] = {
+    "conj": _conj,
+    "astype": _astype,
+    "constant": _constant,
+    "max": lambda xp, *args, **options: _extreme("max", xp, *args, **options),
+    "min": lambda xp, *args, **options: _extreme("min", xp, *args, **options),
+    "count_nonzero": _count_nonzero,
+    "indices": _indices,
+    "zeros_like": _zeros_like,
+    "index_add_zeros": _index_add_zeros,
+    "scatter_add_zeros": _scatter_add_zeros,
+    "launch": _launch,
+    "from_host": _from_host,
+    "to_host": _to_host,
+}
