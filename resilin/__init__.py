@@ -34,6 +34,7 @@ _PACKAGES = frozenset(
         "special",
         "store",
         "testing",
+        "utils",
     )
 )
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))

@@ -15,6 +15,7 @@ from resilin.core.kernels.common import register_namespace
 
 _BACKENDS: dict[str, Backend] = {}
 _DEVICES: dict[tuple[str, int | None], device] = {}
+_BEFORE_REGISTRATION: list[Callable[[Backend], None]] = []
 _EXTRAS: dict[str, Callable[..., Any]] = {}  # ops that array libraries have no function for: name to forward function
 
 
@@ -97,8 +98,13 @@ def _current(type: str) -> int:
 
 def register_backend(backend: Backend) -> None:
     """Make devices of `backend.type` available. Raises RuntimeError when the type is taken."""
-    if backend.type in _BACKENDS:
-        raise RuntimeError(f"device type {backend.type!r} already has a backend")
+    kind = getattr(backend, "type", None)
+    if not (isinstance(kind, str) and kind.isidentifier()):
+        raise ValueError(f"register_backend: expected a backend whose `type` is a name such as 'npu', got {kind!r}")
+    if kind in _BACKENDS:
+        raise RuntimeError(f"device type {kind!r} already has a backend")
+    for check in _BEFORE_REGISTRATION:
+        check(backend)
     _BACKENDS[backend.type] = backend
     for name, forward in _EXTRAS.items():
         _complete(backend.xp, name, forward)
@@ -107,6 +113,26 @@ def register_backend(backend: Backend) -> None:
 def device_types() -> tuple[str, ...]:
     """The types that have a backend, in the order of registration: "cpu" first."""
     return tuple(_BACKENDS)
+
+
+def before_registration(check: Callable[[Backend], None]) -> None:
+    """Call `check` with each backend that is registered from now on; an error of it refuses the backend."""
+    _BEFORE_REGISTRATION.append(check)
+
+
+def lacking(name: str, error: AttributeError) -> Exception:
+    """NotImplementedError when op `name` asked a backend's namespace for a function that is not there, else `error`."""
+    for backend in _BACKENDS.values():
+        xp = backend.xp
+        if error.obj is not None and any(error.obj is part for part in (xp, *(getattr(xp, n, None) for n in _PARTS))):
+            return NotImplementedError(
+                f"{name} is not supported on {backend.type} devices: the backend's array library has no function "
+                f"{error.name!r}. Move its tensors with .cpu(), or override the op for {backend.type!r}"
+            )
+    return error
+
+
+_PARTS = ("linalg", "fft")  # what a namespace holds besides functions
 
 
 def add_to_namespaces(name: str, forward: Callable[..., Any]) -> None:

@@ -300,6 +300,13 @@ from resilin.core.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
+from resilin.core.determinism import (
+    are_deterministic_algorithms_enabled,
+    get_deterministic_debug_mode,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_deterministic_debug_mode,
+    use_deterministic_algorithms,
+)
 from resilin.core.device import device, register_backend
 from resilin.core.dtype import (
     bfloat16,

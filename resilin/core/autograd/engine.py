@@ -16,7 +16,7 @@ import numpy as np
 
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, Pick, edge_of
-from resilin.core.device import CPU
+from resilin.core.device import CPU, lacking
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.registry import TENSOR_XP, Op
@@ -130,6 +130,8 @@ class _Run:
                     raise RuntimeError(
                         f"{node.name()}: what it saved does not fit its gradient of shape {_shape(g)}: {error}"
                     ) from error
+                if isinstance(error, AttributeError) and isinstance(node.op, Op):
+                    raise lacking(f"the gradient of {node.op.name}", error) from None
                 raise
             del g
             if mode.anomaly and mode.check_nan:

@@ -145,6 +145,9 @@ class Node:
         if array is not None:
             y = wrap(array, self.dev)
             y._node, y._rg = self, True
+        before = getattr(self.impl, "before_rule", None)
+        if before is not None:
+            before()
         return self.op.generic.vjp(xp, self.needs, g, y, *inputs, *self.params)
 
     def _saved_output(self) -> Any:

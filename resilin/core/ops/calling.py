@@ -12,7 +12,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.device import CPU, device, different_devices
+from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
@@ -98,7 +98,7 @@ def as_array(value: Any) -> Any:
 
 
 def _binary(op: Declared) -> Callable[..., Any]:
-    generic, floats, differentiable = op.generic, op.floats, op.differentiable
+    generic, impls, floats, differentiable = op.generic, op.impls, op.floats, op.differentiable
     forward = generic.forward
 
     def call(input: Any, other: Any) -> Tensor:
@@ -124,13 +124,20 @@ def _binary(op: Declared) -> Callable[..., Any]:
             raise TypeError(f"{op.name}(): expected a Tensor, got {given}")
         if floats and dtype.kind in "iub":
             x, y = to_float(x), to_float(y)
+        residual, impl = None, generic
         try:
-            value = forward(dev.xp, x, y)
+            if impls and dev.type in impls:
+                impl = impls[dev.type]
+                value = impl.forward(dev.xp, x, y)
+                if impl.residual:
+                    value, residual = value
+            else:
+                value = forward(dev.xp, x, y)
         except _ARRAY_ERRORS as error:
             raise op_error(op, (x, y), (), error) from None
         out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
         if differentiable and mode.grad and wants(input, other):
-            record(op, generic, out, (input, other), (), None)
+            record(op, impl, out, (input, other), (), residual)
         return out
 
     return call
@@ -180,7 +187,7 @@ def to_float(x: Any) -> Any:
     return x.astype(dtypes.default_np()) if x.dtype.kind in "iub" else x
 
 
-_ARRAY_ERRORS = (ValueError, TypeError, IndexError)
+_ARRAY_ERRORS = (ValueError, TypeError, IndexError, AttributeError)
 
 
 def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Exception:
@@ -191,6 +198,8 @@ def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Except
     """
     if isinstance(error, ResilinError):
         return error
+    if isinstance(error, AttributeError):
+        return lacking(op.name, error)
     given = [f"{_dtype_name(x)} {list(x.shape)}" if hasattr(x, "shape") else repr(x) for x in arrays if x is not None]
     if op.n == 2 and len(given) == 2 and "broadcast" in str(error):
         return RuntimeError(
@@ -285,13 +294,16 @@ def _sequence(op: Declared) -> Callable[..., Any]:
         if any([array.dtype is not dtype for array in arrays]):
             target = functools.reduce(dtypes.promote_np, [array.dtype for array in arrays])
             arrays = [array if array.dtype == target else array.astype(target) for array in arrays]
+        impl, residual = op.impls.get(dev.type, op.generic), None
         try:
-            value = op.generic.forward(dev.xp, arrays, *params)
+            value = impl.forward(dev.xp, arrays, *params)
         except _ARRAY_ERRORS as error:
             raise op_error(op, arrays, params, error) from None
+        if impl.residual:
+            value, residual = value
         out = wrap(value, dev)
         if mode.grad and any([v._rg or (v._view is not None and v.requires_grad) for v in inputs]):
-            record(op, op.generic, out, inputs, params, None)
+            record(op, impl, out, inputs, params, residual)
         return out
 
     return call

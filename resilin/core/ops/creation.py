@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, device
 from resilin.core.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
@@ -147,7 +148,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Memory as it comes."""
-    return _finish(np.empty(shape_of(size), _np(dtype)), device, requires_grad)
+    return _finish(uninitialized(shape_of(size), _np(dtype)), device, requires_grad)
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -208,7 +209,7 @@ zeros_like = _like(lambda xp, shape, dtype: xp.zeros(shape, dtype))
 zeros_like.__doc__ = "Zeros of the input's shape, dtype and device."
 ones_like = _like(lambda xp, shape, dtype: xp.ones(shape, dtype))
 ones_like.__doc__ = "Ones of the input's shape, dtype and device."
-empty_like = _like(lambda xp, shape, dtype: xp.empty(shape, dtype))
+empty_like = _like(lambda xp, shape, dtype: uninitialized(shape, dtype, xp))
 empty_like.__doc__ = "Memory of the input's shape, dtype and device."
 
 

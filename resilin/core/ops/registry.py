@@ -42,10 +42,11 @@ class Impl:
     The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one.
     """
 
-    __slots__ = ("forward", "residual", "vjp")
+    __slots__ = ("before_rule", "forward", "residual", "vjp")
 
     def __init__(self, forward: Rule, vjp: Rule | None, residual: bool = False) -> None:
         self.forward, self.vjp, self.residual = forward, vjp, residual
+        self.before_rule: Callable[[], None] | None = None  # called where `op.generic.vjp` runs in place of `vjp`
 
 
 class Op:
