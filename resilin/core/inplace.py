@@ -12,6 +12,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, record
+from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.ops.calling import wants
 from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.index import getitem, index_put, split
@@ -167,6 +168,8 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if ACTIVE and batched_in((self, *args)):
+            return ACTIVE[-1].write(self, fn, args, kwargs)  # type: ignore[no-any-return]
         if self._vc is not None:
             _check_origin(self)
         recorded = mode.grad and (wants(self, args[0] if args else None) or (len(args) > 1 and _wanted(args)))
@@ -231,6 +234,8 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the elements of `src` (broadcast, converted) into this tensor."""
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
+    if ACTIVE and batched_in((self, src)):
+        return ACTIVE[-1].write(self, _as_large, (src,), {})  # type: ignore[no-any-return]
     _check_origin(self)
     if mode.grad and wants(self, src):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
@@ -246,10 +251,17 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     return self
 
 
+def _as_large(self: Tensor, src: Tensor) -> Tensor:
+    """`src` in the shape and dtype of `self`."""
+    return src.expand(self._array.shape).to(self.dtype)  # type: ignore[no-any-return]
+
+
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
         return copy_(self, value)
+    if ACTIVE and batched_in((self,)):
+        return copy_(self, wrap(np.asarray(value, self._array.dtype), self._dev))
     _check_origin(self)
     if mode.grad and self.requires_grad:
         setitem(self, Ellipsis, value)
@@ -269,6 +281,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     first, index = split(index)
     if first is not None:
         self = getitem.call(self, first)
+    if ACTIVE and batched_in((self, value, index)):
+        new = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)
+        ACTIVE[-1].write(self, index_put.call, (new, index), {})
+        return
     _check_origin(self)
     if mode.grad and wants(self, value):
         check_writable(self)

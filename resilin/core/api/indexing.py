@@ -13,6 +13,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
 from resilin.core.autograd.grad_mode import mode
+from resilin.core.batching.active import BATCHED
 from resilin.core.device import different_devices
 from resilin.core.kernels.common import is_array
 from resilin.core.ops import index as ops
@@ -32,7 +33,7 @@ def to_index(index: Any) -> Any:
         array = index._array
         if array.dtype.kind not in "iub":
             raise IndexError(f"tensors used as indices must be integer or bool tensors, got {index.dtype}")
-        return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array
+        return int(array) if array.ndim == 0 and array.dtype.kind in "iu" and type(array) not in BATCHED else array
     if isinstance(index, list):
         return np.array(index) if index else np.zeros(0, np.int64)
     if isinstance(index, bool) or is_array(index):

@@ -86,7 +86,7 @@ def _weighted(
         return total
     valid = classes != ignore
     if weights is None:
-        count = float(np.count_nonzero(valid))
+        count: Any = np.count_nonzero(valid)
     else:
         count = float(weights[np.where(valid, classes, 0)][valid].sum())
     return total / count

@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.autograd.grad import grad
 from resilin.core.autograd.grad_mode import enable_grad
+from resilin.core.autograd.vmap import vmap
 from resilin.core.ops.creation import zeros_like
 from resilin.core.ops.shape import permute_dims, stack
 from resilin.core.tensor import Tensor, wrap
@@ -112,9 +113,14 @@ def jvp(func: Fn, inputs: Any, v: Any = None, create_graph: bool = False, strict
 
 def _tangents(outs: Any, ins: Any, directions: Any, create_graph: bool, strict: str = "") -> tuple[Any, ...]:
     """J v, for v = `directions`."""
-    dummies = tuple(zeros_like(o).requires_grad_() for o in outs)
-    first = _grads(outs, ins, dummies, True, strict)
+    dummies, first = _as_function_of_cotangents(outs, ins, strict)
     return _grads(first, dummies, directions, create_graph)
+
+
+def _as_function_of_cotangents(outs: Any, ins: Any, strict: str = "") -> tuple[Any, Any]:
+    """Cotangents, and the vjp at them: linear in them, so that its own vjp is the jvp."""
+    dummies = tuple(zeros_like(o).requires_grad_() for o in outs)
+    return dummies, _grads(outs, ins, dummies, True, strict)
 
 
 def jacobian(
@@ -127,8 +133,8 @@ def jacobian(
 ) -> Any:
     """The Jacobian: per output and input a tensor of shape output.shape + input.shape (nested tuples when several).
 
-    Cost:   one forward, and one backward per element of the outputs; with "forward-mode" two per element of the inputs,
-            one after the other. `vectorize` changes nothing but what is allowed with it, which is as in PyTorch.
+    Cost:   one forward, and one backward per element of the outputs; with `vectorize` one backward per output, for all
+            its elements at once (`vmap`). With "forward-mode", which needs it, a backward and one more per input.
     Raises: TypeError for inputs or outputs that are no tensors; with `strict`, RuntimeError where an output does not
             depend on an input.
     """
@@ -136,8 +142,11 @@ def jacobian(
     with enable_grad():
         ins, single_in = _inputs(inputs, create_graph, "jacobian")
         outs, single_out = _outputs(func(*ins), "jacobian", strict)
-        by_rows = _rows if strategy == "reverse-mode" else _by_columns
-        rows = [_out(parts, single_in, create_graph) for parts in by_rows(outs, ins, create_graph, "jacobian" * strict)]
+        if vectorize:
+            blocks = (_rows_at_once if strategy == "reverse-mode" else _columns_at_once)(outs, ins, create_graph)
+        else:
+            blocks = _rows(outs, ins, create_graph, "jacobian" * strict)
+        rows = [_out(parts, single_in, create_graph) for parts in blocks]
     return rows[0] if single_out else tuple(rows)
 
 
@@ -165,15 +174,36 @@ def _rows(outs: Any, ins: Any, create_graph: bool, strict: str) -> Iterator[list
         yield [_join([row[i] for row in found], out, source) for i, source in enumerate(ins)]
 
 
-def _by_columns(outs: Any, ins: Any, create_graph: bool, strict: str) -> Iterator[list[Tensor]]:
-    """The same, column by column."""
-    columns: list[list[Any]] = [[] for _ in ins]
+def _basis(like: Tensor) -> Tensor:
+    """All of `_units`, stacked."""
+    count = like.numel()
+    return wrap(np.eye(count, dtype=like._array.dtype).reshape(count, *like._array.shape), like._dev)
+
+
+def _rows_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[Tensor]]:
+    """The same with one backward for all elements of an output."""
+    for out in outs:
+        backward = vmap(lambda one, out=out: _grads((out,), ins, (one,), create_graph), randomness="same")
+        found = backward(_basis(out)) if out.numel() else [_join([], out, source) for source in ins]
+        yield [part.reshape(*out.shape, *source.shape) for part, source in zip(found, ins, strict=True)]
+
+
+def _columns_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[Tensor]]:
+    """The same, column by column: all columns of an input at once."""
+    dummies, first = _as_function_of_cotangents(outs, ins)
+    columns: list[Any] = []
     for i, source in enumerate(ins):
-        for one in _units(source):
+
+        def tangents(one: Tensor, i: int = i) -> tuple[Any, ...]:
             directions = [one if k == i else zeros_like(t) for k, t in enumerate(ins)]
-            columns[i].append(_tangents(outs, ins, directions, create_graph, strict))
+            return _grads(first, dummies, directions, create_graph)
+
+        columns.append(vmap(tangents, (0,), randomness="same")(_basis(source)) if source.numel() else None)
     for number, out in enumerate(outs):
-        parts = [_join([column[number] for column in found], t, out) for found, t in zip(columns, ins, strict=True)]
+        parts = [
+            _join([], t, out) if found is None else found[number].reshape(*t.shape, *out.shape)
+            for found, t in zip(columns, ins, strict=True)
+        ]
         yield [_turned(part, source.ndim) for part, source in zip(parts, ins, strict=True)]
 
 

@@ -15,12 +15,25 @@ import numpy as np
 
 from resilin.core import dispatch
 from resilin.core.batching.active import ACTIVE, BATCHED, Unbatchable
-from resilin.core.ops.shape import broadcast_to, moveaxis, permute_dims, reshape
+from resilin.core.ops.shape import broadcast_to, copy, moveaxis, permute_dims, reshape
 from resilin.core.size import Size
 from resilin.core.tensor import Tensor
 from resilin.core.versions import share_version
 
 _number = itertools.count().__next__
+
+
+def unreadable() -> Exception:
+    """What to raise where somebody reads the numbers of a batched tensor."""
+    return Unbatchable() if ACTIVE else escaped()
+
+
+def escaped() -> RuntimeError:
+    """The error for a batched tensor that outlived its vmap."""
+    return RuntimeError(
+        "vmap: a tensor has escaped from the function that was vmapped, and is used after its end. Return it from the "
+        "function instead"
+    )
 
 
 class Level:
@@ -48,6 +61,29 @@ class Level:
 
     def __repr__(self) -> str:
         return f"<vmap level {self.number} of {self.size}>"
+
+    def write(self, tensor: Tensor, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """An in-place operation of which something is batched: what `fn(tensor, ...)` gives, written into `tensor`."""
+        result = fn(tensor, *args, **kwargs)
+        own = levels_of(tensor)
+        if any(level not in own for level in levels_of(result)):
+            raise RuntimeError(
+                "vmap: an in-place operation is not possible because the tensor written to is shared by all samples, "
+                "and what is written is not. Use the out-of-place operation, or make the tensor of one that is mapped "
+                "(zeros_like, new_zeros, clone)"
+            )
+        if result._array.shape != tensor._array.shape:
+            raise RuntimeError(
+                f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(result.shape)} of an "
+                "in-place operation"
+            )
+        target: Any = inner(tensor)
+        target.copy_(full(result, own))
+        return tensor
+
+    def made_like(self, tensor: Tensor, made: Tensor) -> Tensor:
+        """`made`, which no sample has touched, with memory of its own for every sample of `tensor`."""
+        return hide(copy.call(full(made, levels_of(tensor))), levels_of(tensor))
 
 
 class _Here(threading.local):
@@ -124,20 +160,50 @@ class BatchedArray:
             lengths[lengths.index(-1)] = self.size // known if known else 0
         return BatchedArray(self.inner.reshape(self.inner.shape[: len(self.levels)] + tuple(lengths)), self.levels)
 
+    def min(self) -> Any:
+        """The least of all samples' integers: what a check of indices asks."""
+        return self._whole_numbers().min()
+
+    def max(self) -> Any:
+        """The largest of all samples' integers: what a check of indices asks."""
+        return self._whole_numbers().max()
+
+    def _whole_numbers(self) -> Any:
+        if self.dtype.kind not in "iu":
+            raise unreadable()
+        return self.inner
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(np.equal, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(np.not_equal, other)
+
+    def _compared(self, ufunc: Any, number: Any) -> BatchedArray:
+        if not isinstance(number, int | float):
+            raise unreadable()
+        return BatchedArray(ufunc(self.inner, number), self.levels)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is not np.count_nonzero or len(args) != 1 or kwargs:
+            raise unreadable()
+        k = len(self.levels)
+        return BatchedArray(np.asarray(np.count_nonzero(self.inner, tuple(range(k, self.inner.ndim)))), self.levels)
+
     def __array__(self, *ignored: Any, **also: Any) -> Any:
-        raise Unbatchable
+        raise unreadable()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__array_"):
             raise AttributeError(name)
-        raise Unbatchable
+        raise unreadable()
 
     def _refuse(self, *ignored: Any, **also: Any) -> Any:
-        raise Unbatchable
+        raise unreadable()
 
-    __array_ufunc__ = __array_function__ = _refuse
+    __array_ufunc__ = _refuse
     __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = __setitem__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __invert__ = __neg__ = __abs__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __invert__ = __neg__ = __abs__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __and__ = __or__ = __xor__ = _refuse
 
@@ -150,6 +216,13 @@ def _no_data(what: str) -> Any:
         )
 
     return refuse
+
+
+def _anew(name: str) -> Any:
+    def new(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return self.levels[-1].made_like(self, getattr(Tensor, name)(self, *args, **kwargs))  # type: ignore[no-any-return]
+
+    return new
 
 
 class BatchedTensor(Tensor):
@@ -220,6 +293,8 @@ class BatchedTensor(Tensor):
 
     __str__ = __repr__
 
+    new_zeros, new_ones, new_empty, new_full = map(_anew, ("new_zeros", "new_ones", "new_empty", "new_full"))
+
     def backward(self, *ignored: Any, **also: Any) -> None:
         """Refused, as `.grad` of a sample has no place to be."""
         raise RuntimeError("backward() inside vmap is not supported: use func.grad or func.vjp there")
@@ -253,10 +328,7 @@ def union(values: Any) -> tuple[Level, ...]:
             found |= {level.number: level for level in union(value)}
         for level in levels_of(value):
             if not level.alive:
-                raise RuntimeError(
-                    "vmap: a tensor has escaped from the function that was vmapped, and is used after its end. "
-                    "Return it from the function instead"
-                )
+                raise escaped()
             found[level.number] = level
     return tuple(found[number] for number in sorted(found))
 
