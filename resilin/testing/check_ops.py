@@ -7,6 +7,7 @@ the op claims it), every fused kernel with its declared form, 16-bit floats with
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,10 +72,11 @@ def _split(op: Op, sample: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
     return [slots[i] for i in places], call
 
 
-def _arrays(value: Any) -> Any:
+def to_arrays(value: Any) -> Any:
+    """The arrays of a tensor, or of all tensors in a list or tuple; other values as they are."""
     if isinstance(value, Tensor):
         return value._array
-    return type(value)(map(_arrays, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(to_arrays, value)) if type(value) in (list, tuple) else value
 
 
 def _tensor(value: Any) -> Tensor:
@@ -107,7 +109,7 @@ def check_forward(name: str, number: int) -> None:
     op = OPS[name]
     for dtype, as_complex, rtol in FORWARD_DTYPES[: 3 if op.complex and op.order else 2]:
         sample = entered(op, samples(op, dtype, as_complex)[number])
-        arrays = [_arrays(v) for v in sample]
+        arrays = [to_arrays(v) for v in sample]
         expected = op.reference(*arrays) if op.reference else op.generic.forward(NUMPY_XP, *op.bind(tuple(arrays), {}))
         found = op.call(*sample)
         compare(op, found, expected, rtol, f"{op} sample {number}")
@@ -118,10 +120,10 @@ def check_reference(name: str, number: int, reference: Any) -> None:
     op = OPS[name]
     sample = entered(op, samples(op)[number])
     with np.errstate(all="ignore"):
-        expected = reference(*(_arrays(value) for value in sample))
+        expected = reference(*(to_arrays(value) for value in sample))
     leave = domains.of(name).leave
     tensors = tuple(map(_tensor, expected)) if isinstance(expected, tuple) else _tensor(expected)
-    compare(op, leave(op.call(*sample)), _arrays(leave(tensors)), 1e-10, f"{op} sample {number}")
+    compare(op, leave(op.call(*sample)), to_arrays(leave(tensors)), 1e-10, f"{op} sample {number}")
 
 
 def check_gradient(name: str, number: int, order: int, as_complex: bool = False) -> None:
@@ -148,18 +150,63 @@ def _check_recorded(op: Op, derivative: Any, call: Any, tensors: list[Tensor]) -
         )
 
 
-def check_strided(name: str, number: int) -> None:
-    """Arrays that are not contiguous (every second element of a wider one) give the same outputs and gradients."""
-    op = OPS[name]
-    plain, strided = (_run_on(op, number, change) for change in (np.array, _spaced))
-    for found, expected in zip(strided, plain, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10, err_msg=f"{op} sample {number}")
+def check_layout(name: str, number: int, layout: str) -> None:
+    """Arrays that lie in memory as `layout` says give the outputs and gradients of contiguous ones."""
+    op, change = OPS[name], LAYOUTS[layout]
+    plain, changed = (_run_on(op, number, how) for how in (lambda array: np.array(change(array)), change))
+    for found, expected in zip(changed, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10, err_msg=f"{op} sample {number}, {layout}")
 
 
 def _spaced(array: Any) -> Any:
     wide = np.full((*array.shape, 2), -7, array.dtype)
     wide[..., 1] = array
     return wide[..., 1]
+
+
+def _reversed(array: Any) -> Any:
+    turn = (slice(None, None, -1),) * array.ndim
+    return np.array(array[turn])[turn]
+
+
+def _misaligned(array: Any) -> Any:
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    made = raw[1:].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+def _read_only(array: Any) -> Any:
+    made = np.array(array)
+    made.flags.writeable = False
+    return made
+
+
+def _stretched(array: Any) -> Any:
+    """One element along the last dimension, seen as many times as there were some."""
+    return np.broadcast_to(array[..., :1], array.shape) if array.ndim else array
+
+
+LAYOUTS = {
+    "every second element": _spaced,
+    "negative strides": _reversed,
+    "Fortran's order": np.asfortranarray,
+    "misaligned": _misaligned,
+    "read-only": _read_only,
+    "stride 0": _stretched,
+}
+# no numbers, or no gradients, where rows or columns are equal
+_SINGULAR = (
+    *("cholesky", "cofactors", "det", "eig", "eigh", "eigvals", "eigvalsh", "euclidean_distances", "inv", "lstsq"),
+    *("lu_packed", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals"),
+)
+
+
+def layout_cases() -> Iterator[tuple[str, int, str]]:
+    """(op name, sample number, layout); as_strided is about the memory itself."""
+    for (name, number), layout in itertools.product(cases(), LAYOUTS):
+        if name != "as_strided" and not (layout == "stride 0" and name in _SINGULAR):
+            yield name, number, layout
 
 
 def _run_on(op: Op, number: int, change: Any) -> list[Any]:
@@ -217,7 +264,7 @@ def check_broadcast(name: str) -> None:
 
 def _operands(op: Op) -> tuple[Any, Any]:
     """Two arrays of shape (3, 4) with the values of the first sample."""
-    a, b = (np.resize(_arrays(value), (3, 4)) for value in samples(op)[0][:2])
+    a, b = (np.resize(to_arrays(value), (3, 4)) for value in samples(op)[0][:2])
     return a, b
 
 

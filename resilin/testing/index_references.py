@@ -105,7 +105,7 @@ def resample(x: Array, rows: Array, columns: Array, weights: Array, size: int, a
     source = np.moveaxis(x, axis, 0)
     out = np.zeros((size, *source.shape[1:]), x.dtype)
     for k, (row, column) in enumerate(zip(rows, columns, strict=True)):
-        out[row] += source[column] * (1 if weights is None else weights[k])
+        out[row] = out[row] + source[column] * (1 if weights is None else weights[k])
     return np.moveaxis(out, 0, axis)
 
 

@@ -36,8 +36,8 @@ def _near_ndtr(x: Any) -> Any:
 # numpy's function of the same name takes the same arguments
 _NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh broadcast_to ceil conj cos cosh diagonal
     divide equal exp exp2 expand_dims expm1 flip floor fmod greater greater_equal hypot imag isfinite isinf isnan
-    less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor matmul maximum
-    minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll sign signbit sin sinc
+    less less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul maximum
+    minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll signbit sin sinc
     sinh sqrt square squeeze subtract swapaxes take_along_axis tan tanh tile tril triu trunc reshape"""
 
 _SCIPY = {
@@ -65,7 +65,6 @@ _SCIPY = {
     "log_ndtr": "log_ndtr",
     "ndtr": "ndtr",
     "ndtri": "ndtri",
-    "sigmoid": "expit",
     "log_sigmoid": "log_expit",
     "zeta": "zeta",
 }
@@ -77,16 +76,19 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "any": lambda x, axis=None, keepdims=False: np.any(x, axis=axis, keepdims=keepdims),
     "sum": lambda x, axis=None, keepdims=False, *_: np.sum(x, axis=axis, keepdims=keepdims),
     "mean": lambda x, axis=None, keepdims=False, *_: np.mean(x, axis=axis, keepdims=keepdims),
-    "prod": lambda x, axis=None, keepdims=False, *_: np.prod(x, axis=axis, keepdims=keepdims),
+    "prod": lambda x, axis=None, keepdims=False, *_: np.prod(x, axis=axis, keepdims=keepdims).astype(x.dtype),
     "var": lambda x, axis=None, ddof=1, keepdims=False: np.var(x, axis=axis, ddof=ddof, keepdims=keepdims),
     "std": lambda x, axis=None, ddof=1, keepdims=False: np.std(x, axis=axis, ddof=ddof, keepdims=keepdims),
-    "cumsum": lambda x, axis=0: np.cumsum(x, axis=axis),
-    "cumprod": lambda x, axis=0: np.cumprod(x, axis=axis),
+    "cumsum": lambda x, axis=0: np.cumsum(x, axis=axis, dtype=x.dtype),
+    "cumprod": lambda x, axis=0: np.cumprod(x, axis=axis, dtype=x.dtype),
     "permute_dims": lambda x, axes: np.transpose(x, axes),
     "concat": lambda parts, axis=0, *_: np.concatenate(parts, axis),
     "stack": lambda parts, axis=0, *_: np.stack(parts, axis),
     "copy": lambda x: x,
     "ascontiguous": lambda x: x,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "logaddexp": lambda a, b: np.log(np.exp(a) + np.exp(b)),
+    "sign": lambda x: x if x.dtype.kind == "b" else np.sign(x),
     "rsqrt": lambda x: x**-0.5,
     "relu": lambda x: np.where(x > 0, x, 0),
     "silu": lambda x: x / (1 + np.exp(-x)),
@@ -131,8 +133,8 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "prelu": lambda x, weight: np.where(x > 0, x, weight * x),
     "softplus": lambda x, beta=1.0, threshold=20.0: np.where(beta * x > threshold, x, np.logaddexp(0, beta * x) / beta),
     "softshrink": lambda x, lambd=0.5: np.sign(x) * np.maximum(np.abs(x) - lambd, 0),
-    "sum_rows": lambda x: np.sum(x, axis=0),
     "threshold": lambda x, limit=0.0, value=0.0: np.where(x > limit, x, value),
+    "sum_rows": lambda x: np.sum(x, axis=0, dtype=x.dtype),
     "transfer": lambda x, *_: x,
     **index_references.ALL,
     **layer_references.ALL,

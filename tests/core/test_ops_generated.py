@@ -9,7 +9,7 @@ import resilin.special  # noqa: F401 - declare their ops, as the next does
 from resilin.core import dtype as dtypes
 from resilin.core import methods  # noqa: F401
 from resilin.core.ops.registry import OPS
-from resilin.testing import check_ops, coverage, references
+from resilin.testing import check_dtypes, check_ops, coverage, references
 
 coverage.load()
 
@@ -44,10 +44,15 @@ def test_the_second_complex_derivative_agrees_with_finite_differences(name, numb
     check_ops.check_gradient(name, number, order=2, as_complex=True)
 
 
-# as_strided is about the memory itself
-@pytest.mark.parametrize(("name", "number"), [case for case in check_ops.cases() if case[0] != "as_strided"])
-def test_tensors_that_are_not_contiguous_give_the_same(name, number):
-    check_ops.check_strided(name, number)
+@pytest.mark.parametrize(("name", "number", "layout"), list(check_ops.layout_cases()))
+def test_tensors_that_lie_otherwise_in_memory_give_the_same(name, number, layout):
+    check_ops.check_layout(name, number, layout)
+
+
+@pytest.mark.parametrize(("name", "number"), list(check_ops.cases()))
+def test_every_dtype_is_computed_as_the_reference_does_or_refused_by_name(name, number):
+    for dtype in check_dtypes.TOLERANCES:
+        check_dtypes.check_dtype(name, number, dtype)
 
 
 ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise and op.samples is not None)

@@ -18,7 +18,7 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
 
-@op(samples=lambda r: [(r(3, 4),)])
+@op(takes="iuf", samples=lambda r: [(r(3, 4),)])
 def relu(xp, x):
     """max(x, 0)."""
     return xp.maximum(x, 0)
@@ -52,7 +52,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y * (1 - y))
 
 
-@op(floats=True, elementwise=True, samples=lambda r: [(r(3, 4),)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),)])
 def silu(xp, x):
     """x * sigmoid(x)."""
     return x * xp.sigmoid(x)
@@ -73,7 +73,7 @@ override(
 )
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
 def softplus(xp, x, beta=1.0, threshold=20.0):
     """log(1 + exp(beta * x)) / beta; x itself where beta * x exceeds `threshold`."""
     z = x * beta
@@ -89,7 +89,7 @@ def _(xp, g, _y, x, beta=1.0, threshold=20.0):
 _erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 
-@op(floats=True, elementwise=True, host="CuPy has no function", samples=lambda r: [(r(3, 4),)])
+@op(takes="biuf", floats=True, elementwise=True, host="CuPy has no function", samples=lambda r: [(r(3, 4),)])
 def erf(xp, x):
     """The error function."""
     return np.asarray(_erf(x)).astype(x.dtype)
@@ -100,7 +100,7 @@ def _(xp, g, _y, x):
     return g * (2 / math.sqrt(math.pi)) * xp.exp(-(x * x))
 
 
-@op(samples=lambda r: [(r(3, 4),), (r(3, 4), "tanh")])
+@op(takes="f", samples=lambda r: [(r(3, 4),), (r(3, 4), "tanh")])
 def gelu(xp, x, approximate="none"):
     """x * Phi(x) with the normal distribution function, or its tanh approximation."""
     z = x.astype("float32") if x.dtype.itemsize == 2 else x
@@ -134,7 +134,7 @@ def _axes(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4), 1), (r(3, 4), 0), (r(2, 3, 4), 1)]
 
 
-@op(samples=_axes)
+@op(takes="f", samples=_axes)
 def softmax(xp, x, axis=-1):
     """exp(x) / sum(exp(x)) along `axis`; shifted by the maximum, so it cannot overflow."""
     return softmax_kernel.reference_forward(x.swapaxes(axis, -1)).swapaxes(axis, -1)
@@ -146,7 +146,7 @@ def _(xp, g, y, _x, axis=-1):
     return z - y * xp.sum(z, axis=axis, keepdims=True)
 
 
-@op(samples=_axes)
+@op(takes="f", samples=_axes)
 def log_softmax(xp, x, axis=-1):
     """log(softmax(x)), computed without the logarithm of a rounded number."""
     return softmax_kernel.reference_log_forward(x.swapaxes(axis, -1)).swapaxes(axis, -1)

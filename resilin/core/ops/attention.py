@@ -14,10 +14,11 @@ _MASK = np.array([[True, False, True], [True, True, False]])
 
 
 @op(
+    takes="f",
     samples=lambda r: [
         (r(2, 1, 3, 4), r(2, 1, 3, 4), r(2, 1, 3, 4), None, True, 0.5),
         (r(2, 4), r(3, 4), r(3, 5), _MASK, False, 0.7),
-    ]
+    ],
 )
 def attention(xp, q, k, v, mask=None, causal=False, scale=1.0, dropout_mask=None):
     """softmax(q @ k.T * scale + mask) @ v; with `causal` query t sees keys 0 to t."""

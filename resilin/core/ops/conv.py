@@ -81,7 +81,7 @@ def _(xp, needs, h, _y, g, x, shape, *geometry):
     return dg, dx
 
 
-@op(samples=lambda r: [(r(2, 3, 4, 4), (2, 2), (2, 2), (0, 0), (1, 1), False)])
+@op(takes="iuf", samples=lambda r: [(r(2, 3, 4, 4), (2, 2), (2, 2), (0, 0), (1, 1), False)])
 def max_pool2d(xp, x, kernel=(2, 2), stride=(2, 2), padding=(0, 0), dilation=(1, 1), ceil_mode=False):
     """The maximum of each window."""
     return pool_kernel.max2d_forward(x, kernel, stride, padding, dilation, ceil_mode)[0]
@@ -94,7 +94,7 @@ def _(xp, g, _y, x, *window):
     return xp.max_pool2d_scatter(g, index, tuple(x.shape))
 
 
-@op(samples=lambda r: [(r(1, 1, 2, 2), np.array([[[[0, 3], [9, 11]]]]), (1, 1, 3, 4))])
+@op(takes="iuf", samples=lambda r: [(r(1, 1, 2, 2), np.array([[[[0, 3], [9, 11]]]]), (1, 1, 3, 4))])
 def max_pool2d_scatter(xp, g, index=None, shape=()):
     """`g` added at the flat positions `index` of images of `shape`."""
     return pool_kernel.max2d_backward(g, index, shape)
@@ -124,7 +124,7 @@ _ROWS = np.array([[0, 2, 2], [1, 4, 4]])
 _COLUMNS = np.array([[0, 3, 3], [0, 3, 3], [4, 6, 2]])
 
 
-@op(samples=lambda r: [(r(2, 3, 4, 6), _ROWS, _COLUMNS)])
+@op(takes="f", samples=lambda r: [(r(2, 3, 4, 6), _ROWS, _COLUMNS)])
 def avg_pool2d(xp, x, rows=None, columns=None):
     """The mean of each window; `rows` and `columns` are windows as `kernels/pool.py` describes them."""
     return pool_kernel.avg2d_forward(x, rows, columns)
@@ -135,7 +135,7 @@ def _(xp, g, _y, _x, rows=None, columns=None):
     return xp.avg_pool2d_spread(g, rows, columns, tuple(_x.shape[2:]))
 
 
-@op(samples=lambda r: [(r(2, 3, 2, 3), _ROWS, _COLUMNS, (4, 6))])
+@op(takes="f", samples=lambda r: [(r(2, 3, 2, 3), _ROWS, _COLUMNS, (4, 6))])
 def avg_pool2d_spread(xp, g, rows=None, columns=None, size=()):
     """`g` divided by its windows' divisors and added to all their elements, in images of `size`."""
     return pool_kernel.avg2d_backward(g, rows, columns, size)

@@ -14,7 +14,7 @@ _LENGTHS = (4, 3, 2)
 
 
 # the gradient is PyTorch's, which holds for the results of log_softmax only
-@op(order=1, dtypes="full", host=_STEPS, samples=lambda r: [(r(4, 3, 3), _TARGETS, _LENGTHS, 0)])
+@op(takes="f", order=1, dtypes="full", host=_STEPS, samples=lambda r: [(r(4, 3, 3), _TARGETS, _LENGTHS, 0)])
 def ctc_loss(xp, log_probs, targets=(), lengths=(), blank=0):
     """Minus the log-probability of each target, (N,), by log_probs (T, N, C)."""
     return kernel.forward(log_probs, targets, lengths, blank)[0]
@@ -30,7 +30,7 @@ def _grad_samples(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3), ctc_loss.call(log_probs, _TARGETS, _LENGTHS, 0), log_probs, _TARGETS, _LENGTHS, 0)]
 
 
-@op(tensors=3, order=0, dtypes="full", host=_STEPS, samples=_grad_samples)
+@op(takes="f", tensors=3, order=0, dtypes="full", host=_STEPS, samples=_grad_samples)
 def ctc_loss_grad(xp, g, losses, log_probs, targets=(), lengths=(), blank=0):
     """The gradient of `ctc_loss`, (T, N, C), for gradients g (N,) of the losses."""
     alpha = kernel.forward(log_probs, targets, lengths, blank)[1]

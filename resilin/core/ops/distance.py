@@ -7,7 +7,10 @@ from __future__ import annotations
 from resilin.core.ops.registry import op
 
 
-@op(samples=lambda r: [(r(3, 4), r(2, 4)), (r(2, 1, 3, 2), r(4, 2)), (r(3, 4), r(2, 4), True), (r(2, 3), r(0, 3))])
+@op(
+    takes="f",
+    samples=lambda r: [(r(3, 4), r(2, 4)), (r(2, 1, 3, 2), r(4, 2)), (r(3, 4), r(2, 4), True), (r(2, 3), r(0, 3))],
+)
 def euclidean_distances(xp, x1, x2, products=False):
     """|x1[..., i, :] - x2[..., j, :]| as (..., P, R); with `products` through x1 @ x2.T: fast, and less exact.
 

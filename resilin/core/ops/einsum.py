@@ -8,6 +8,7 @@ from resilin.core.ops.registry import op
 
 
 @op(
+    takes="iufc",
     tensors=-1,
     complex=True,
     samples=lambda r: [

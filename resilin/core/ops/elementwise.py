@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.ops.guarding import ANY
 from resilin.core.ops.registry import is_complex, op
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -40,7 +41,7 @@ def _(xp, g, _y, _a, _b):
     return g
 
 
-@op(**_ONE, samples=_pairs)
+@op(takes="iufc", refuses=True, **_ONE, samples=_pairs)
 def subtract(xp, a, b):
     """a - b."""
     return a - b
@@ -111,14 +112,14 @@ def _(xp, g, y, a, _b):
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(takes="biuf", refuses=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def maximum(xp, a, b):
     """The larger of both; NaN wins. Equal values share the gradient."""
     _ordered("maximum", a, b)
     return xp.maximum(a, b)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(takes="biuf", refuses=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def minimum(xp, a, b):
     """The smaller of both; NaN wins. Equal values share the gradient."""
     _ordered("minimum", a, b)
@@ -155,7 +156,7 @@ def check_divisor(name, a, b):
         raise RuntimeError(f"ZeroDivisionError: {name}: division of integers by 0")
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+@op(takes="biuf", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def remainder(xp, a, b):
     """Python's a % b: the sign of the result is that of b. RuntimeError for integers when a divisor is 0."""
     check_divisor("remainder", a, b)
@@ -172,7 +173,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.floor(a / b)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+@op(takes="biuf", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
 def fmod(xp, a, b):
     """C's fmod: the sign of the result is that of a. RuntimeError for integers when a divisor is 0."""
     check_divisor("fmod", a, b)
@@ -189,7 +190,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.trunc(a / b)
 
 
-@op(elementwise=True, floats=True, samples=_positive_pairs)
+@op(takes="biuf", elementwise=True, floats=True, samples=_positive_pairs)
 def arctan2(xp, a, b):
     """The angle of the point (b, a)."""
     return xp.arctan2(a, b)
@@ -205,7 +206,7 @@ def _(xp, g, _y, a, b):
     return -g * a / (a * a + b * b)
 
 
-@op(**_ONE, samples=_any)
+@op(takes="iufc", refuses=True, **_ONE, samples=_any)
 def negative(xp, x):
     """-x."""
     return -x
@@ -250,7 +251,7 @@ def _flat(name: str) -> Any:
 
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}; its gradient is 0."
-    declared = op(elementwise=True, samples=lambda r: [(r(3, 4),)], order=1)(forward)
+    declared = op(elementwise=True, takes="iuf", samples=lambda r: [(r(3, 4),)], order=1)(forward)
 
     def rule(xp, g, _y, _x):
         return xp.zeros_like(g)
@@ -259,7 +260,18 @@ def _flat(name: str) -> Any:
     return declared
 
 
-floor, ceil, trunc, rint, sign = map(_flat, ("floor", "ceil", "trunc", "rint", "sign"))
+floor, ceil, trunc, rint = map(_flat, ("floor", "ceil", "trunc", "rint"))
+
+
+@op(elementwise=True, samples=lambda r: [(r(3, 4),)], order=1)
+def sign(xp, x):
+    """-1, 0 or 1; of complex numbers x / |x|, of bools themselves. Its gradient is 0."""
+    return xp.array(x) if x.dtype.kind == "b" else xp.sign(x)
+
+
+@sign.vjp
+def _(xp, g, _y, _x):
+    return xp.zeros_like(g)
 
 
 def _predicate(name: str, n: int) -> Any:
@@ -279,7 +291,8 @@ def _predicate(name: str, n: int) -> Any:
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}, elementwise."
     samples = _pairs if n == 2 else _any
-    return op(elementwise=True, differentiable=False, samples=samples)(forward)
+    takes = "biuf" if ordering or name == "signbit" else ANY
+    return op(elementwise=True, differentiable=False, takes=takes, refuses=True, samples=samples)(forward)
 
 
 equal, not_equal, less, less_equal, greater, greater_equal = (
@@ -291,7 +304,7 @@ isnan, isinf, isfinite, logical_not, signbit = (
 )
 
 
-@op(samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)])
+@op(takes="biuf", samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)])
 def clip_to(xp, x, low=None, high=None):
     """Elements limited to [low, high]."""
     if low is not None:

@@ -28,7 +28,7 @@ def _numpy_c2c(x: Any, axes: Any, norm: Any, forward: bool) -> Any:
     return (np.fft.fftn if forward else np.fft.ifftn)(x, axes=axes, norm=norm)
 
 
-@op(dtypes="full", complex=True, samples=_samples, reference=_numpy_c2c)
+@op(takes="c", dtypes="full", complex=True, samples=_samples, reference=_numpy_c2c)
 def fft_c2c(xp, x, axes=(), norm="backward", forward=True):
     """The transform of a complex array over `axes`, the inverse one unless `forward`."""
     return (xp.fft.fftn if forward else xp.fft.ifftn)(x, axes=axes, norm=norm)
@@ -40,6 +40,7 @@ def _(xp, g, _y, _x, axes=(), norm="backward", forward=True):
 
 
 @op(
+    takes="f",
     dtypes="full",
     samples=lambda r: [(r(5), (0,), "backward"), (r(3, 4), (1,), "ortho"), (r(3, 4, 2), (2, 1), "forward")],
 )
@@ -56,6 +57,7 @@ def _(xp, g, _y, _x, axes=(), norm="backward"):
 
 
 @op(
+    takes="c",
     dtypes="full",
     complex=True,
     samples=lambda r: [

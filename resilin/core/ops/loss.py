@@ -14,7 +14,7 @@ from resilin.core.ops.registry import op, override
 _TARGET = np.array([1, 0, 3])
 
 
-@op(samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, np.array([1.0, 2, 0.5, 3]), 0, 0.1)])
+@op(takes="f", samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, np.array([1.0, 2, 0.5, 3]), 0, 0.1)])
 def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
     """Per-sample cross entropy of `logits` (N, C) against class numbers `target` (N,)."""
     return kernel.reference_forward(logits, target, weight, ignore_index, label_smoothing)[0]
@@ -76,7 +76,7 @@ def _(xp, h, _y, _g, index=None, num=0, padding_idx=None):
     return xp.where_else(rows, xp.zeros_like(rows), (index != padding_idx)[..., None])
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])
 def bce_with_logits(xp, x, target):
     """-(t log s + (1 - t) log(1 - s)) for s = sigmoid(x), without overflow."""
     return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.absolute(x)))

@@ -85,7 +85,7 @@ def _(xp, needs, g, _y, x, w, _b):
     return dx, dw, db
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4),)])
+@op(takes="iufc", complex=True, samples=lambda r: [(r(3, 4),)])
 def sum_rows(xp, x):
     """The sum over the first dimension of a matrix, in a fixed order."""
     if not isinstance(x, np.ndarray):

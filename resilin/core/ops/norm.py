@@ -11,6 +11,7 @@ from resilin.core.ops.registry import op, override
 
 
 @op(
+    takes="f",
     tensors=3,
     samples=lambda r: [
         (r(3, 4), r(4), r(4), 1e-5, 4),
@@ -64,6 +65,7 @@ override("layer_norm", "cuda", _layer_forward_cuda, _layer_backward_cuda, residu
 
 
 @op(
+    takes="f",
     tensors=3,
     samples=lambda r: [(r(5, 3), r(3), r(3), 1e-5), (r(3, 2, 4), None, None, 1e-5), (r(2, 3, 2, 2), r(3), None, 1e-5)],
 )

@@ -14,7 +14,7 @@ def _masked(xp: Any, keep: Any, g: Any) -> Any:
     return xp.where(keep, g, xp.zeros_like(g))
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), 0.3, 20.0), (r(), 0.0, 0.0)])
+@op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4), 0.3, 20.0), (r(), 0.0, 0.0)])
 def threshold(xp, x, limit=0.0, value=0.0):
     """x where it exceeds `limit` (or is NaN), else `value`."""
     return xp.where(x <= limit, value, x).astype(x.dtype, copy=False)
@@ -25,7 +25,7 @@ def _(xp, g, _y, x, limit=0.0, value=0.0):
     return _masked(xp, x > limit, g)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4, low=-4, high=8), 0.0, 6.0)])
+@op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4, low=-4, high=8), 0.0, 6.0)])
 def hardtanh(xp, x, low=-1.0, high=1.0):
     """x limited to [low, high]; the gradient at both limits is 0."""
     return xp.minimum(xp.maximum(x, low), high)
@@ -36,7 +36,7 @@ def _(xp, g, _y, x, low=-1.0, high=1.0):
     return _masked(xp, xp.logical_and(x > low, x < high), g)
 
 
-@op(elementwise=True, samples=_WITH_EDGES)
+@op(takes="f", elementwise=True, samples=_WITH_EDGES)
 def hardsigmoid(xp, x):
     """(x + 3) / 6 limited to [0, 1]."""
     return xp.minimum(xp.maximum(x + 3, 0), 6) / 6
@@ -47,7 +47,7 @@ def _(xp, g, _y, x):
     return _masked(xp, xp.logical_and(x > -3, x < 3), g / 6)
 
 
-@op(elementwise=True, samples=_WITH_EDGES)
+@op(takes="f", elementwise=True, samples=_WITH_EDGES)
 def hardswish(xp, x):
     """x * hardsigmoid(x)."""
     return x * (xp.minimum(xp.maximum(x + 3, 0), 6) / 6)
@@ -58,13 +58,13 @@ def _(xp, g, _y, x):
     return _masked(xp, x > -3, g * xp.where(x < 3, x / 3 + 0.5, xp.ones_like(x)))
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
 def hardshrink(xp, x, lambd=0.5):
     """x where |x| > lambd (or x is NaN), else 0."""
     return xp.where(xp.absolute(x) <= lambd, xp.zeros_like(x), x)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
 def softshrink(xp, x, lambd=0.5):
     """x moved towards 0 by `lambd`, not past it."""
     return xp.where(x > lambd, x - lambd, xp.where(x < -lambd, x + lambd, x * 0))
@@ -76,7 +76,7 @@ def _(xp, g, _y, x, lambd=0.5):
     return _masked(xp, xp.absolute(x) > lambd, g)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.2)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.2)])
 def leaky_relu(xp, x, slope=0.01):
     """x where positive, else slope * x."""
     return xp.where(x > 0, x, x * slope)
@@ -87,7 +87,7 @@ def _(xp, g, _y, x, slope=0.01):
     return xp.where(x > 0, g, g * slope)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4), r(1)), (r(2, 3, 2), r(3, 1))])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(1)), (r(2, 3, 2), r(3, 1))])
 def prelu(xp, x, weight):
     """x where positive, else weight * x."""
     return xp.where(x > 0, x, x * weight)
@@ -103,7 +103,7 @@ def _(xp, g, _y, x, _weight):
     return _masked(xp, x <= 0, g * x)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.7, 1.1), (r(3, 4), 0.7, 1.0, 1 / 0.7)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.7, 1.1), (r(3, 4), 0.7, 1.0, 1 / 0.7)])
 def elu(xp, x, alpha=1.0, scale=1.0, inner=1.0):
     """scale * x where positive, else scale * alpha * (exp(inner * x) - 1)."""
     return xp.where(x > 0, x * scale, xp.expm1(xp.minimum(x, 0) * inner) * (alpha * scale))
@@ -115,7 +115,7 @@ def _(xp, g, _y, x, alpha=1.0, scale=1.0, inner=1.0):
     return g * xp.where(x > 0, xp.ones_like(x) * scale, below)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
 def log_sigmoid(xp, x):
     """log(sigmoid(x)), without overflow."""
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
@@ -126,7 +126,7 @@ def _(xp, g, _y, x):
     return g * xp.sigmoid(-x)
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
 def mish(xp, x):
     """x * tanh(softplus(x))."""
     return x * xp.tanh(xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x))))
@@ -138,7 +138,7 @@ def _(xp, g, _y, x):
     return g * (t + x * xp.sigmoid(x) * (1 - t * t))
 
 
-@op(elementwise=True, complex=True, samples=_WITH_EDGES)
+@op(elementwise=True, floats=True, complex=True, samples=_WITH_EDGES)
 def softsign(xp, x):
     """x / (1 + |x|)."""
     return x / (1 + xp.absolute(x))

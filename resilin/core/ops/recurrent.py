@@ -22,6 +22,7 @@ def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool
 
 
 @op(
+    takes="f",
     tensors=8,
     outputs=0,
     samples=lambda r: [

@@ -51,7 +51,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
     return xp.broadcast_to(_spread(xp, g, axis, keepdims), _x.shape)
 
 
-@op(complex=True, samples=_axes)
+@op(takes="fc", complex=True, samples=_axes)
 def mean(xp, x, axis=None, keepdims=False):
     """The arithmetic mean over `axis`; NaN when it is empty."""
     return xp.mean(x, axis=axis, keepdims=keepdims)
@@ -90,14 +90,14 @@ def _not_empty(name, x, axis):
             raise IndexError(f"{name}(): Expected reduction dim {i} to have non-zero size.")
 
 
-@op(samples=_axes)
+@op(takes="biuf", samples=_axes)
 def amax(xp, x, axis=None, keepdims=False):
     """The largest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amax", x, axis)
     return xp.max(x, axis=axis, keepdims=keepdims)
 
 
-@op(samples=_axes)
+@op(takes="biuf", samples=_axes)
 def amin(xp, x, axis=None, keepdims=False):
     """The smallest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amin", x, axis)
@@ -128,7 +128,7 @@ def _returned(y, x):
 _SPREADS: Any = {"complex": True, "samples": lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)]}
 
 
-@op(**_SPREADS)
+@op(takes="fc", **_SPREADS)
 def var(xp, x, axis=None, correction=1, keepdims=False):
     """The variance over `axis`, dividing by n - correction."""
     return _returned(_variance(xp, _wide(x), axis, correction, keepdims), x)
@@ -140,7 +140,7 @@ def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * (2 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
 
 
-@op(**_SPREADS)
+@op(takes="fc", **_SPREADS)
 def std(xp, x, axis=None, correction=1, keepdims=False):
     """The square root of the variance over `axis`; the gradient of equal numbers is zero, as in PyTorch."""
     return _returned(xp.sqrt(_variance(xp, _wide(x), axis, correction, keepdims)), x)
@@ -155,7 +155,7 @@ def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * slope * (1 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
 
 
-@op(complex=True, samples=_axes)
+@op(takes="fc", complex=True, samples=_axes)
 def logsumexp(xp, x, axis=None, keepdims=False):
     """log(sum(exp(x))) over `axis`, -inf of none; shifted by the maximum, so it cannot overflow."""
     wide = _wide(x)
@@ -171,7 +171,7 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return _spread(xp, g, axis, keepdims) * xp.conj(xp.exp(x - _spread(xp, y, axis, keepdims)))
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(takes="fc", complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
     size = xp.absolute(_wide(x))
@@ -185,7 +185,10 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return x / safe * _spread(xp, g, axis, keepdims)
 
 
-@op(samples=lambda r: [(r(3, 4, low=0.5, high=2.0), None, False, 3.0), (r(3, 4, low=0.5, high=2.0), 0, True, -1.0)])
+@op(
+    takes="f",
+    samples=lambda r: [(r(3, 4, low=0.5, high=2.0), None, False, 3.0), (r(3, 4, low=0.5, high=2.0), 0, True, -1.0)],
+)
 def norm_of(xp, x, axis=None, keepdims=False, p=3.0):
     """The p-norm over `axis` of numbers that are not negative, for p other than 0 and infinity.
 
@@ -258,14 +261,14 @@ def _test(name: str) -> Any:
 any, all, count_nonzero = (_test(name) for name in ("any", "all", "count_nonzero"))
 
 
-@op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(takes="biuf", differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmax(xp, x, axis=None, keepdims=False):
     """Index of the largest element (the first of equals)."""
     _not_empty("argmax", x, axis)
     return xp.argmax(x, axis=axis, keepdims=keepdims)
 
 
-@op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(takes="biuf", differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmin(xp, x, axis=None, keepdims=False):
     """Index of the smallest element (the first of equals)."""
     _not_empty("argmin", x, axis)

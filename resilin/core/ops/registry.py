@@ -27,7 +27,7 @@ from typing import Any
 
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.guarding import guarded
+from resilin.core.ops.guarding import ANY, guarded, taking
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -64,6 +64,7 @@ class Op:
         self.complex: bool = facts.pop("complex", False)
         self.deterministic: bool = facts.pop("deterministic", True)
         self.dtypes: str = facts.pop("dtypes", "floating")
+        self.takes: str = facts.pop("takes", "fc" if self.dtypes == "full" else ANY)
         self.samples: Callable[[Any], list[tuple[Any, ...]]] | None = facts.pop("samples", None)
         self.reference: Rule | None = facts.pop("reference", None)
         self.quiet: bool = facts.pop("quiet", not self.view)
@@ -72,8 +73,11 @@ class Op:
         self.order: int = facts.pop("order", 2)
         self.moves: bool = facts.pop("moves", self.view)
         self.host: str = facts.pop("host", "")
+        refuses = facts.pop("refuses", False)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
+        if not refuses:
+            forward = taking(forward, name, self.n, self.takes)
         if self.host:
             forward = on_host(forward, name)
         self.generic = Impl(guarded(forward, self.n, len(names) - 1, quiet=self.quiet, moves=self.moves), None)
@@ -128,6 +132,7 @@ class Op:
         self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
+        forward = taking(forward, self.name, self.n, self.takes)
         self.impls[device_type] = Impl(guarded(forward, self.n, 0, quiet=quiet, moves=True), vjp, residual)
         keeps = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         self._joint_keeps.append(keeps)
@@ -164,12 +169,15 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     """Declare an operation; see the module's text. Facts:
 
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
-    tensors), `elementwise` (scalars and promotion are handled),
-    `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's floating point warnings are
-    off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
-    converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
-    `deterministic`, `dtypes` ("full": not of 16 bits), `order` of derivatives that tests check,
-    `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same on numpy arrays).
+    tensors), `elementwise` (scalars and promotion are handled), `host` (why tensors of other devices are computed
+    on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's
+    floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
+    `moves` (elements are moved or converted, not computed with, so bfloat16 needs no float32; the default for
+    views), `differentiable`, `complex`, `deterministic`, `dtypes` ("full": not of 16 bits), `takes` (the kinds of
+    dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex; the default is all, "fc"
+    with "full"), `refuses` (the forward itself raises for others, so nothing is asked before it), `order` of
+    derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same
+    on numpy arrays).
     """
 
     def declare(fn: Rule) -> Op:

@@ -25,7 +25,7 @@ def _places(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
     return tuple(places)
 
 
-@op(samples=lambda r: [(*s[:4], True, s[4]) for s in _samples(r)], order=1)
+@op(takes="biuf", samples=lambda r: [(*s[:4], True, s[4]) for s in _samples(r)], order=1)
 def scatter_extreme(xp, x, src, index=None, axis=0, largest=True, own=None):
     """At each place the largest (or smallest) of `x` there and of what `src` has for it; ties share the gradient."""
     pick = xp.maximum if largest else xp.minimum

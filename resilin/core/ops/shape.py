@@ -288,7 +288,7 @@ def _(xp, g, _y, _x):
     return xp.conj(g)
 
 
-@op(samples=lambda r: [(r(3, 4), r(3, 4))])
+@op(takes="biuf", samples=lambda r: [(r(3, 4), r(3, 4))])
 def make_complex(xp, re, im):
     """re + 1j * im."""
     return re + 1j * im

@@ -40,7 +40,7 @@ def _wide(r: Any) -> list[tuple[Any, ...]]:
 
 
 _PLAIN: dict[str, Any] = {"elementwise": True, "floats": True}
-_ONE: dict[str, Any] = {**_PLAIN, "host": "CuPy has no function for it"}
+_ONE: dict[str, Any] = {**_PLAIN, "takes": "biuf", "host": "CuPy has no function for it"}
 
 
 # -- error functions
@@ -124,7 +124,7 @@ def _(xp, g, _y, x):
     return g * math.sqrt(2 / math.pi) / xp.erfcx(x * -_SQRT_HALF)
 
 
-@op(**_PLAIN, samples=lambda r: [(r(3, 4, low=0.1),)])
+@op(**_PLAIN, takes="biuf", samples=lambda r: [(r(3, 4, low=0.1),)])
 def entr(xp, x):
     """-x log(x), 0 at 0 and minus infinity below."""
     rest = xp.where(x == 0, xp.zeros_like(x), xp.where(x < 0, xp.full_like(x, -np.inf), x))

@@ -294,7 +294,7 @@ def _(xp, g, y, _a, b):
     return g * xp.conj(xp.exp(b - y))
 
 
-@op(elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(takes="biuf", elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def hypot(xp, a, b):
     """sqrt(a * a + b * b), without overflow."""
     return xp.hypot(a, b)
