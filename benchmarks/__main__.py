@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import all_reduce, harness, install_size, op_overhead, recovery, shard_mode, startup, train_step
+from benchmarks import (
+    all_reduce,
+    harness,
+    install_size,
+    models_step,
+    op_overhead,
+    recovery,
+    shard_mode,
+    startup,
+    train_step,
+)
 
-ALL = [startup, install_size, all_reduce, op_overhead, train_step, shard_mode, recovery]
+ALL = [startup, install_size, all_reduce, op_overhead, train_step, models_step, shard_mode, recovery]
 
 
 def run_all() -> int:

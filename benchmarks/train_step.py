@@ -6,9 +6,10 @@ import sys
 from itertools import product
 
 from benchmarks import harness
+from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report
 
-NAMES = {"mlp": "MLP 784-1024-1024-10, batch 128", "gpt": "GPT 4 layers, width 256, 4 heads, 128 tokens, batch 8"}
+NAMES = {name: MODELS[name].text for name in ("mlp", "gpt")}
 METHOD = """Median on rank 0 over all steps of {rounds} rounds of about {seconds:g} s each, after 5 steps of warm-up;
 the sides in turn, one thread per process, the same model code and a fixed batch on both sides. PyTorch: gloo,
 DistributedDataParallel with its defaults. `fused=True` is the fastest optimizer PyTorch has on the CPU; it is not its

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import models
@@ -13,19 +14,21 @@ from benchmarks.library import Library, rank, world_size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to train and for how long."""
-    parser.add_argument("--model", choices=("mlp", "gpt"), required=True)
+    parser.add_argument("--model", choices=sorted(models.MODELS), required=True)
     parser.add_argument("--seconds", type=float, default=3.0, help="about how long to measure")
     parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--shards", type=int, default=0, help="fixed-shard mode with this many shards in all")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
-    """Samples in seconds per step on rank 0, and the loss of the first and the last step."""
+    """Samples in seconds per step on rank 0, the loss of the first and the last step, and the memory of training."""
     torch = library.torch
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = models.mlp(torch) if args.model == "mlp" else models.gpt(torch)
+    before = _memory("VmRSS")
+    model = models.MODELS[args.model].build(torch)
     if world_size() > 1 or args.shards:
         library.dist.init_process_group(library.backend)
         model = library.ddp(model, **({"shards": args.shards} if args.shards else {}))
@@ -42,7 +45,18 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"{args.model}: the loss did not fall: {losses[0]} -> {losses[-1]}")
     if library.dist.is_initialized():
         library.dist.destroy_process_group()
-    return {"samples": samples, "first_loss": losses[0], "last_loss": losses[-1]}
+    return {
+        "samples": samples, "first_loss": losses[0], "last_loss": losses[-1],
+        "peak_bytes": _memory("VmHWM") - before,
+    }  # fmt: skip
+
+
+def _memory(field: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit(f"/proc/self/status has no {field}: memory is measured on Linux only")
 
 
 class _Step:
@@ -51,7 +65,7 @@ class _Step:
     def __init__(self, library: Library, model: Any, optimizer: Any, args: argparse.Namespace) -> None:
         self.model, self.optimizer = model, optimizer
         self.cross_entropy = library.torch.nn.functional.cross_entropy
-        x, y = models.batch(library.torch, args.model, rank())
+        x, y = models.MODELS[args.model].batch(library.torch, rank())
         self.parts: list[tuple[Any, Any, Any]] = [(nullcontext, x, y)]
         if args.shards:
             self.parts = [
