@@ -10,7 +10,7 @@ NATIVE := CMakeLists.txt $(wildcard resilin/core/kernels/cpu/*.cpp resilin/core/
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
 	@echo "make test   run the tests"
-	@echo "make check  lint, types, floors"
+	@echo "make check  lint, types, floors, CUDA kernels compile"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
 
 $(BIN)/python:
@@ -41,6 +41,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_floors.py
+	$(BIN)/python -m resilin.core.kernels.check
 
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
 	@echo "compiling the C++ extensions (seconds when little has changed)"

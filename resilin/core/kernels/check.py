@@ -1,0 +1,182 @@
+"""Compiles every CUDA kernel without a GPU: `python -m resilin.core.kernels.check [sm_80 sm_90 ...]`.
+
+Prints a line for each instance of a kernel and architecture: registers of a thread, shared memory of a block, bytes of
+code. Exits with 1 and the compiler's own words when a kernel does not compile, with 2 when there is no compiler.
+
+The compiler is NVRTC of the packages nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12 (headers), both from PyPI;
+neither needs a driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilin.core.kernels.cuda import sources
+
+ARCHITECTURES = ("sm_80", "sm_90")  # A100 and H100, what the kernels are written for
+MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
+
+
+class CompilerMissing(Exception):
+    """NVRTC or CUDA's headers are not installed."""
+
+
+class CompileError(Exception):
+    """A kernel does not compile; the text is the compiler's log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What became of one instance of a kernel."""
+
+    kernel: str
+    architecture: str
+    registers: int
+    shared_bytes: int
+    code_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.architecture}  {self.registers:3d} registers  {self.shared_bytes:5d} B shared  "
+            f"{self.code_bytes:6d} B code  {self.kernel}"
+        )
+
+
+def _package(name: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(f"nvidia.{name}")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise CompilerMissing(f"the package nvidia.{name} is not installed: {MISSING}")
+    return Path(spec.submodule_search_locations[0])
+
+
+class Nvrtc:
+    """NVIDIA's run-time compiler, as a library of C functions."""
+
+    def __init__(self) -> None:
+        libraries = sorted(_package("cuda_nvrtc").glob("lib/libnvrtc.so.*"))
+        self.include = _package("cuda_runtime") / "include"
+        if not libraries:
+            raise CompilerMissing(f"libnvrtc.so is missing from nvidia.cuda_nvrtc: {MISSING}")
+        self._library = ctypes.CDLL(str(libraries[0]))
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def version(self) -> str:
+        """NVRTC's version, such as 12.9."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+
+    def compile(self, name: str, code: str, instances: tuple[str, ...], architecture: str) -> tuple[bytes, list[str]]:
+        """(CUBIN, lowered name of each instance). CompileError with the compiler's log when it fails."""
+        program = ctypes.c_void_p()
+        source, label = code.encode(), f"{name}.cu".encode()
+        self._must(self._library.nvrtcCreateProgram(ctypes.byref(program), source, label, 0, None, None))
+        try:
+            for instance in instances:
+                self._must(self._library.nvrtcAddNameExpression(program, instance.encode()))
+            options = [*sources.OPTIONS, f"--gpu-architecture={architecture}", f"-I{self.include}"]
+            given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            if self._library.nvrtcCompileProgram(program, len(options), given):
+                raise CompileError(f"{name}.cu for {architecture}:\n{self._text(program, 'ProgramLog').decode()}")
+            return self._text(program, "CUBIN"), [self._lowered(program, instance) for instance in instances]
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _lowered(self, program: ctypes.c_void_p, instance: str) -> str:
+        found = ctypes.c_char_p()
+        self._must(self._library.nvrtcGetLoweredName(program, instance.encode(), ctypes.byref(found)))
+        return (found.value or b"").decode()
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._must(getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._must(getattr(self._library, f"nvrtcGet{what}")(program, buffer))
+        return buffer.raw
+
+    def _must(self, status: int) -> None:
+        if status:
+            raise CompileError(f"NVRTC: {self._library.nvrtcGetErrorString(status).decode()}")
+
+
+_REGISTERS = b"\x04\x2f\x08\x00"  # in .nv.info, before a symbol's number and its count of registers
+
+
+class Cubin:
+    """What NVRTC makes: an ELF file of 64 bits with a section of code for each kernel."""
+
+    def __init__(self, data: bytes) -> None:
+        if data[:4] != b"\x7fELF":
+            raise CompileError("NVRTC gave something that is no ELF file")
+        start = struct.unpack_from("<Q", data, 0x28)[0]
+        step, count, names = struct.unpack_from("<3H", data, 0x3A)
+        heads = [struct.unpack_from("<IIQQQQ", data, start + i * step) for i in range(count)]
+        self._data, self._names_at = data, heads[names][4]
+        self.sections = {self._name(self._names_at, head[0]): data[head[4] : head[4] + head[5]] for head in heads}
+        self.sizes = {self._name(self._names_at, head[0]): head[5] for head in heads}  # .nv.shared holds no bytes
+        self._strings = next(h[4] for h in heads if self._name(self._names_at, h[0]) == ".strtab")
+
+    def _name(self, table: int, offset: int) -> str:
+        begin = table + offset
+        return self._data[begin : self._data.index(b"\0", begin)].decode()
+
+    def registers(self) -> dict[str, int]:
+        """Registers that a thread of each function takes."""
+        symbols = self.sections[".symtab"]
+        notes = self.sections[".nv.info"]
+        found = {}
+        at = notes.find(_REGISTERS)
+        while at >= 0:
+            symbol, count = struct.unpack_from("<II", notes, at + 4)
+            found[self._name(self._strings, struct.unpack_from("<I", symbols, 24 * symbol)[0])] = count
+            at = notes.find(_REGISTERS, at + 12)
+        return found
+
+
+def check(nvrtc: Nvrtc, name: str, architecture: str, code: str | None = None) -> list[Compiled]:
+    """Compile all instances of the kernels of `name`.cu (or of `code` in its place) for one architecture."""
+    instances = sources.KERNELS[name]
+    binary, lowered = nvrtc.compile(name, sources.text(name) if code is None else code, instances, architecture)
+    cubin = Cubin(binary)
+    registers = cubin.registers()
+    return [
+        Compiled(
+            kernel=instance,
+            architecture=architecture,
+            registers=registers[symbol],
+            shared_bytes=cubin.sizes.get(f".nv.shared.{symbol}", 0),
+            code_bytes=cubin.sizes[f".text.{symbol}"],
+        )
+        for instance, symbol in zip(instances, lowered, strict=True)
+    ]
+
+
+def main(architectures: list[str]) -> int:
+    """The command line."""
+    try:
+        nvrtc = Nvrtc()
+    except CompilerMissing as error:
+        print(f"no CUDA compiler: {error}", file=sys.stderr)
+        return 2
+    print(f"NVRTC {nvrtc.version()}")
+    failed = 0
+    for name in sources.KERNELS:
+        for architecture in architectures or ARCHITECTURES:
+            try:
+                print(*check(nvrtc, name, architecture), sep="\n")
+            except CompileError as error:
+                failed = 1
+                print(error, file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
