@@ -36,11 +36,13 @@ TABLE = """
 - *Complex*: gradients of complex numbers, after PyTorch's convention, are compared with finite differences. Empty where
   they make no sense or are not there; the figures above name the gaps.
 - *Reference*: what the forward is compared with, besides the declared form on plain arrays.
+- *Dtypes*: what it takes (b bool, i integers, f floating point, c complex), each compared with the reference in every
+  width; other dtypes are refused by name.
 - *Fused*: a kernel replaces the declared form on these devices, and is compared with it.
 - *Samples*: the number of argument tuples that every generated test runs.
 
-| operation | what it gives | derivatives | complex | reference | fused | samples |
-|---|---|---|---|---|---|---|
+| operation | what it gives | dtypes | derivatives | complex | reference | fused | samples |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -60,6 +62,7 @@ def _row(name: str, op: Op) -> str:
     cells = [
         f"`{name}({', '.join(op.arguments)})`",
         summary,
+        op.takes.replace("u", ""),
         str(op.order) if op.differentiable else "",
         "yes" if op.differentiable and op.complex else "",
         references.source(name) or own,

@@ -134,7 +134,7 @@ def check_gradient(name: str, number: int, order: int, as_complex: bool = False)
     tensors, call = _split(op, samples(op, as_complex=as_complex)[number])
     for tensor in tensors:
         tensor.requires_grad_()
-    fn = call if order == 1 else first_derivative(call, tensors)
+    fn: Any = call if order == 1 else first_derivative(call, tensors)
     if order == 2:
         _check_recorded(op, fn, call, tensors)
     if any(out._array.size for out in ([call(*tensors)] if isinstance(call(*tensors), Tensor) else call(*tensors))):

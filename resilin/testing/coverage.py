@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from resilin.core import ops as op_modules
 from resilin.core.ops.registry import OPS, Op
-from resilin.testing import check_ops, references
+from resilin.testing import check_dtypes, check_ops, references
 
 # Differentiable ops that have no complex form, in PyTorch neither; whatever is missing here and has no complex
 # gradients counts as a gap.
@@ -90,6 +91,7 @@ def shares(ops: dict[str, Op]) -> list[Share]:
             ops,
             lambda name, op: name in known or bool(op.reference),
         ),
+        _share("every dtype computed as the reference does, or refused", ops, lambda name, op: _dtypes_hold(name)),
         _share("first derivatives, of the ops that have some", first, lambda name, op: _checked(op, 1)),
         _share("second derivatives, of the ops that have some", second, lambda name, op: _checked(op, 2)),
         _share(
@@ -98,6 +100,17 @@ def shares(ops: dict[str, Op]) -> list[Share]:
             lambda name, op: op.complex,
         ),
     ]
+
+
+@functools.cache
+def _dtypes_hold(name: str) -> bool:
+    try:
+        for number in range(len(check_ops.samples(OPS[name]))):
+            for dtype in check_dtypes.TOLERANCES:
+                check_dtypes.check_dtype(name, number, dtype)
+    except AssertionError:
+        return False
+    return True
 
 
 def _checked(op: Op, order: int) -> bool:

@@ -9,7 +9,7 @@ from resilin.core.ops.registry import op, override
 
 _STEPS = "its steps are small and many"
 
-_TARGETS = ([1, 1], [2], [])
+_TARGETS: Any = ([1, 1], [2], [])
 _LENGTHS = (4, 3, 2)
 
 
