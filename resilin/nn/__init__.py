@@ -1,7 +1,7 @@
 """Modules with the names and semantics of torch.nn."""
 
 from resilin.core.tensor import Parameter
-from resilin.nn import functional, init, utils
+from resilin.nn import functional, init, parameter, utils
 from resilin.nn.modules.activation import (
     ELU,
     GELU,
@@ -31,6 +31,21 @@ from resilin.nn.modules.embedding import Embedding
 from resilin.nn.modules.embedding_bag import EmbeddingBag
 from resilin.nn.modules.flatten import Unflatten
 from resilin.nn.modules.gates import GLU, LogSigmoid, Softmax2d, Softmin, Softsign, Tanhshrink
+from resilin.nn.modules.lazy_layers import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+    LazyLinear,
+)
 from resilin.nn.modules.likelihood_loss import (
     CTCLoss,
     GaussianNLLLoss,
@@ -138,6 +153,7 @@ from resilin.nn.modules.transformer import (
     TransformerEncoderLayer,
 )
 from resilin.nn.modules.upsampling import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
+from resilin.nn.parameter import Buffer, UninitializedBuffer, UninitializedParameter
 
 __all__ = [
     "CELU",
@@ -165,6 +181,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "Bilinear",
+    "Buffer",
     "CTCLoss",
     "ChannelShuffle",
     "CircularPad1d",
@@ -214,6 +231,19 @@ __all__ = [
     "LPPool3d",
     "LSTMCell",
     "LayerNorm",
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LazyLinear",
     "LeakyReLU",
     "Linear",
     "LinearCrossEntropyLoss",
@@ -283,6 +313,8 @@ __all__ = [
     "TripletMarginWithDistanceLoss",
     "Unflatten",
     "Unfold",
+    "UninitializedBuffer",
+    "UninitializedParameter",
     "Upsample",
     "UpsamplingBilinear2d",
     "UpsamplingNearest2d",
@@ -291,5 +323,6 @@ __all__ = [
     "ZeroPad3d",
     "functional",
     "init",
+    "parameter",
     "utils",
 ]

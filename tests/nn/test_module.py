@@ -174,11 +174,12 @@ def test_load_state_dict_names_everything_that_does_not_fit():
     with pytest.raises(UsageError) as caught:
         net.load_state_dict(state)
     text = str(caught.value)
-    assert "load_state_dict for Net" in text
-    assert "missing: first.bias" in text
-    assert "unexpected: other" in text
-    assert "first.weight: shape (2, 3) in the state_dict, (4, 3) in the module" in text
-    assert "scale: expected a Tensor, got float" in text
+    assert "loading state_dict for Net" in text
+    assert 'Missing key(s) in state_dict: "first.bias"' in text
+    assert 'Unexpected key(s) in state_dict: "other"' in text
+    assert "size mismatch for first.weight: copying a param with shape (2, 3) from checkpoint" in text
+    assert "the shape in current model is (4, 3)" in text
+    assert '"scale", expected a Tensor, got float' in text
 
 
 def test_load_state_dict_not_strict_reports_names_but_still_refuses_shapes():

@@ -13,6 +13,7 @@ _WEIGHTS = np.array([0.25, 0.75, 1.5, -0.5, 2.0, 0.125])
 
 
 @op(
+    takes="biufc",
     complex=True,
     samples=lambda r: [
         (r(2, 3, 3), _ROWS, _COLUMNS, _WEIGHTS, 4, 2),

@@ -7,13 +7,10 @@ grad_input ◄── hooks run ◄──────────────◄�
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resilin.core.autograd.function import Function
 from resilin.core.tensor import Tensor
-
-if TYPE_CHECKING:
-    from resilin.nn.modules.module import Module
 
 _Grads = tuple[Tensor | None, ...]
 
@@ -35,7 +32,7 @@ class _Boundary(Function):
 class _Call:
     """One call of a module with backward hooks."""
 
-    def __init__(self, module: Module, args: tuple[Any, ...]) -> None:
+    def __init__(self, module: Any, args: tuple[Any, ...]) -> None:
         self._module = module
         self._grad_output: _Grads = ()
         self._places = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
@@ -83,7 +80,7 @@ class _Call:
         return tuple(full[i] for i in self._places)
 
 
-def begin(module: Module, args: tuple[Any, ...]) -> _Call | None:
+def begin(module: Any, args: tuple[Any, ...]) -> _Call | None:
     """Start a call: None when the module has no backward hooks, else its arguments wrapped."""
     if not module._backward_hooks and not module._backward_pre_hooks:
         return None

@@ -39,7 +39,7 @@ class _Listing(Module):
         return next(islice(iter(self), _position(index, len(self), type(self).__name__), None))
 
     def _sliced(self, index: slice) -> Self:
-        return type(self)(list(self)[index])  # type: ignore[call-arg]
+        return type(self)(list(self)[index])
 
     def __setitem__(self, index: int, module: Module) -> None:
         keys = list(self._modules)

@@ -12,14 +12,14 @@ from resilin.nn import init
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.shared import empty
 
-_Single = int | tuple[int]
-_Pair = int | tuple[int, int]
-_Triple = int | tuple[int, int, int]
+Single = int | tuple[int]
+Pair = int | tuple[int, int]
+Triple = int | tuple[int, int, int]
 
 _COUNTS = {1: "one in a tuple", 2: "two", 3: "three"}
 
 
-class _Convolution(Module):
+class Convolution(Module):
     """Options, parameters and text of all convolutions; `_axes` is the number of spatial dimensions."""
 
     _axes = 0
@@ -79,7 +79,7 @@ class _Convolution(Module):
         return _describe(self)
 
 
-class _Transposed(_Convolution):
+class Transposed(Convolution):
     """What transposed convolutions have in common."""
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
@@ -113,7 +113,7 @@ class _Transposed(_Convolution):
         return extra
 
 
-class Conv1d(_Convolution):
+class Conv1d(Convolution):
     """Cross-correlation of sequences with learned filters.
 
     Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
@@ -131,10 +131,10 @@ class Conv1d(_Convolution):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Single,
-        stride: _Single = 1,
-        padding: _Single | str = 0,
-        dilation: _Single = 1,
+        kernel_size: Single,
+        stride: Single = 1,
+        padding: Single | str = 0,
+        dilation: Single = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -147,7 +147,7 @@ class Conv1d(_Convolution):
         self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
 
 
-class Conv2d(_Convolution):
+class Conv2d(Convolution):
     """Cross-correlation of images with learned filters.
 
     Shape: (N, in_channels, H, W) or (in_channels, H, W) -> (N, out_channels, H', W'), with
@@ -165,10 +165,10 @@ class Conv2d(_Convolution):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Pair,
-        stride: _Pair = 1,
-        padding: _Pair | str = 0,
-        dilation: _Pair = 1,
+        kernel_size: Pair,
+        stride: Pair = 1,
+        padding: Pair | str = 0,
+        dilation: Pair = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -181,7 +181,7 @@ class Conv2d(_Convolution):
         self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
 
 
-class Conv3d(_Convolution):
+class Conv3d(Convolution):
     """Cross-correlation of volumes with learned filters.
 
     Shape: (N, in_channels, D, H, W) or (in_channels, D, H, W) -> (N, out_channels, D', H', W'), with
@@ -199,10 +199,10 @@ class Conv3d(_Convolution):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Triple,
-        stride: _Triple = 1,
-        padding: _Triple | str = 0,
-        dilation: _Triple = 1,
+        kernel_size: Triple,
+        stride: Triple = 1,
+        padding: Triple | str = 0,
+        dilation: Triple = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -215,7 +215,7 @@ class Conv3d(_Convolution):
         self._make_parameters((out_channels, in_channels // groups), bias, device, dtype)
 
 
-class ConvTranspose1d(_Transposed):
+class ConvTranspose1d(Transposed):
     """Transposed convolution of sequences: the gradient of Conv1d's input, so it makes them larger.
 
     Shape: (N, in_channels, L) or (in_channels, L) -> (N, out_channels, L'), with
@@ -231,13 +231,13 @@ class ConvTranspose1d(_Transposed):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Single,
-        stride: _Single = 1,
-        padding: _Single = 0,
-        output_padding: _Single = 0,
+        kernel_size: Single,
+        stride: Single = 1,
+        padding: Single = 0,
+        output_padding: Single = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: _Single = 1,
+        dilation: Single = 1,
         padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
@@ -250,7 +250,7 @@ class ConvTranspose1d(_Transposed):
         self._make_parameters((in_channels, out_channels // groups), bias, device, dtype)
 
 
-class ConvTranspose2d(_Transposed):
+class ConvTranspose2d(Transposed):
     """Transposed convolution of images: the gradient of Conv2d's input, so it makes them larger.
 
     Shape: (N, in_channels, H, W) or (in_channels, H, W) -> (N, out_channels, H', W'), with
@@ -266,13 +266,13 @@ class ConvTranspose2d(_Transposed):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Pair,
-        stride: _Pair = 1,
-        padding: _Pair = 0,
-        output_padding: _Pair = 0,
+        kernel_size: Pair,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        output_padding: Pair = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: _Pair = 1,
+        dilation: Pair = 1,
         padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
@@ -285,7 +285,7 @@ class ConvTranspose2d(_Transposed):
         self._make_parameters((in_channels, out_channels // groups), bias, device, dtype)
 
 
-class ConvTranspose3d(_Transposed):
+class ConvTranspose3d(Transposed):
     """Transposed convolution of volumes: the gradient of Conv3d's input, so it makes them larger.
 
     Shape: (N, in_channels, D, H, W) or (in_channels, D, H, W) -> (N, out_channels, D', H', W'), with
@@ -301,13 +301,13 @@ class ConvTranspose3d(_Transposed):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: _Triple,
-        stride: _Triple = 1,
-        padding: _Triple = 0,
-        output_padding: _Triple = 0,
+        kernel_size: Triple,
+        stride: Triple = 1,
+        padding: Triple = 0,
+        output_padding: Triple = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: _Triple = 1,
+        dilation: Triple = 1,
         padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,

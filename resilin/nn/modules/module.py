@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from resilin.core import dtype as dtypes
-from resilin.core.hooks import RemovableHandle
 from resilin.core.ops.creation import empty_like
 from resilin.core.tensor import Parameter, Tensor
-from resilin.nn.modules import backward_hooks, state
+from resilin.nn.modules import state
+from resilin.nn.modules.hooks import Hooked
 from resilin.nn.modules.state import IncompatibleKeys
-
-Hook = Callable[..., Any]
-
-
-class _ForwardHook(NamedTuple):
-    call: Hook
-    with_kwargs: bool
-    always_call: bool
+from resilin.nn.parameter import Buffer, is_lazy
 
 
-class Module:
+class Module(Hooked):
     """Base of all layers and models: assign parameters, buffers and modules as attributes and define `forward`.
 
         class Net(nn.Module):
@@ -40,26 +32,22 @@ class Module:
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
-    _non_persistent: set[str]
-    _forward_pre_hooks: OrderedDict[int, _ForwardHook]
-    _forward_hooks: OrderedDict[int, _ForwardHook]
-    _backward_pre_hooks: OrderedDict[int, Hook]
-    _backward_hooks: OrderedDict[int, Hook]
-    _state_dict_pre_hooks: OrderedDict[int, Hook]
-    _state_dict_hooks: OrderedDict[int, Hook]
-    _load_pre_hooks: OrderedDict[int, Hook]
-    _load_post_hooks: OrderedDict[int, Hook]
-    _hooked: bool  # whether any forward or backward hook was ever registered: the fast path of calls
+    _non_persistent_buffers_set: set[str]
+    _version: int = 1  # of its state, for `_load_from_state_dict`, which gets that of what it loads as local_metadata
+    call_super_init: bool = False  # whether __init__ goes on to the next class with its arguments
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if (args or kwargs) and not self.call_super_init:
+            unexpected = f"argument {next(iter(kwargs))!r}" if kwargs else f"{len(args)} arguments"
+            raise TypeError(f"{type(self).__name__}: Module.__init__() got unexpected {unexpected}")
         fields = self.__dict__
         fields["training"] = True
-        fields["_hooked"] = False
-        fields["_non_persistent"] = set()
+        fields["_non_persistent_buffers_set"] = set()
         for name in ("_parameters", "_buffers", "_modules"):
             fields[name] = {}
-        for name in _HOOK_TABLES:
-            fields[name] = OrderedDict()
+        self._make_hook_tables()
+        if self.call_super_init:
+            super().__init__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; subclasses define it. Call the module itself, so that hooks run."""
@@ -85,6 +73,9 @@ class Module:
         elif isinstance(value, Module):
             self._forget(name, keep="_modules")
             fields["_modules"][name] = value
+        elif isinstance(value, Buffer):
+            self._forget(name, keep="_buffers")
+            self.register_buffer(name, value, value.persistent)
         elif name in fields["_parameters"]:
             _expect(type(self), name, value, "a Parameter")
             fields["_parameters"][name] = None
@@ -113,7 +104,7 @@ class Module:
         for table in (self._parameters, self._buffers, self._modules):
             if name in table:
                 del table[name]
-                self._non_persistent.discard(name)
+                self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
 
@@ -125,7 +116,7 @@ class Module:
         self.__dict__.pop(name, None)
         for table in {"_parameters", "_buffers", "_modules"} - {keep}:
             self.__dict__[table].pop(name, None)
-        self._non_persistent.discard(name)
+        self._non_persistent_buffers_set.discard(name)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter; None reserves the name, so that it is known to be absent (as a Linear without bias)."""
@@ -142,7 +133,7 @@ class Module:
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(f"register_buffer({name!r}): expected a Tensor or None, got {type(tensor).__name__}")
         self._buffers[name] = tensor
-        (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
+        (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a sub-module under `name`."""
@@ -173,12 +164,17 @@ class Module:
             module = found
         return module
 
-    def set_submodule(self, target: str, module: Module) -> None:
-        """Put `module` at the dotted path `target`, whose parent must exist."""
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put `module` at the dotted path `target`, whose parent must exist; strict: it must replace a module."""
         path, _, name = target.rpartition(".")
         if not name:
             raise ValueError("set_submodule: the path must not be empty")
-        setattr(self.get_submodule(path), name, module)
+        if not isinstance(module, Module):
+            raise ValueError(f"set_submodule({target!r}): expected a Module, got {type(module).__name__}")
+        parent = self.get_submodule(path)
+        if (strict or hasattr(parent, name)) and not isinstance(getattr(parent, name, None), Module):
+            raise AttributeError(f"{type(parent).__name__} has no module {name!r} to replace (setting {target!r})")
+        setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at the dotted path `target`."""
@@ -349,6 +345,10 @@ class Module:
         """Move parameters and buffers to `device` without their values: new memory, to be written before it is read."""
         return self._apply(lambda tensor: empty_like(tensor, device=device), recurse)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Refused with NotImplementedError: there is no compiler, operations run when they are called."""
+        raise NotImplementedError("compile: there is no compiler; call the module as it is, its operations are fused")
+
     def share_memory(self) -> Self:
         """Refused with NotImplementedError: processes do not see one another's writes to parameters."""
         raise NotImplementedError(
@@ -366,6 +366,9 @@ class Module:
         for module in self.modules() if recurse else (self,):
             for name, buffer in module._buffers.items():
                 if buffer is not None:
+                    if is_lazy(buffer):
+                        buffer.data = fn(buffer.data)
+                        continue
                     done.setdefault(id(buffer), fn(buffer))
                     module._buffers[name] = done[id(buffer)]
         return self
@@ -377,18 +380,42 @@ class Module:
 
         keep_vars: the parameters themselves instead.
         """
-        return state.collect(self, OrderedDict() if destination is None else destination, prefix, keep_vars)
+        return state.collect(self, destination, prefix, keep_vars)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
         """Copy `state_dict` into the module's parameters and buffers.
 
-        strict: names must match exactly. assign: take the tensors themselves instead of copying their values.
+        strict: names must match exactly. assign: take the tensors themselves instead of copying their values;
+        parameters keep `requires_grad`.
         Returns the missing and unexpected names. Raises: UsageError that lists every missing and unexpected name
         (strict) and every shape that differs; what fits has been loaded then, as in PyTorch.
         """
         return state.load(self, state_dict, strict, assign)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Write this module's own state, without its sub-modules', into `destination`; subclasses may override it."""
+        has_extra = type(self).get_extra_state is not Module.get_extra_state
+        state.save_own(self, destination, prefix, keep_vars, has_extra)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Read this module's own state, without its sub-modules', from `state_dict`; subclasses may override it.
+
+        Names and problems found are added to the lists. local_metadata: the `version` of the module that was saved.
+        """
+        has_extra = type(self).set_extra_state is not Module.set_extra_state
+        found = state.Findings(missing_keys, unexpected_keys, error_msgs)
+        state.load_own(self, state_dict, prefix, local_metadata, strict, found, has_extra)
 
     def get_extra_state(self) -> Any:
         """Override together with `set_extra_state` to keep something that is not a tensor in `state_dict()`."""
@@ -398,92 +425,8 @@ class Module:
         """Take back what `get_extra_state` gave."""
         raise NotImplementedError(f"{type(self).__name__} overrides get_extra_state but not set_extra_state")
 
-    # ---- hooks -----------------------------------------------------------------------------------------------------
-
-    def register_forward_pre_hook(
-        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args)` before forward; what it returns replaces the arguments (None: unchanged)."""
-        return self._add_hook("_forward_pre_hooks", _ForwardHook(hook, with_kwargs, False), prepend)
-
-    def register_forward_hook(
-        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args, output)` after forward; what it returns replaces the output (None: unchanged).
-
-        with_kwargs: `hook(module, args, kwargs, output)`. always_call: also when forward or another hook raised.
-        """
-        return self._add_hook("_forward_hooks", _ForwardHook(hook, with_kwargs, always_call), prepend)
-
-    def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_output)` before the module's backward; it may return a replacement."""
-        return self._add_hook("_backward_pre_hooks", hook, prepend)
-
-    def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_input, grad_output)` when the gradients of the module's inputs are known.
-
-        It may return a replacement for grad_input. Entries are None for arguments that are no tensors or need none.
-        """
-        return self._add_hook("_backward_hooks", hook, prepend)
-
-    def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(module, prefix, keep_vars)` before the module's part of a state_dict is collected."""
-        return self._add_hook("_state_dict_pre_hooks", hook, False)
-
-    def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, local_metadata)` after it; the hook changes the dict in place."""
-        return self._add_hook("_state_dict_hooks", hook, False)
-
-    def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, metadata, strict, missing, unexpected, errors)` before loading."""
-        return self._add_hook("_load_pre_hooks", hook, False)
-
-    def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(module, incompatible_keys)` after loading; it may change the lists in place."""
-        return self._add_hook("_load_post_hooks", hook, False)
-
-    def _add_hook(self, table: str, hook: Any, prepend: bool) -> RemovableHandle:
-        hooks: OrderedDict[int, Any] = self.__dict__[table]
-        handle = RemovableHandle(hooks)
-        hooks[handle.id] = hook
-        if prepend:
-            hooks.move_to_end(handle.id, last=False)
-        if table in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
-            self.__dict__["_hooked"] = True
-        return handle
-
-    def _call_hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        called: set[int] = set()
-        try:
-            args, kwargs = self._run_pre_hooks(args, kwargs)
-            backward = backward_hooks.begin(self, args)
-            output = self.forward(*(args if backward is None else backward.args), **kwargs)
-            for key, hook in list(self._forward_hooks.items()):
-                called.add(key)
-                replaced = hook.call(self, args, kwargs, output) if hook.with_kwargs else hook.call(self, args, output)
-                output = output if replaced is None else replaced
-            return output if backward is None else backward.end(output)
-        except Exception:
-            for key, hook in list(self._forward_hooks.items()):
-                if hook.always_call and key not in called:
-                    hook.call(self, args, kwargs, None) if hook.with_kwargs else hook.call(self, args, None)
-            raise
-
-    def _run_pre_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for hook in list(self._forward_pre_hooks.values()):
-            if not hook.with_kwargs:
-                replaced = hook.call(self, args)
-                if replaced is not None:
-                    args = replaced if isinstance(replaced, tuple) else (replaced,)
-                continue
-            replaced = hook.call(self, args, kwargs)
-            if replaced is not None:
-                if not isinstance(replaced, tuple) or len(replaced) != 2:
-                    raise TypeError(
-                        f"a forward pre-hook with kwargs must return None or (args, kwargs), got {replaced!r}"
-                    )
-                args, kwargs = replaced
-        return args, kwargs
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     # ---- printing --------------------------------------------------------------------------------------------------
 
@@ -501,18 +444,6 @@ class Module:
         if not children and len(lines) <= 1:
             return f"{self._get_name()}({extra})"
         return f"{self._get_name()}(\n  " + "\n  ".join(itertools.chain(lines, children)) + "\n)"
-
-
-_HOOK_TABLES = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-    "_state_dict_pre_hooks",
-    "_state_dict_hooks",
-    "_load_pre_hooks",
-    "_load_post_hooks",
-)
 
 
 def _expect(owner: type, name: str, value: Any, what: str) -> None:

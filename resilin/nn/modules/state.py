@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
+from resilin.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
     from resilin.nn.modules.module import Module
@@ -27,121 +29,169 @@ class IncompatibleKeys(NamedTuple):
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def collect(module: Module, destination: dict[str, Any], prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """Write the state of `module` and all below it into `destination`."""
-    for hook in module._state_dict_pre_hooks.values():
-        hook(module, prefix, keep_vars)
-    for name, tensor in _own(module):
-        destination[prefix + name] = tensor if keep_vars else tensor.detach()
-    if _has_extra(module):
-        destination[prefix + _EXTRA] = module.get_extra_state()
+class Findings(NamedTuple):
+    """What loading has found so far; its lists grow."""
+
+    missing: list[str]
+    unexpected: list[str]
+    problems: list[str]
+
+
+class _StateDict(OrderedDict[str, Any]):
+    """A state_dict, which remembers the `_version` of every module in it: path -> {"version": ...}."""
+
+    _metadata: OrderedDict[str, dict[str, Any]]
+
+
+def collect(module: Module, destination: Any, prefix: str, keep_vars: bool) -> dict[str, Any]:
+    """Write the state of `module` and all below it into `destination`, or a new dict; returns it."""
+    if destination is None:
+        destination = _StateDict()
+        destination._metadata = OrderedDict()
+    metadata = {"version": module._version}
+    if hasattr(destination, "_metadata"):
+        destination._metadata[prefix[:-1]] = metadata
+    for before in module._state_dict_pre_hooks.values():
+        before(module, prefix, keep_vars)
+    module._save_to_state_dict(destination, prefix, keep_vars)
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
     for hook in module._state_dict_hooks.values():
-        if hook(module, destination, prefix, {}) is not None:
+        replaced = hook.call(module, destination, prefix, metadata)
+        if replaced is not None and hook.public:
             raise UsageError("a state_dict post-hook must return None; change the dict in place")
-    return destination
+        destination = destination if replaced is None else replaced
+    result: dict[str, Any] = destination
+    return result
+
+
+def save_own(module: Module, destination: dict[str, Any], prefix: str, keep_vars: bool, has_extra: bool) -> None:
+    """Write the module's own parameters, persistent buffers and extra state."""
+    for name, tensor in _own(module).items():
+        destination[prefix + name] = tensor if keep_vars or is_lazy(tensor) else tensor.detach()
+    if has_extra:
+        destination[prefix + _EXTRA] = module.get_extra_state()
 
 
 def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
     """Read `state_dict` into `module` and all below it."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"load_state_dict: expected a mapping of names to tensors, got {type(state_dict).__name__}")
-    state = dict(state_dict)
-    keys = IncompatibleKeys([], [])
-    problems: list[str] = []
-    known: set[str] = set()
-    with no_grad():
-        _load_tree(module, state, "", _Loading(strict, assign, keys, problems, known))
-    keys.unexpected_keys.extend(key for key in state if key not in known and key not in keys.unexpected_keys)
-    _run_post_hooks(module, keys)
+    metadata = {path: dict(about) for path, about in getattr(state_dict, "_metadata", {}).items()}
+    found = Findings([], [], [])
+    _load_tree(module, OrderedDict(state_dict), "", metadata, assign, found)
+    problems = found.problems
     if strict:
-        problems = [*_listing("missing", keys.missing_keys), *_listing("unexpected", keys.unexpected_keys), *problems]
+        problems = [*_listing("Missing", found.missing), *_listing("Unexpected", found.unexpected), *problems]
     if problems:
-        raise UsageError(f"load_state_dict for {type(module).__name__}:\n  " + "\n  ".join(problems))
-    return keys
+        raise UsageError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t" + "\n\t".join(problems))
+    return IncompatibleKeys(found.missing, found.unexpected)
 
 
-class _Loading(NamedTuple):
-    strict: bool
-    assign: bool
-    keys: IncompatibleKeys
-    problems: list[str]
-    known: set[str]
-
-
-def _load_tree(module: Module, state: dict[str, Any], prefix: str, loading: _Loading) -> None:
-    keys, problems = loading.keys, loading.problems
-    for hook in module._load_pre_hooks.values():
-        hook(module, state, prefix, {}, loading.strict, keys.missing_keys, keys.unexpected_keys, problems)
-    for name, tensor in _own(module):
-        key = prefix + name
-        loading.known.add(key)
-        if key not in state:
-            keys.missing_keys.append(key)
-        elif problem := _mismatch(tensor, state[key]):
-            problems.append(f"{key}: {problem}")
-        elif loading.assign:
-            _assign(module, name, tensor, state[key])
-        else:
-            tensor.copy_(state[key])
-    if _has_extra(module):
-        loading.known.add(prefix + _EXTRA)
-        if prefix + _EXTRA in state:
-            module.set_extra_state(state[prefix + _EXTRA])
-        else:
-            keys.missing_keys.append(prefix + _EXTRA)
+def _load_tree(
+    module: Module,
+    state: dict[str, Any],
+    prefix: str,
+    metadata: dict[str, dict[str, Any]],
+    assign: bool,
+    found: Findings,
+) -> None:
+    about = metadata.get(prefix[:-1], {})
+    if assign:
+        about["assign_to_params_buffers"] = True
+    module._load_from_state_dict(state, prefix, about, True, found.missing, found.unexpected, found.problems)
     for name, child in module._modules.items():
         if child is not None:
-            _load_tree(child, state, f"{prefix}{name}.", loading)
-
-
-def _own(module: Module) -> Iterator[tuple[str, Tensor]]:
-    """The module's own parameters and persistent buffers."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            yield name, parameter
-    for name, buffer in module._buffers.items():
-        if buffer is not None and name not in module._non_persistent:
-            yield name, buffer
-
-
-def _has_extra(module: Module) -> bool:
-    # looked up by name: importing Module's own methods here would be a cycle
-    return any(
-        "get_extra_state" in cls.__dict__
-        for cls in type(module).__mro__
-        if cls.__module__ != "resilin.nn.modules.module"
-    )
-
-
-def _mismatch(expected: Tensor, got: Any) -> str | None:
-    if not isinstance(got, Tensor):
-        return f"expected a Tensor, got {type(got).__name__}"
-    if tuple(expected.shape) != tuple(got.shape):
-        return f"shape {tuple(got.shape)} in the state_dict, {tuple(expected.shape)} in the module"
-    return None
-
-
-def _assign(module: Module, name: str, old: Tensor, new: Tensor) -> None:
-    if isinstance(old, Parameter):
-        module._parameters[name] = (
-            new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)
-        )
-    else:
-        module._buffers[name] = new
-
-
-def _run_post_hooks(module: Module, keys: IncompatibleKeys) -> None:
-    for child in module._modules.values():
-        if child is not None:
-            _run_post_hooks(child, keys)
+            path = f"{prefix}{name}."
+            below = OrderedDict((key, value) for key, value in state.items() if key.startswith(path))
+            _load_tree(child, below, path, metadata, assign, found)
     for hook in module._load_post_hooks.values():
-        if hook(module, keys) is not None:
+        if hook(module, IncompatibleKeys(found.missing, found.unexpected)) is not None:
             raise UsageError("a load_state_dict post-hook must return None; change the lists of keys in place")
 
 
-def _listing(what: str, names: Iterable[str]) -> list[str]:
-    names = list(names)
-    return [f"{what}: " + ", ".join(names)] if names else []
+def load_own(
+    module: Module,
+    state: dict[str, Any],
+    prefix: str,
+    metadata: dict[str, Any],
+    strict: bool,
+    found: Findings,
+    has_extra: bool,
+) -> None:
+    """Read the module's own parameters, persistent buffers and extra state."""
+    for hook in module._load_pre_hooks.values():
+        hook.call(*(module,) * hook.with_module, state, prefix, metadata, strict, *found)
+    own = _own(module)
+    for name, tensor in own.items():
+        key = prefix + name
+        if key in state:
+            problem = _take(module, name, tensor, state[key], metadata.get("assign_to_params_buffers", False))
+            found.problems.extend([] if problem is None else [problem.format(key=key)])
+        elif strict:
+            found.missing.append(key)
+    extra = prefix + _EXTRA
+    if has_extra and extra in state:
+        module.set_extra_state(state[extra])
+    elif has_extra and strict:
+        found.missing.append(extra)
+    if strict:
+        found.unexpected.extend(
+            key
+            for key in state
+            if key.startswith(prefix) and _is_unexpected(key[len(prefix) :], module, own, has_extra)
+        )
+
+
+def _is_unexpected(name: str, module: Module, own: dict[str, Tensor], has_extra: bool) -> bool:
+    if name == _EXTRA:
+        return not has_extra
+    first, *below = name.split(".", 1)
+    return first not in (module._modules if below else own)
+
+
+def _own(module: Module) -> dict[str, Tensor]:
+    """The module's own parameters and persistent buffers."""
+    members: dict[str, Tensor | None] = dict(module._parameters)
+    hidden = module._non_persistent_buffers_set
+    members.update((name, buffer) for name, buffer in module._buffers.items() if name not in hidden)
+    return {name: tensor for name, tensor in members.items() if tensor is not None}
+
+
+def _take(module: Module, name: str, own: Tensor, given: Any, assign: bool) -> str | None:
+    """Copy or take the tensor `given` for `own`; what is wrong with it, with {key} for its name, if something is."""
+    if not isinstance(given, Tensor):
+        return f'While copying the parameter named "{{key}}", expected a Tensor, got {type(given).__name__}'
+    if is_lazy(given) and not is_lazy(own):
+        return (
+            "{key}: the state_dict's parameter is uninitialized: call `forward` of the module that it comes from first"
+        )
+    if not is_lazy(own):
+        if own._array.shape == () and given._array.shape == (1,):
+            given = given[0]  # of files from before there were tensors without dimensions
+        if own._array.shape != given._array.shape:
+            return (
+                f"size mismatch for {{key}}: copying a param with shape {tuple(given.shape)} from checkpoint, "
+                f"the shape in current model is {tuple(own.shape)}."
+            )
+    with no_grad():
+        if assign:
+            _assign(module, name, own, given)
+        elif not is_lazy(given):
+            own.copy_(given)
+    return None
+
+
+def _assign(module: Module, name: str, own: Tensor, given: Tensor) -> None:
+    if isinstance(own, Parameter):
+        if not isinstance(given, Parameter):
+            given = Parameter(given.detach(), requires_grad=own.requires_grad)
+        module._parameters[name] = given
+        given.requires_grad_(own.requires_grad)
+    else:
+        module._buffers[name] = given
+
+
+def _listing(what: str, names: list[str]) -> list[str]:
+    return [f"{what} key(s) in state_dict: " + ", ".join(f'"{name}"' for name in names) + ". "] if names else []
