@@ -7,11 +7,14 @@ from resilin.core.autograd.graph import (
     save_on_cpu,
     saved_tensors_hooks,
 )
-from resilin.core.autograd.tape import Node
+from resilin.core.autograd.nodes import GradientEdge
+from resilin.core.autograd.tape import Node, get_gradient_edge
 
 __all__ = [
+    "GradientEdge",
     "Node",
     "disable_saved_tensors_hooks",
+    "get_gradient_edge",
     "increment_version",
     "register_multi_grad_hook",
     "save_on_cpu",

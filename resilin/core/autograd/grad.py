@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.core.autograd import engine, pulling
+from resilin.core.autograd.nodes import GradientEdge, stand_in
 from resilin.core.autograd.tape import edge_of
 from resilin.core.autograd.vmap import vmap
 from resilin.core.ops.creation import zeros_like
@@ -13,7 +14,7 @@ from resilin.core.tensor import Tensor
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
-    return (value,) if isinstance(value, Tensor) or value is None else tuple(value)
+    return (value,) if isinstance(value, Tensor | GradientEdge) or value is None else tuple(value)
 
 
 def grad(
@@ -28,12 +29,14 @@ def grad(
 ) -> tuple[Any, ...]:
     """The gradients of the sum of `outputs` (weighted by `grad_outputs`) with respect to `inputs`; no `.grad` changes.
 
-    With `create_graph` they are differentiable. RuntimeError for an input that was not used, unless `allow_unused`
-    (None for it) or `materialize_grads` (zeros for it). With `is_grads_batched`, the first dimension of every one of
-    `grad_outputs` is a batch of cotangents, as it is of the results: one backward for all of them.
+    Both may be GradientEdges. With `create_graph` the gradients are differentiable. RuntimeError for an input that was
+    not used, unless `allow_unused` (None for it) or `materialize_grads` (zeros for it). With `is_grads_batched`, the
+    first dimension of every one of `grad_outputs` is a batch of cotangents, as it is of the results: one backward for
+    all of them.
     """
-    outs, ins = _tuple(outputs), _tuple(inputs)
+    outs, ins = _tuple(outputs), tuple(map(stand_in, _tuple(inputs)))
     seeds: tuple[Any, ...] = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
+    outs = _roots(outs, seeds)
     for tensor in ins:
         if edge_of(tensor) is None:
             raise RuntimeError("One of the differentiated Tensors does not require grad")
@@ -49,6 +52,16 @@ def grad(
             "Set allow_unused=True if this is the desired behavior."
         )
     return tuple(found)
+
+
+def _roots(outs: tuple[Any, ...], seeds: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The tensors to begin with. RuntimeError for an edge without a gradient to begin with."""
+    if len(outs) != len(seeds):
+        raise RuntimeError(f"got {len(outs)} tensors and {len(seeds)} gradients")
+    for out, seed in zip(outs, seeds, strict=True):
+        if isinstance(out, GradientEdge) and seed is None:
+            raise RuntimeError("a GradientEdge has no shape: give the gradient to begin with for each")
+    return tuple(stand_in(out, seed) for out, seed in zip(outs, seeds, strict=True))
 
 
 def _of_batch(
@@ -82,4 +95,7 @@ def backward(
     """Accumulate the gradients of the sum of `tensors` (weighted by `grad_tensors`) into the leaves."""
     outs = _tuple(tensors)
     seeds = _tuple(grad_tensors) if grad_tensors is not None else (None,) * len(outs)
+    outs = _roots(outs, seeds)
+    if inputs is not None:
+        inputs = tuple(map(stand_in, _tuple(inputs)))
     engine.backward(outs, seeds, retain_graph, create_graph, inputs)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from resilin.core.autograd import node_names
 from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
 from resilin.core.dtype import NpDtype
+from resilin.core.hooks import RemovableHandle, add_hook
 from resilin.core.tensor import Tensor, wrap
 from resilin.core.versions import InferenceCount, View, share_version
 
@@ -85,9 +89,14 @@ class Node:
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
 
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        """A dict for whatever its user wants to keep with the node."""
+        return METADATA.setdefault(self, {})
+
     def name(self) -> str:
-        """E.g. "MulBackward"."""
-        return "".join(part.capitalize() for part in str(self.op.name).split("_")) + "Backward"
+        """PyTorch's name, e.g. "MulBackward0"."""
+        return node_names.of(str(self.op.name), self.params, self.edges, self.metas)
 
     def pre_hooks(self) -> dict[int, Any]:
         """Hooks that see the gradient of this node's output before the rule does."""
@@ -97,8 +106,17 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """The nodes its gradients go to, as (node, 0); a leaf stands for itself."""
-        return tuple((edge, 0) for edge in self.edges)
+        """The nodes its gradients go to, each with the number of its output; (None, 0) for inputs that need none."""
+        return tuple((node_of(edge), edge.index if isinstance(edge, Pick) else 0) for edge in self.edges)
+
+    def register_prehook(self, fn: Callable[[tuple[Any, ...]], Any]) -> RemovableHandle:
+        """Call fn(grad_outputs) before this node's backward; a tuple that it returns takes their place."""
+        return add_hook(NODE_HOOKS.setdefault(self, NodeHooks()).before, fn)
+
+    def register_hook(self, fn: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> RemovableHandle:
+        """Call fn(grad_inputs, grad_outputs) after this node's backward; a tuple that it returns takes the place of
+        grad_inputs. The node must stay referred to, as by a tensor of the graph."""
+        return add_hook(NODE_HOOKS.setdefault(self, NodeHooks()).after, fn)
 
     def arrays(self) -> list[Any]:
         """The saved inputs as arrays. RuntimeError when one was modified in place, or when they are gone."""
@@ -201,6 +219,19 @@ class Pick(Node):
     def free(self) -> None:
         """Nothing is saved here."""
 
+    def name(self) -> str:
+        """That of the node whose output it is."""
+        parent: Any = self.edges[0]
+        found: str = parent.name()
+        return found
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """Those of the node whose output it is."""
+        parent: Any = self.edges[0]
+        found: tuple[tuple[Any, int], ...] = parent.next_functions
+        return found
+
 
 def _placed(value: Any, edge: Any) -> Any:
     if not isinstance(value, Tensor) or edge is None:
@@ -241,6 +272,14 @@ def edge_of(tensor: Tensor) -> Any:
     if not tensor._rg:
         return None
     return tensor._node or tensor
+
+
+def get_gradient_edge(tensor: Tensor) -> GradientEdge:
+    """Where the gradient of `tensor` comes by; keeps no more than the graph alive. RuntimeError if it has none."""
+    edge = edge_of(tensor)
+    if edge is None:
+        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
+    return GradientEdge(node_of(edge), getattr(edge, "index", 0))
 
 
 def refresh(tensor: Tensor, view: View) -> None:
