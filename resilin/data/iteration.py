@@ -55,6 +55,7 @@ class LoaderIterator(Iterator[Any]):
             f"DataLoader: the length of {type(self._loader.dataset).__name__} was said to be {self._promised} (when "
             f"len() of the loader was asked for), but {self._given} samples have been fetched"
         )
+        self._promised = None  # said once
         if self._loader.num_workers:
             text += "; with several workers each runs the whole stream unless it is split by get_worker_info()"
         warnings.warn(text, UserWarning, stacklevel=3)
@@ -145,7 +146,7 @@ class WorkerIterator(LoaderIterator):
         self._failure = f"this pass of the DataLoader ended with {type(error).__name__}: {error}; start a new one"
         self._asked.clear()
         self._finalizer.cancel()
-        self._pool.close(hurry=not isinstance(error, Exception))
+        self._pool.close(hurry=True)
 
 
 def _let_go(loader_ref: weakref.ref[DataLoader[Any]], pool: Pool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from resilin.core.rng import Generator
 from resilin.data.collate import default_collate, default_convert
 from resilin.data.dataset import IterableDataset
-from resilin.data.iteration import AT_EXIT, InProcessIterator, LoaderIterator, WorkerIterator
+from resilin.data.iteration import AT_EXIT, InProcessIterator, WorkerIterator
 from resilin.data.pool import Pool, WorkerPool
 from resilin.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from resilin.data.seeds import draw_seed
@@ -186,9 +186,6 @@ class DataLoader(Generic[T_co]):
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def __iter__(self) -> Iterator[T_co]:
-        return self._iterator()
-
-    def _iterator(self) -> LoaderIterator:
         base_seed = draw_seed(self.generator)
         if self.num_workers == 0 and self.prefetch_factor is None:
             return InProcessIterator(self)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing import reduction
@@ -50,12 +51,12 @@ def unpack(parts: Packed) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def send(connection: Connection[Any, Any], message: Any, receiver_pid: int) -> None:
+def send(connection: Connection[Any, Any], message: Any) -> None:
     """Send `message`. It must be picklable; its arrays are copied, here and by the receiver."""
-    send_packed(connection, pack(message), receiver_pid)
+    send_packed(connection, pack(message))
 
 
-def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: int) -> None:
+def send_packed(connection: Connection[Any, Any], parts: Packed) -> None:
     """Send what `pack` made. Raises: OSError when there is no shared memory for it; nothing is sent then."""
     if sum(part.nbytes for part in parts) <= INLINE_BYTES or not hasattr(os, "memfd_create"):
         connection.send_bytes(pickle.dumps(("inline", [bytearray(part) for part in parts])))
@@ -66,8 +67,7 @@ def send_packed(connection: Connection[Any, Any], parts: Packed, receiver_pid: i
         os.ftruncate(descriptor, size)
         for (offset, _), part in zip(layout, parts, strict=True):
             _write(descriptor, part, offset)
-        connection.send_bytes(pickle.dumps(("memfd", layout)))
-        reduction.send_handle(connection, descriptor, receiver_pid)
+        _send_with_descriptors(connection, ("memfd", layout), [descriptor])
     finally:
         os.close(descriptor)
 
@@ -84,9 +84,8 @@ class Outbox:
             are copied here first.
     """
 
-    def __init__(self, connection: Connection[Any, Any], receiver_pid: int, lends: bool) -> None:
+    def __init__(self, connection: Connection[Any, Any], lends: bool) -> None:
         self._connection = connection
-        self._receiver_pid = receiver_pid
         self._lends = lends
         self._known: set[int] = set()  # arenas whose descriptors the receiver has
         self._sent = 0
@@ -95,7 +94,7 @@ class Outbox:
     def send(self, parts: Packed) -> None:
         """Send what `pack` made. Raises: OSError when there is no shared memory for it; nothing is sent then."""
         if sum(part.nbytes for part in parts) <= INLINE_BYTES or not self._send_places(parts):
-            send_packed(self._connection, parts, self._receiver_pid)
+            send_packed(self._connection, parts)
         self._sent += 1
 
     def release(self, received: int) -> None:
@@ -115,11 +114,9 @@ class Outbox:
             block = _laid(parts, others, places)
             if block is None:
                 return False
-        new = {place[0] for place in places if isinstance(place, tuple)} - self._known
-        self._connection.send_bytes(pickle.dumps(("arenas", sorted(new), places)))
-        for arena in sorted(new):
-            reduction.send_handle(self._connection, memory.arena_fd(arena), self._receiver_pid)
-        self._known |= new
+        new = sorted({place[0] for place in places if isinstance(place, tuple)} - self._known)
+        _send_with_descriptors(self._connection, ("arenas", new, places), [memory.arena_fd(arena) for arena in new])
+        self._known.update(new)
         self._lent.append((self._sent, (parts, block)))
         return True
 
@@ -153,7 +150,7 @@ class Inbox:
         self._connection.close()
 
     def _read_memfd(self, layout: _Layout) -> Packed:
-        descriptor = self._receive_descriptor()
+        [descriptor] = self._receive_descriptors(1)
         try:
             memory = _read(descriptor, 0, os.fstat(descriptor).st_size)
         finally:
@@ -161,21 +158,39 @@ class Inbox:
         return [memory[offset : offset + length] for offset, length in layout]
 
     def _read_arenas(self, new: Sequence[int], places: Sequence[bytes | _Place]) -> Packed:
-        for arena in new:
-            self._arenas[arena] = self._receive_descriptor()
+        if new:
+            self._arenas.update(zip(new, self._receive_descriptors(len(new)), strict=True))
         return [
             memoryview(bytearray(place)) if isinstance(place, bytes) else _read(self._arenas[place[0]], *place[1:])
             for place in places
         ]
 
-    def _receive_descriptor(self) -> int:
+    def _receive_descriptors(self, count: int) -> Sequence[int]:
         try:
-            return reduction.recv_handle(self._connection)
-        except RuntimeError as error:  # the kernel drops descriptors that do not fit
+            with _socket_of(self._connection) as own:
+                return reduction.recvfds(own, count)
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # RuntimeError: the kernel drops descriptors for which there is no room
             raise ResilinError(
-                "DataLoader: a worker's shared memory could not be received, most likely because this process has too "
-                f"many open files: raise the limit (`ulimit -n`) or close some ({error})"
+                "DataLoader: shared memory of another process could not be received, most likely because this process "
+                f"has too many open files: raise the limit (`ulimit -n`) or close some ({error})"
             ) from None
+
+
+def _socket_of(connection: Connection[Any, Any]) -> socket.socket:
+    return socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def _send_with_descriptors(connection: Connection[Any, Any], header: Any, descriptors: list[int]) -> None:
+    """What can fail, fails before anything is sent: afterwards the receiver would wait for the rest."""
+    if not descriptors:
+        connection.send_bytes(pickle.dumps(header))
+        return
+    with _socket_of(connection) as own:
+        connection.send_bytes(pickle.dumps(header))
+        reduction.sendfds(own, descriptors)
 
 
 def check_picklable(message: Any) -> Any:

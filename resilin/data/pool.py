@@ -23,7 +23,7 @@ from resilin.data.worker import Begin, Fetch, Result, WorkerConfig
 from resilin.errors import ResilinError
 
 STOP_S = 5.0  # how long a worker may take to finish its batch when asked to stop; then it is killed
-_HURRIED_STOP_S = 0.5  # the same after Ctrl-C
+_HURRIED_STOP_S = 0.3  # the same after a failure: it shall be known within a second
 
 _HINTS = {
     signal.SIGKILL: "often the kernel's out-of-memory killer: use fewer workers or smaller batches",
@@ -72,6 +72,7 @@ def no_answer(who: str, seconds: float | None) -> ResilinError:
 @dataclass(frozen=True)
 class _Worker:
     process: Any  # BaseProcess of the chosen context
+    end: int  # a descriptor that is readable when the process has ended
     connection: Connection[Any, Any]
     inbox: messages.Inbox
 
@@ -93,7 +94,7 @@ class WorkerPool:
         self._context: Any = context or multiprocessing.get_context()
         self._owner_pid = os.getpid()
         self._epoch = 0
-        self._stop_s = STOP_S  # none once a worker was found stuck
+        self._stop_s = STOP_S  # none while a worker is found stuck
         self._workers: list[_Worker] = []
         self._readers = memory.Readers()  # forked workers read the data set's tensors where they lie
         self.usable = True
@@ -139,7 +140,7 @@ class WorkerPool:
             raise
         finally:
             theirs.close()
-        self._workers.append(_Worker(process, ours, inbox))
+        self._workers.append(_Worker(process, _end_of(process), ours, inbox))
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -158,21 +159,22 @@ class WorkerPool:
             number = self._answering(numbers, deadline)
             result = self._receive(number)
             if result.epoch == self._epoch:
+                self._stop_s = STOP_S
                 return number, result
 
     def _send(self, number: int, request: Begin | Fetch) -> None:
         worker = self._workers[number]
         try:
-            messages.send(worker.connection, (worker.inbox.received, request), worker.process.pid)
+            messages.send(worker.connection, (worker.inbox.received, request))
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(number) from None
 
     def _answering(self, numbers: Sequence[int], deadline: Deadline) -> int:
         """The first of `numbers` that has something to say."""
         connections = [self._workers[number].connection for number in numbers]
-        ready = wait([*connections, *(worker.process.sentinel for worker in self._workers)], deadline.left())
+        ready = wait([*connections, *(worker.end for worker in self._workers)], deadline.left())
         for number, worker in enumerate(self._workers):
-            if worker.process.sentinel in ready:
+            if worker.end in ready:
                 raise self._death(number)
         for number, connection in zip(numbers, connections, strict=True):
             if connection in ready:
@@ -187,6 +189,9 @@ class WorkerPool:
             parts = worker.inbox.receive()
         except (EOFError, OSError):
             raise self._death(number) from None
+        except ResilinError:
+            self.usable = False  # what follows in the connection belongs to the message that was lost
+            raise
         try:
             result: Result = messages.unpack(parts)
         except Exception as error:  # noqa: BLE001 - the user's types may fail in any way: raised where the batch is due
@@ -223,7 +228,7 @@ class WorkerPool:
             return
         for worker in workers:
             with suppress(OSError):
-                messages.send(worker.connection, (worker.inbox.received, None), worker.process.pid)
+                messages.send(worker.connection, (worker.inbox.received, None))
         deadline = Deadline(min(self._stop_s, _HURRIED_STOP_S) if hurry else self._stop_s)
         for worker in workers:
             self._end(worker, deadline)
@@ -237,7 +242,17 @@ class WorkerPool:
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
+        if worker.end != worker.process.sentinel:
+            os.close(worker.end)
         worker.process.close()
+
+
+def _end_of(process: Any) -> int:
+    """A pidfd: multiprocessing's sentinel stays open as long as any process that the worker has forked."""
+    try:
+        return os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, or no such process any more
+        return int(process.sentinel)
 
 
 def _signal_name(number: int) -> str:

@@ -25,7 +25,7 @@ class ThreadPool:
         self._owner_pid = os.getpid()
         self._seed_all = seed_all
         self._epoch = 0
-        self._stop_s = STOP_S
+        self._stop_s = STOP_S  # none while a worker is found stuck
         self.usable = True
         self._news = threading.Condition()
         self._results: list[deque[Result]] = [deque() for _ in configs]  # guarded by _news
@@ -55,6 +55,7 @@ class ThreadPool:
             if not self._news.wait_for(lambda: any(self._results[number] for number in numbers), deadline.left()):
                 self._stop_s = 0.0
                 raise no_answer(f"worker thread {', '.join(map(str, numbers))}", timeout_s)
+            self._stop_s = STOP_S
             number = next(number for number in numbers if self._results[number])
             return number, self._results[number].popleft()
 

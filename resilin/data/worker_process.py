@@ -9,7 +9,6 @@ import queue
 import signal
 import sys
 import threading
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -18,6 +17,7 @@ from resilin.data import messages
 from resilin.data.collate import default_collate
 from resilin.data.failures import describe
 from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig, forget_forker, seed_process
+from resilin.errors import ResilinError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -38,7 +38,7 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
     memory.install()
     requests = _Requests(connection)
     # what default_collate made nobody else writes to; what other functions give may be a buffer that they use again
-    outbox = messages.Outbox(connection, parent_pid, lends=config.batched and config.collate_fn is default_collate)
+    outbox = messages.Outbox(connection, lends=config.batched and config.collate_fn is default_collate)
     serving = Serving(config, seed_process)
     try:
         while (request := requests.next(outbox)) is not None:
@@ -83,38 +83,48 @@ class _Requests:
     def _read(self) -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None, "a worker always has a parent process"
-        request: Any = 0, Begin(0, 0)
-        while request[1] is not None:
+        while True:
             ready = wait([self._connection, parent.sentinel])
             if self._connection not in ready:
                 os._exit(1)  # the parent is dead: nobody wants the batch that the main thread may be stuck in
             try:
                 request = messages.receive(self._connection)
             except (EOFError, OSError):
-                request = 0, None
+                os._exit(1)  # it would have said stop
             if isinstance(request[1], Begin):
                 self._newest = request[1].epoch
             self._queue.put(request)
+            if request[1] is None:
+                break
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _answer(outbox: messages.Outbox, result: Result) -> None:
     """Send `result`, or the error with which it cannot be sent."""
+    if result.error is not None:
+        _send_error(outbox, result, result.error)
+        return
     try:
-        outbox.send(messages.pack(replace(result, error=describe(result.error)) if result.error else result))
-    except (BrokenPipeError, ConnectionResetError):
-        raise
-    except OSError as error:
-        error.add_note(
-            "there is no shared memory for this batch: look at the process's limits (open files, file size) and the "
-            "container's memory; smaller batches, a lower prefetch_factor or fewer workers need less"
-        )
-        _send_error(outbox, result, error)
+        parts = messages.pack(result)
     except Exception as error:  # noqa: BLE001 - a request's top: the error is sent to the parent
         error.add_note(
             f"a batch of type {type(result.batch).__name__} cannot be sent from a worker process to its parent, "
             "which needs it pickled: let the data set and collate_fn give tensors, arrays and plain values"
         )
         _send_error(outbox, result, error)
+        return
+    try:
+        outbox.send(parts)
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except (OSError, MemoryError) as error:
+        full = ResilinError(
+            f"there is no shared memory for a batch of {sum(part.nbytes for part in parts)} bytes: {error}; look at "
+            "the process's limits (open files, file size) and the container's memory; smaller batches, a lower "
+            "prefetch_factor or fewer workers need less"
+        )
+        _send_error(outbox, result, full)
 
 
 def _send_error(outbox: messages.Outbox, result: Result, error: Exception) -> None:

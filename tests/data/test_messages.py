@@ -1,7 +1,6 @@
 """Hand-over of batches between processes, here between the two ends of one pipe."""
 
 import multiprocessing
-import os
 import threading
 
 import numpy as np
@@ -22,7 +21,7 @@ arrays = hnp.arrays(
 def hand_over(message):
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        messages.send(ours, message, os.getpid())
+        messages.send(ours, message)
         return messages.receive(theirs)
 
 
@@ -53,7 +52,7 @@ def test_many_large_messages_do_not_block_the_sender():
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
         sender = threading.Thread(
-            target=lambda: [messages.send(ours, np.full(100_000, i), os.getpid()) for i in range(40)], daemon=True
+            target=lambda: [messages.send(ours, np.full(100_000, i)) for i in range(40)], daemon=True
         )
         sender.start()
         sender.join(10)
