@@ -79,14 +79,16 @@ def _rows(targets: Tensor, sizes: Any, classes: int) -> list[Any]:
     if t.ndim == 1:
         if t.size != sizes.sum():
             raise RuntimeError(f"ctc_loss: targets after one another need {sizes.sum()} labels, got {t.size}")
-        rows = np.split(t, np.cumsum(sizes)[:-1]) if sizes.size else []
+        ends = np.cumsum(sizes).tolist()
+        rows = [t[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)]
     elif t.ndim == 2 and len(t) == len(sizes) and t.shape[1] >= max(sizes, default=0):
-        rows = [row[:size] for row, size in zip(t, sizes, strict=True)]
+        rows = [row[:size] for row, size in zip(t, sizes.tolist(), strict=True)]
     else:
         raise RuntimeError(
             f"ctc_loss: expected targets ({len(sizes)}, at least {max(sizes, default=0)}) or all labels after one "
             f"another, got {tuple(t.shape)}"
         )
-    if any(row.size and (row.min() < 0 or row.max() >= classes) for row in rows):
-        raise RuntimeError(f"ctc_loss: expected labels from 0 to {classes - 1}, got {t.min()} to {t.max()}")
+    used = np.concatenate(rows) if rows else t[:0]
+    if used.size and (used.min() < 0 or used.max() >= classes):
+        raise RuntimeError(f"ctc_loss: expected labels from 0 to {classes - 1}, got {used.min()} to {used.max()}")
     return rows

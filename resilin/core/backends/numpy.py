@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.backends import quick
-from resilin.core.kernels import gemm, reduce_rows
+from resilin.core.kernels import gemm, reduce_rows, sigmoid
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +84,7 @@ def make_xp() -> SimpleNamespace:
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
         "matmul": gemm.matmul,
+        "sigmoid": sigmoid.forward,
         "broadcast_to": quick.broadcast_to,
         "expand_dims": quick.expand_dims,
         "squeeze": quick.squeeze,

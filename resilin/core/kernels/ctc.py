@@ -1,7 +1,8 @@
-"""Connectionist temporal classification: log-space forward and backward sums over all alignments, in numpy.
+"""Connectionist temporal classification: log-space forward and backward sums over all alignments.
 
 The states of a target of length n are its labels with blanks between and around them: 2 n + 1. All samples and states
-advance together, one time step after the other. Sums of three take the order stay, step, skip.
+advance together, one time step after the other; the native form goes through one sample after the other, on as many
+threads as there are: samples have nothing to do with one another. Sums of three take the order stay, step, skip.
 """
 
 # T time, N samples, C classes, L states
@@ -12,16 +13,48 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.loader import kernel
+
+_native_ctc_forward = kernel("ctc_forward")
+_native_ctc_backward = kernel("ctc_backward")
 
 
-def states(targets: list[Array], blank: int) -> Array:
-    """The label of every state, (N, L), with blanks to the right of shorter targets."""
-    longest = max((len(t) for t in targets), default=0)
-    labels_NL = np.full((len(targets), 2 * longest + 1), blank, np.int64)
-    for row, target in zip(labels_NL, targets, strict=True):
-        row[1 : 2 * len(target) : 2] = target
-    return labels_NL
+def forward(log_probs: Array, targets: Any, lengths: Any, blank: int) -> tuple[Array, Array]:
+    """Losses (N,) of log_probs (T, N, C) and the sums (T, N, L) over the alignments that end in a state at a time.
+
+    `targets`: the labels of each sample; `lengths`: how many times of each sample count, as do only the rows of so many
+    in the sums.
+    """
+    labels_NL, sizes = states(targets, blank)
+    lengths = np.asarray(lengths, np.int64)
+    if (found := _native_ctc_forward(log_probs, labels_NL, sizes, lengths, blank)) is not None:
+        return found  # type: ignore[no-any-return]
+    return reference_forward(log_probs, targets, lengths, blank)
+
+
+def backward(g: Array, losses: Array, alpha: Array, log_probs: Array, targets: Any, lengths: Any, blank: int) -> Array:
+    """The gradient for log_probs (T, N, C), taken as the result of log_softmax, as in PyTorch: exp(log_probs) minus how
+    probable each class is at each time, given the target. NaN where a loss is infinite and g is not 0.
+
+    `losses` and `alpha` are what `forward` gave.
+    """
+    labels_NL, sizes = states(targets, blank)
+    lengths = np.asarray(lengths, np.int64)
+    grad = _native_ctc_backward(g, losses, alpha, log_probs, labels_NL, sizes, lengths, blank)
+    if grad is not None:
+        return grad  # type: ignore[no-any-return]
+    return reference_backward(g, losses, alpha, log_probs, targets, lengths, blank)
+
+
+def states(targets: Any, blank: int) -> tuple[Array, Array]:
+    """The label of every state, (N, L), with blanks to the right of shorter targets, and the targets' lengths (N,)."""
+    sizes = np.array([len(target) for target in targets], np.int64)
+    longest = int(sizes.max(initial=0))
+    labels_NL = np.full((len(sizes), 2 * longest + 1), blank, np.int64)
+    if longest:
+        labels_NL[:, 1::2][np.arange(longest) < sizes[:, None]] = np.concatenate(targets)
+    return labels_NL, sizes
 
 
 def _skips(labels_NL: Array, blank: int) -> Array:
@@ -38,7 +71,7 @@ def _advance(a_NL: Array, skip_NL: Array) -> Array:
     two = np.where(skip_NL, np.concatenate((low, low, a_NL[:, :-2]), 1)[:, : a_NL.shape[1]], -np.inf)
     top = np.maximum(np.maximum(a_NL, one), two)
     top = np.where(np.isneginf(top), 0, top)
-    return top + np.log(np.exp(a_NL - top) + np.exp(one - top) + np.exp(two - top))
+    return top + np.log(np.exp(a_NL - top) + np.exp(one - top) + np.exp(two - top))  # type: ignore[no-any-return]
 
 
 def _picked(log_probs: Array, labels_NL: Array) -> Array:
@@ -56,10 +89,10 @@ def _forward_sums(picked_TNL: Array, skip_NL: Array) -> Array:
     return alpha
 
 
-def forward(log_probs: Array, targets: list[Array], lengths: Array, blank: int) -> tuple[Array, Array]:
-    """Losses (N,) of log_probs (T, N, C) and the forward sums (T, N, L), whose columns count up to `lengths` times."""
+def reference_forward(log_probs: Array, targets: Any, lengths: Any, blank: int) -> tuple[Array, Array]:
+    """numpy form of `forward`."""
     with np.errstate(all="ignore"):
-        labels_NL = states(targets, blank)
+        labels_NL, _ = states(targets, blank)
         alpha = _forward_sums(_picked(log_probs, labels_NL), _skips(labels_NL, blank))
         losses = np.empty(len(targets), log_probs.dtype)
         for n, (target, length) in enumerate(zip(targets, lengths, strict=True)):
@@ -71,7 +104,7 @@ def forward(log_probs: Array, targets: list[Array], lengths: Array, blank: int) 
     return losses, alpha
 
 
-def _backward_sums(picked_TNL: Array, labels_NL: Array, targets: list[Array], lengths: Array, blank: int) -> Array:
+def _backward_sums(picked_TNL: Array, labels_NL: Array, targets: Any, lengths: Any, blank: int) -> Array:
     """The log of the sum over all alignments that go on from a state, at every time; its own emission is counted.
 
     The same recurrence, on time and states turned round: a sample's last step and last state come first.
@@ -88,14 +121,12 @@ def _backward_sums(picked_TNL: Array, labels_NL: Array, targets: list[Array], le
     return beta
 
 
-def backward(
-    g: Array, losses: Array, alpha: Array, log_probs: Array, targets: list[Array], lengths: Array, blank: int
+def reference_backward(
+    g: Array, losses: Array, alpha: Array, log_probs: Array, targets: Any, lengths: Any, blank: int
 ) -> Array:
-    """The gradient for log_probs (T, N, C), taken as the result of log_softmax, as in PyTorch: exp(log_probs) minus how
-    probable each class is at each time, given the target. NaN where a loss is infinite and g is not 0.
-    """
+    """numpy form of `backward`."""
     with np.errstate(all="ignore"):
-        labels_NL = states(targets, blank)
+        labels_NL, _ = states(targets, blank)
         picked = _picked(log_probs, labels_NL)
         beta = _backward_sums(picked, labels_NL, targets, lengths, blank)
         share_TNL = np.exp(alpha + beta - picked + losses[:, None])

@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels import gelu as gelu_kernel
 from resilin.core.kernels import relu as relu_kernel
+from resilin.core.kernels import sigmoid as sigmoid_kernel
 from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
 from resilin.core.ops.registry import is_complex, op, override
@@ -50,6 +51,15 @@ def sigmoid(xp, x):
 @sigmoid.vjp
 def _(xp, g, y, _x):
     return g * xp.conj(y * (1 - y))
+
+
+override(
+    "sigmoid",
+    "cpu",
+    lambda xp, x: sigmoid_kernel.forward(x),
+    lambda xp, needs, g, y, _x: (sigmoid_kernel.backward(g, y),),
+    quiet=False,
+)
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),)])

@@ -26,6 +26,7 @@ void bind_attention(nanobind::module_ &m);
 void bind_batch_norm(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
+void bind_ctc(nanobind::module_ &m);
 void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
@@ -40,6 +41,7 @@ void bind_pool(nanobind::module_ &m);
 void bind_recurrent(nanobind::module_ &m);
 void bind_reduce_rows(nanobind::module_ &m);
 void bind_relu(nanobind::module_ &m);
+void bind_sigmoid(nanobind::module_ &m);
 void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
 

@@ -31,6 +31,7 @@ NB_MODULE(_native, m) {
     resilin::bind_batch_norm(m);
     resilin::bind_conv2d(m);
     resilin::bind_cross_entropy(m);
+    resilin::bind_ctc(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
     resilin::bind_gelu(m);
@@ -45,6 +46,7 @@ NB_MODULE(_native, m) {
     resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);
+    resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
 }
