@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import exchange, shaping
+from resilin.core.api import exchange, rearranging, shaping
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 
@@ -60,9 +60,7 @@ def linspace(
 
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
     """Coordinate tensors of a grid; "xy" exchanges the first two dimensions."""
-    if len(arrays) < 2:
-        indexing = "ij"
-    return list(shaping.meshgrid(*arrays, indexing=indexing))
+    return list(rearranging.meshgrid(*arrays, indexing=indexing))
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.array_api.types import promoted
-from resilin.core.api import indexing, shaping
+from resilin.core.api import indexing, rearranging, shaping
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor
 
@@ -15,7 +15,7 @@ Axis = int | tuple[int, ...] | None
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """Views of all tensors in their common shape."""
-    return list(shaping.broadcast_tensors(*arrays))
+    return list(rearranging.broadcast_tensors(*arrays))
 
 
 def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import reducing, shaping
+from resilin.core.api import rearranging, reducing, shaping
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor
 
@@ -99,4 +99,4 @@ def diff(
     x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
     """Differences of neighbours along `axis`, `n` times, after joining `prepend` and `append` to it."""
-    return shaping.diff(x, n, axis, prepend=prepend, append=append)
+    return rearranging.diff(x, n, axis, prepend=prepend, append=append)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,13 +35,13 @@ class device:
     def __new__(cls, type: str | int | device, index: int | None = None) -> device:
         if isinstance(type, device):
             return type
-        if isinstance(type, int):  # as in PyTorch: the number of a GPU
+        if isinstance(type, int) and not isinstance(type, bool):  # as in PyTorch: the number of a GPU
             return device("cuda", type)
-        if index is None and ":" in type:
-            type, _, digits = type.partition(":")
-            if not digits.isdigit():
-                raise RuntimeError(f"invalid device string {type + ':' + digits!r}: expected 'type' or 'type:number'")
-            index = int(digits)
+        if not isinstance(type, str) or not isinstance(index, int | None):
+            given = index if isinstance(type, str) else type
+            raise TypeError(f"device(): expected a name such as 'cpu' or 'cuda:0', or a name and number; got {given!r}")
+        if ":" in type:
+            type, index = _parsed(type, index)
         if type == "cpu":
             index = None
         elif index is None:
@@ -59,10 +60,27 @@ class device:
     def __reduce__(self) -> tuple[Any, ...]:
         return device, (str(self),)
 
+    def __enter__(self) -> device:
+        """Inside the block, functions that are given no device make tensors on this one. Of this thread."""
+        _CHOSEN.entered.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _CHOSEN.entered.pop()
+
+
+def _parsed(text: str, index: int | None) -> tuple[str, int]:
+    name, _, digits = text.partition(":")
+    if not (digits.isascii() and digits.isdigit()):
+        raise RuntimeError(f"invalid device string {text!r}: expected 'type' or 'type:number'")
+    if index is not None:
+        raise RuntimeError(f"device(): {text!r} has an index already, but {index} was passed, too")
+    return name, int(digits)
+
 
 def _make(cls: Any, type: str, index: int | None) -> device:
     backend = backend_of(type)
-    if index is not None and index >= backend.count():
+    if index is not None and not 0 <= index < backend.count():
         raise RuntimeError(f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)")
     made: device = object.__new__(cls)
     made.type, made.index, made.backend, made.xp = type, index, backend, backend.xp
@@ -92,15 +110,20 @@ def backend_of(type: str) -> Backend:
 
 
 def _current(type: str) -> int:
-    current: Callable[[], int] | None = getattr(_BACKENDS.get(type) or _load(type), "current", None)
-    return 0 if current is None else current()
+    return backend_of(type).current()
 
 
 def register_backend(backend: Backend) -> None:
     """Make devices of `backend.type` available. Raises RuntimeError when the type is taken."""
+    if not isinstance(backend, Backend):
+        raise TypeError(
+            f"register_backend: expected an instance of resilin.core.backends.Backend, got {backend!r}"
+        )
     kind = getattr(backend, "type", None)
     if not (isinstance(kind, str) and kind.isidentifier()):
         raise ValueError(f"register_backend: expected a backend whose `type` is a name such as 'npu', got {kind!r}")
+    if not hasattr(backend, "xp"):
+        raise ValueError(f"register_backend: backend {kind!r} has no `xp`, the namespace that ops compute with")
     if kind in _BACKENDS:
         raise RuntimeError(f"device type {kind!r} already has a backend")
     for check in _BEFORE_REGISTRATION:
@@ -108,6 +131,33 @@ def register_backend(backend: Backend) -> None:
     _BACKENDS[backend.type] = backend
     for name, forward in _EXTRAS.items():
         _complete(backend.xp, name, forward)
+
+
+class _Chosen(threading.local):
+    """This thread's choice of a default device, and those of `with device:` blocks, innermost last."""
+
+    def __init__(self) -> None:
+        self.default: device | None = None
+        self.entered: list[device] = []
+
+
+_CHOSEN = _Chosen()
+
+
+def default_device() -> device:
+    """Where tensors are made when no device is given."""
+    return _CHOSEN.entered[-1] if _CHOSEN.entered else _CHOSEN.default or CPU
+
+
+get_default_device = default_device
+
+
+def set_default_device(device: Any) -> None:
+    """Make tensors on `device` when none is given, in this thread; None is the CPU again."""
+    _CHOSEN.default = None if device is None else _device(device)
+
+
+_device = device  # a function's argument has its name
 
 
 def device_types() -> tuple[str, ...]:
@@ -144,10 +194,27 @@ def add_to_namespaces(name: str, forward: Callable[..., Any]) -> None:
 
 def _complete(xp: Any, name: str, forward: Callable[..., Any]) -> None:
     if not hasattr(xp, name):
-        setattr(xp, name, partial(forward, xp))
+        setattr(xp, name, _once(xp, name, forward) if name in _NUMPYS_OWN else partial(forward, xp))
+
+
+def _once(xp: Any, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` for an `xp` without numpy's function of this name; AttributeError when `forward` needs just that."""
+    running = threading.local()
+
+    def run(*args: Any) -> Any:
+        if getattr(running, "here", False):
+            raise AttributeError(f"no function {name!r}", name=name, obj=xp)
+        running.here = True
+        try:
+            return forward(xp, *args)
+        finally:
+            running.here = False
+
+    return run
 
 
 NUMPY_XP = make_xp()
+_NUMPYS_OWN = frozenset(vars(NUMPY_XP))
 register_namespace(np.ndarray, NUMPY_XP)
 register_backend(NumpyBackend(NUMPY_XP))
 register_backend(SimBackend(NUMPY_XP))

@@ -60,7 +60,7 @@ _REDUCE = _words(
 )
 _SHAPE = _words(
     """
-    tensor_split moveaxis swapaxes swapdims fliplr flipud diff reshape view view_as reshape_as flatten unflatten
+    tensor_split moveaxis swapaxes swapdims reshape view view_as reshape_as flatten unflatten
     ravel transpose permute movedim t unsqueeze squeeze expand expand_as broadcast_to repeat tile repeat_interleave
     split chunk narrow select unbind flip roll diagonal diag tril triu clone contiguous
     """

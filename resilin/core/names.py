@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from resilin.core import dispatch as _dispatch
 from resilin.core import in_place_names as _in_place_names
+from resilin.core.api import complexes as _complexes
+from resilin.core.api import copies as _copies
 from resilin.core.api import elementwise as _elementwise
 from resilin.core.api import exchange as _exchange
 from resilin.core.api import rearranging as _rearranging
@@ -235,26 +237,17 @@ from resilin.core.api.reducing import (
     var_mean,
 )
 from resilin.core.api.shaping import (
-    atleast_1d,
-    atleast_2d,
     broadcast_shapes,
-    broadcast_tensors,
     broadcast_to,
     cat,
     chunk,
     clone,
-    column_stack,
     concat,
     concatenate,
     diag,
     diagonal,
-    diff,
     flatten,
     flip,
-    fliplr,
-    flipud,
-    hstack,
-    meshgrid,
     moveaxis,
     movedim,
     narrow,
@@ -278,7 +271,6 @@ from resilin.core.api.shaping import (
     unbind,
     unflatten,
     unsqueeze,
-    vstack,
 )
 from resilin.core.api.special import (
     digamma,
@@ -307,7 +299,7 @@ from resilin.core.determinism import (
     set_deterministic_debug_mode,
     use_deterministic_algorithms,
 )
-from resilin.core.device import device, register_backend
+from resilin.core.device import device, get_default_device, register_backend, set_default_device
 from resilin.core.dtype import (
     bfloat16,
     bool_,
@@ -332,21 +324,29 @@ from resilin.core.dtype import (
     uint32,
     uint64,
 )
+from resilin.core.memory_format import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    memory_format,
+    preserve_format,
+)
 from resilin.core.ops.creation import (
     arange,
     as_tensor,
     asarray,
-    complex,
     empty,
     empty_like,
     eye,
     from_numpy,
     full,
     full_like,
+    layout,
     linspace,
     logspace,
     ones,
     ones_like,
+    strided,
     tensor,
     zeros,
     zeros_like,
@@ -385,6 +385,8 @@ int, long, short = int32, int64, int16
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
 for _module in (
+    _complexes,
+    _copies,
     _elementwise,
     _exchange,
     _rearranging,

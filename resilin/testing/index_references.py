@@ -68,6 +68,16 @@ def scatter_extreme(x: Array, src: Array, index: Array, axis: int, largest: bool
     return np.reshape([(max if largest else min)(values) for values in candidates.values()], x.shape)
 
 
+def view_as_real(x: Array) -> Array:
+    """Real and imaginary parts side by side."""
+    return np.stack([np.real(x), np.imag(x)], -1)
+
+
+def view_as_complex(x: Array) -> Array:
+    """The first of two plus i times the second."""
+    return x[..., 0] + 1j * x[..., 1]
+
+
 def as_strided(x: Array, size: Any, stride: Any, offset: int) -> Array:
     """Each element from its place in the memory."""
     flat = x.reshape(-1)
@@ -113,6 +123,7 @@ ALL = {
     fn.__name__: fn
     for fn in (
         index_add_zeros, index_put, scatter, scatter_add_zeros, scatter_product, scatter_extreme, as_strided,
+        view_as_real, view_as_complex,
         pad_constant, split_parts, einsum_terms, resample,
     )
 }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api.shaping import clone, contiguous
 from resilin.core.device import CPU, device
 from resilin.core.ops.shape import astype
 from resilin.core.ops.transfer import move
@@ -16,28 +17,30 @@ from resilin.core.tensor import Tensor
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy`."""
     kwargs.pop("non_blocking", None)
-    kwargs.pop("memory_format", None)
+    order = kwargs.pop("memory_format", None)
     copy = kwargs.pop("copy", False)
     dev, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
     if kwargs:
         raise TypeError(f"to() got an unexpected argument {next(iter(kwargs))!r}")
+    switches = [value for value in args if isinstance(value, bool)]  # non_blocking, copy
+    copy = copy or switches[1:] == [True]
     for value in args:
         if isinstance(value, Tensor):
             dev, dtype = value._dev, value.dtype
-        elif isinstance(value, dtypes.dtype) or value in (float, int, bool):
+        elif isinstance(value, dtypes.dtype) or value in (float, int, bool, complex):
             dtype = value
         elif isinstance(value, device | str):
             dev = value
-        elif isinstance(value, bool):
-            copy = copy or (value and value is args[-1] and len(args) > 3)
-        elif value is not None:
+        elif value is not None and not isinstance(value, bool):
             raise TypeError(f"to(): expected a dtype, device or Tensor, got {type(value).__name__}")
     out = self
     if dev is not None and device(dev) is not self._dev:
         out = move(out, device(dev))
     if dtype is not None and dtypes.to_numpy(dtype) != out._array.dtype:
         out = _cast(out, dtypes.to_numpy(dtype))
-    return out.clone() if copy and out is self else out
+    if copy and out is self:
+        return clone(out, memory_format=order)
+    return out if order is None else contiguous(out, order)
 
 
 def _cast(self: Tensor, target: Any) -> Tensor:

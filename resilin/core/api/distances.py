@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.api import reducing, shaping
+from resilin.core.api import rearranging, reducing
 from resilin.core.api.neural import need_tensors
 from resilin.core.dtype import promote_types
 from resilin.core.ops.distance import euclidean_distances
@@ -30,7 +30,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     common = promote_types(x1.dtype, x2.dtype)
     if not common.is_floating_point:
         raise RuntimeError(f"cosine_similarity: expected a floating point dtype in common, got {common}")
-    a, b = shaping.broadcast_tensors(x1.to(common), x2.to(common))
+    a, b = rearranging.broadcast_tensors(x1.to(common), x2.to(common))
     lengths = reducing.norm(a, 2, dim).clamp(min=eps) * reducing.norm(b, 2, dim).clamp(min=eps)
     made: Tensor = reducing.sum(a * b, dim) / lengths
     return made

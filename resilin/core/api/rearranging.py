@@ -22,16 +22,25 @@ __all__ = [
     "adjoint",
     "as_strided",
     "as_strided_scatter",
+    "atleast_1d",
+    "atleast_2d",
     "atleast_3d",
     "block_diag",
+    "broadcast_tensors",
     "cartesian_prod",
+    "column_stack",
     "combinations",
     "diag_embed",
     "diagflat",
     "diagonal_scatter",
+    "diff",
     "dsplit",
     "dstack",
+    "fliplr",
+    "flipud",
     "hsplit",
+    "hstack",
+    "meshgrid",
     "narrow_copy",
     "rot90",
     "row_stack",
@@ -43,22 +52,29 @@ __all__ = [
     "unsafe_split",
     "unsafe_split_with_sizes",
     "vsplit",
+    "vstack",
 ]
 _FUNCTIONS = (
     "adjoint",
+    "atleast_1d",
+    "atleast_2d",
     "atleast_3d",
     "block_diag",
+    "broadcast_tensors",
     "cartesian_prod",
+    "column_stack",
     "combinations",
     "dstack",
+    "hstack",
+    "meshgrid",
     "row_stack",
     "unravel_index",
+    "vstack",
 )
 METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 
 split_with_sizes = unsafe_split = unsafe_split_with_sizes = shaping.split
 unsafe_chunk = shaping.chunk
-row_stack = shaping.vstack
 
 
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
@@ -185,15 +201,47 @@ def _splitter(name: str, least: int, dim: int) -> Any:
 hsplit, vsplit, dsplit = _splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2)
 
 
-def atleast_3d(*tensors: Any) -> Any:
-    """Each tensor with three dimensions or more; vectors lie along the second. A tuple when several are given."""
-    given = tensors[0] if len(tensors) == 1 else tensors
-    if not isinstance(given, Tensor):
-        return tuple(atleast_3d(x) for x in given)
-    ndim = given._array.ndim
-    if ndim >= 3:
-        return given
-    return given.reshape(1, 1, 1) if ndim == 0 else given[None, :, None] if ndim == 1 else given[:, :, None]
+def _atleast(least: int, grow: Any) -> Any:
+    def atleast(*tensors: Any) -> Any:
+        given = tensors[0] if len(tensors) == 1 else tensors
+        if isinstance(given, Tensor):
+            return given if given._array.ndim >= least else grow(given)
+        return tuple(atleast(x) for x in given)
+
+    atleast.__name__ = atleast.__qualname__ = f"atleast_{least}d"
+    atleast.__doc__ = f"The tensor with {least} dimensions or more; a tuple of them when several are given."
+    return atleast
+
+
+def _boxed(x: Tensor) -> Tensor:
+    """A tensor of up to two dimensions with three; a vector lies along the second."""
+    shape = x._array.shape
+    boxed: Tensor = x.reshape(*shape, 1) if len(shape) == 2 else x.reshape(1, -1, 1)
+    return boxed
+
+
+atleast_1d = _atleast(1, lambda x: x.reshape(1))
+atleast_2d = _atleast(2, lambda x: x.reshape(1, -1))
+atleast_3d = _atleast(3, _boxed)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the second dimension (the first for vectors)."""
+    parts = [atleast_1d(x) for x in tensors]
+    return shaping.cat(parts, 0 if parts and parts[0]._array.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the first dimension; vectors become rows."""
+    return shaping.cat([atleast_2d(x) for x in tensors], 0)
+
+
+row_stack = vstack
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Vectors as the columns of a matrix; matrices joined along the second dimension."""
+    return shaping.cat([x.reshape(-1, 1) if x._array.ndim < 2 else x for x in tensors], 1)
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -203,7 +251,7 @@ def dstack(tensors: Sequence[Tensor]) -> Tensor:
 
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given matrices (vectors are rows) along its diagonal, zeros elsewhere."""
-    blocks = [shaping.atleast_2d(x) for x in tensors]
+    blocks = [atleast_2d(x) for x in tensors]
     for block in blocks:
         if block._array.ndim > 2:
             raise RuntimeError(f"block_diag: expected at most 2 dimensions, got shape {tuple(block.shape)}")
@@ -223,7 +271,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
             raise RuntimeError(f"cartesian_prod: expected vectors, got shape {tuple(x.shape)}")
     if len(tensors) == 1:
         return tensors[0]
-    grid = shaping.meshgrid(*tensors, indexing="ij")
+    grid = meshgrid(*tensors, indexing="ij")
     return shaping.stack([shaping.ravel(x) for x in grid], 1)
 
 
@@ -251,3 +299,52 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
         raise ValueError(f"unravel_index: indices are out of range for shape {size}")
     found = np.unravel_index(np.where(array < 0, array + total, array), size)
     return tuple(wrap(np.asarray(part, np.int64), indices._dev) for part in found)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinate tensors of a grid, as views; with "xy" its first two dimensions are exchanged."""
+    axes = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    for x in axes:
+        if x._array.ndim > 1:
+            raise RuntimeError(f"meshgrid: expected 0D or 1D tensors, but got shape {tuple(x.shape)}")
+    lengths = tuple(x._array.size for x in axes)
+    shapes = [tuple(n if i == j else 1 for j, n in enumerate(lengths)) for i in range(len(axes))]
+    grid = tuple(shaping.expand(x.reshape(shape), lengths) for x, shape in zip(axes, shapes, strict=True))
+    return tuple(x.transpose(0, 1) for x in grid) if indexing == "xy" and len(axes) > 1 else grid
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Views of all tensors in their common shape."""
+    shape = np.broadcast_shapes(*(x._array.shape for x in tensors))
+    return tuple(shaping.expand(x, shape) for x in tensors)
+
+
+def fliplr(input: Tensor) -> Tensor:
+    """The order along the second dimension reversed."""
+    return shaping.flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    """The order along the first dimension reversed."""
+    return shaping.flip(input, 0)
+
+
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours along `dim`, `n` times, after joining `prepend` and `append` to it; booleans: xor."""
+    if not input._array.ndim:
+        raise RuntimeError("diff expects input to be at least one-dimensional")
+    if n < 0:
+        raise RuntimeError(f"order must be non-negative but got {n}")
+    axis = check_dim(dim, input._array.ndim)
+    parts = [part for part in (prepend, input, append) if part is not None]
+    if n and len(parts) > 1:
+        input = shaping.cat(parts, axis)
+    for _ in range(min(n, input._array.shape[axis])):
+        length = input._array.shape[axis]
+        later, earlier = shaping.narrow(input, axis, 1, length - 1), shaping.narrow(input, axis, 0, length - 1)
+        input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier
+    return input

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, mark_view
+from resilin.core.memory_format import orders
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
+from resilin.core.ops import strided
 from resilin.core.ops.creation import shape_of
 from resilin.core.size import Size, check_dim, lengths_of
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 
 
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -35,21 +38,42 @@ def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     raise RuntimeError(f"{where}: shape '{lengths}' is invalid for input of size {size}")
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The elements in C order under another shape; a view where the strides allow, else a copy. -1 is inferred."""
-    return ops.reshape.call(input, _sized("reshape", input._array, shape))
+    return ops.reshape.call(input, _sized("reshape", input._array, sizes if shape is None else (shape,)))
 
 
-def view(input: Tensor, *shape: Any) -> Tensor:
-    """The same memory under another shape. RuntimeError when the strides do not allow it."""
+def view(input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """The same memory under another shape, or (given one dtype) read as elements of that dtype.
+
+    RuntimeError when the strides do not allow it.
+    """
+    if dtype is not None or (len(sizes) == 1 and isinstance(sizes[0], dtypes.dtype)):
+        return _reinterpreted(input, dtypes.to_numpy(sizes[0] if dtype is None else dtype))
     array = input._array
-    target = _sized("view", array, shape)
+    target = _sized("view", array, sizes if size is None else (size,))
     out: Tensor = ops.reshape.call(input, target)
     if array.size and (out._vc is None or out._vc is not input._vc):
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride: use .reshape(...) instead, which may copy"
         )
     return out
+
+
+def _reinterpreted(input: Tensor, target: Any) -> Tensor:
+    """A view of the same bytes as elements of another dtype; the last dimension shrinks or grows with their size."""
+    array = input._array
+    if array.dtype == target:
+        return ops.reshape.call(input, array.shape)
+    old, new = array.dtype.itemsize, target.itemsize
+    if old != new:
+        last = array.shape[-1] if array.ndim else None
+        if last is None or (array.size and last > 1 and array.strides[-1] != old) or last * old % new:
+            raise RuntimeError(
+                f"view: {input.dtype} of {old} bytes can be seen as elements of {new} bytes only in a last dimension "
+                f"without gaps whose bytes they fill, got shape {tuple(array.shape)} and strides {input.stride()}"
+            )
+    return strided.reinterpret.call(input, target)
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
@@ -93,13 +117,14 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return ops.swapaxes.call(input, check_dim(dim0, ndim), check_dim(dim1, ndim)) if ndim else input
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """A view with the dimensions in the order `dims`."""
-    order = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+    given = order if dims is None else (dims,)
+    chosen: Any = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     ndim = input._array.ndim
-    found = tuple(check_dim(d, ndim) for d in order)
+    found = tuple(check_dim(d, ndim) for d in chosen)
     if sorted(found) != list(range(ndim)):
-        raise RuntimeError(f"permute: dims {tuple(order)} do not name each of the {ndim} dimensions once")
+        raise RuntimeError(f"permute: dims {tuple(chosen)} do not name each of the {ndim} dimensions once")
     return ops.permute_dims.call(input, found)
 
 
@@ -113,7 +138,12 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return ops.permute_dims.call(input, tuple(places[i] if i in places else next(rest) for i in range(ndim)))
 
 
-moveaxis, swapaxes, swapdims = movedim, transpose, transpose
+moveaxis, swapdims = movedim, transpose
+
+
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """A view with two dimensions exchanged."""
+    return transpose(input, axis0, axis1)
 
 
 def t(input: Tensor) -> Tensor:
@@ -137,8 +167,9 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     return ops.squeeze.call(input, found)
 
 
-def expand(input: Tensor, *sizes: Any) -> Tensor:
+def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """A view with dimensions of length 1 stretched; -1 keeps a length."""
+    sizes = sizes if size is None else (size,)
     target = list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes)
     shape = input._array.shape
     extra = len(target) - len(shape)
@@ -164,22 +195,29 @@ def broadcast_to(input: Tensor, shape: Any) -> Tensor:
     return expand(input, tuple(shape))
 
 
-def repeat(input: Tensor, *repeats: Any) -> Tensor:
+def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """The tensor repeated along each dimension (a copy)."""
-    reps = shape_of(repeats)
+    reps = shape_of(sizes if repeats is None else (repeats,))
     if len(reps) < input._array.ndim:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     return ops.tile.call(input, reps)
 
 
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *sizes: Any, dims: Any = None) -> Tensor:
     """`repeat` that fills missing dimensions with 1."""
-    reps = shape_of(dims)
+    reps = shape_of(sizes if dims is None else (dims,))
     return ops.tile.call(input, (1,) * (input._array.ndim - len(reps)) + reps)
 
 
-def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Tensor:
-    """Each element repeated in place along `dim` (of the flattened tensor when None)."""
+def repeat_interleave(
+    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Each element repeated in place along `dim` (of the flattened tensor when None).
+
+    With one argument, a vector of counts, the index of each as often as it says. `output_size` need not be given.
+    """
+    if repeats is None:
+        input, repeats = wrap(np.arange(input._array.size), input._dev), input
     if dim is None:
         input, dim = ravel(input), 0
     axis = check_dim(dim, input._array.ndim)
@@ -215,16 +253,6 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return ops.stack.call(tensors, check_dim(dim, tensors[0]._array.ndim + 1))
 
 
-def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along the second dimension (the first for vectors)."""
-    return cat(tensors, 1 if tensors[0]._array.ndim > 1 else 0)
-
-
-def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along the first dimension; vectors become rows."""
-    return cat([x if x._array.ndim > 1 else unsqueeze(x, 0) for x in tensors], 0)
-
-
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of consecutive parts along `dim`: of one size (the last may be smaller) or of the given sizes."""
     axis = check_dim(dim, tensor._array.ndim)
@@ -251,6 +279,23 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         mark_view(part, tensor, index_ops.getitem, ((slice(None),) * axis + (slice(end, end + size),),))
         end += size
     return parts
+
+
+def tensor_split(
+    input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
+) -> tuple[Tensor, ...]:
+    """Views of parts along `dim`: as many as `sections`, of nearly equal size, or cut at `indices`."""
+    where: Any = next((v for v in (indices_or_sections, indices, sections) if v is not None), None)
+    length = input._array.shape[check_dim(dim, input._array.ndim)] if input._array.ndim else None
+    if length is None:
+        raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
+    where = where.tolist() if isinstance(where, Tensor) else where
+    if not isinstance(where, int):
+        edges = [0, *(max(min(i if i >= 0 else i + length, length), 0) for i in where), length]
+        return tuple(narrow(input, dim, a, max(b - a, 0)) for a, b in itertools.pairwise(edges))
+    if where < 1:
+        raise RuntimeError(f"number of sections must be larger than 0, got {where}")
+    return split(input, [length // where + (i < length % where) for i in range(where)], dim)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -290,11 +335,14 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if input._array.shape[axis] else ()
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
+def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order along `dims` reversed (a copy)."""
-    chosen = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
-    axes = tuple(check_dim(d, input._array.ndim) for d in chosen)
-    return ops.flip.call(input, axes) if input._array.ndim else input.clone()
+    given = axes if dims is None else (dims,)
+    chosen: Any = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    found = tuple(check_dim(d, input._array.ndim) for d in chosen)
+    if len(set(found)) != len(found):
+        raise RuntimeError(f"flip: dim {tuple(chosen)} names a dimension twice")
+    return ops.flip.call(input, found) if input._array.ndim else input.clone()
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
@@ -330,39 +378,23 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy, recorded."""
-    return ops.copy.call(input)
+    """A copy in C order, or in the order of `memory_format`, recorded."""
+    order = orders("clone", input._array.ndim, memory_format)
+    return ops.copy.call(input) if order is None else _in_order(input, order, ops.copy.call)
+
+
+def _in_order(input: Tensor, order: Any, lay: Any) -> Tensor:
+    """What `lay` makes of the tensor with its dimensions in another order, seen in their own."""
+    return permute(lay(permute(input, order[0])), order[1])
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """Itself when the elements lie in C order, else a copy."""
+    """Itself when the elements lie in C order (or in that of `memory_format`), else a copy."""
+    order = orders("contiguous", input._array.ndim, memory_format)
+    if order is not None:
+        lies_so = input._array.transpose(order[0]).flags.c_contiguous
+        return input if lies_so else clone(input, memory_format=memory_format)
     return input if input._array.flags.c_contiguous else ops.ascontiguous.call(input)
-
-
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinate tensors of a grid."""
-    axes = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
-    lengths = tuple(x._array.size for x in axes)
-    grid = tuple(
-        expand(reshape(x, *(n if i == j else 1 for j, n in enumerate(lengths))), lengths) for i, x in enumerate(axes)
-    )
-    return tuple(transpose(x, 0, 1) for x in grid) if indexing == "xy" else grid
-
-
-def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of parts along `dim`: as many as given, of nearly equal size, or cut at the given indices."""
-    length = input._array.shape[check_dim(dim, input._array.ndim)]
-    if isinstance(indices_or_sections, int):
-        count = indices_or_sections
-        return split(input, [length // count + (i < length % count) for i in range(count)], dim)
-    edges = [0, *(min(i if i >= 0 else i + length, length) for i in indices_or_sections), length]
-    return split(input, [max(b - a, 0) for a, b in itertools.pairwise(edges)], dim)
-
-
-def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Views of all tensors in their common shape."""
-    shape = np.broadcast_shapes(*(x._array.shape for x in tensors))
-    return tuple(expand(x, shape) for x in tensors)
 
 
 def broadcast_shapes(*shapes: Any) -> Size:
@@ -371,47 +403,3 @@ def broadcast_shapes(*shapes: Any) -> Size:
         return Size(np.broadcast_shapes(*shapes))
     except ValueError as error:
         raise RuntimeError(f"broadcast_shapes: {error}") from None
-
-
-def atleast_1d(input: Tensor) -> Tensor:
-    """The tensor with one dimension or more."""
-    return input if input._array.ndim else ops.reshape.call(input, (1,))
-
-
-def atleast_2d(input: Tensor) -> Tensor:
-    """The tensor with two dimensions or more; new ones come first."""
-    return input if input._array.ndim > 1 else ops.reshape.call(input, (1, -1))
-
-
-def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Vectors as the columns of a matrix; matrices joined along the second dimension."""
-    return cat([unsqueeze(atleast_1d(x), 1) if x._array.ndim < 2 else x for x in tensors], 1)
-
-
-def fliplr(input: Tensor) -> Tensor:
-    """The order along the second dimension reversed."""
-    return flip(input, 1)
-
-
-def flipud(input: Tensor) -> Tensor:
-    """The order along the first dimension reversed."""
-    return flip(input, 0)
-
-
-def diff(
-    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
-) -> Tensor:
-    """Differences of neighbours along `dim`, `n` times, after joining `prepend` and `append` to it; booleans: xor."""
-    if not input._array.ndim:
-        raise RuntimeError("diff expects input to be at least one-dimensional")
-    if n < 0:
-        raise RuntimeError(f"order must be non-negative but got {n}")
-    axis = check_dim(dim, input._array.ndim)
-    parts = [part for part in (prepend, input, append) if part is not None]
-    if n and len(parts) > 1:
-        input = cat(parts, axis)
-    for _ in range(min(n, input._array.shape[axis])):
-        length = input._array.shape[axis]
-        later, earlier = narrow(input, axis, 1, length - 1), narrow(input, axis, 0, length - 1)
-        input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier
-    return input

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import indexing, math, reducing, shaping
+from resilin.core.api import indexing, math, rearranging, reducing, shaping
 from resilin.core.api.reducing import Found
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
@@ -202,7 +202,7 @@ def cov(
     """The covariances of variables (rows) over observations (columns), with integer and real weights of the latter."""
     if input._array.ndim > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {input._array.ndim}")
-    x = shaping.atleast_2d(input)
+    x = rearranging.atleast_2d(input)
     if x._array.dtype.kind in "biu":
         x = shape_ops.astype.call(x, dtypes.default_np())
     count = x._array.shape[1]
@@ -239,8 +239,8 @@ def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:
     if x is None:
         return 1.0 if dx is None else dx
     if x._array.ndim == 1:
-        return shaping.diff(x).reshape(-1, *(1,) * (y._array.ndim - 1 - axis))
-    return shaping.diff(x, dim=axis - y._array.ndim)
+        return rearranging.diff(x).reshape(-1, *(1,) * (y._array.ndim - 1 - axis))
+    return rearranging.diff(x, dim=axis - y._array.ndim)
 
 
 def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:

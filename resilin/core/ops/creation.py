@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.determinism import uninitialized
-from resilin.core.device import CPU, device
+from resilin.core.device import CPU, default_device, device
+from resilin.core.memory_format import orders
 from resilin.core.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
 
 
-def _finish(array: Any, dev: Any, requires_grad: bool) -> Tensor:
-    target = CPU if dev is None else device(dev)
+def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`make`, which takes the options that all of PyTorch's functions of this kind have, too.
+
+    These are `memory_format`, `layout` (strided is the only one), and `pin_memory`, which changes nothing here.
+    """
+
+    @functools.wraps(make)
+    def call(*args: Any, **options: Any) -> Tensor:
+        options.pop("pin_memory", None)
+        wanted = options.pop("layout", None)
+        if wanted not in (None, strided):
+            raise NotImplementedError(f"{make.__name__}(): there is only the layout resilin.strided, got {wanted!r}")
+        order = options.pop("memory_format", None)
+        made = make(*args, **options)
+        return made if order is None else _in_format(make.__name__, made, order)
+
+    return call
+
+
+def _in_format(where: str, made: Tensor, wanted: Any) -> Tensor:
+    """A new tensor's elements, moved in memory to the order of a memory format."""
+    order = orders(where, made._array.ndim, wanted)
+    if order is not None:
+        made._array = made._dev.xp.ascontiguousarray(made._array.transpose(order[0])).transpose(order[1])
+    return made
+
+
+class layout:
+    """How elements lie in memory. There is one: `resilin.strided`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"resilin.{self._name}"
+
+
+strided = layout("strided")
+
+
+def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
+    """A new leaf over a numpy array, moved to a device (the default one for None)."""
+    target = default_device() if dev is None else device(dev)
     made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
     if requires_grad:
         made.requires_grad_()
@@ -72,7 +116,7 @@ def tensor(
 
     Without `dtype`: bool, int64 and the default dtype for Python's numbers, the array's own dtype for numpy arrays.
     """
-    return _finish(to_array(data, dtype), device, requires_grad)
+    return finish(to_array(data, dtype), device, requires_grad)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -136,66 +180,109 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
-def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+@factory
+def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros."""
-    return _finish(np.zeros(shape_of(size), _np(dtype)), device, requires_grad)
+    return finish(np.zeros(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
 
 
-def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+@factory
+def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    return _finish(np.ones(shape_of(size), _np(dtype)), device, requires_grad)
+    return finish(np.ones(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+@factory
+def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Memory as it comes."""
-    return _finish(uninitialized(shape_of(size), _np(dtype)), device, requires_grad)
+    return finish(uninitialized(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
 
 
+@factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     target = to_array(value).dtype if dtype is None else dtypes.to_numpy(dtype)
-    return _finish(np.full(shape_of((size,)), value, target), device, requires_grad)
+    return finish(np.full(shape_of((size,)), value, target), device, requires_grad)
 
 
+@factory
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m matrix."""
-    return _finish(np.eye(*shape_of((n, n if m is None else m)), dtype=_np(dtype)), device, requires_grad)
+    return finish(np.eye(*shape_of((n, n if m is None else m)), dtype=_np(dtype)), device, requires_grad)
 
 
-def arange(*bounds: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def _bounds(given: tuple[Any, ...], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
+    """(start, end, step) of `arange(end)`, `arange(start, end)`, `arange(start, end, step)`, each by place or name."""
+    places = [end] if len(given) == 1 and end is None else [start, end, step][: len(given)]
+    if not len(given) + (end is not None) >= 1 or len(given) > 3 or any(value is not None for value in places):
+        raise TypeError("arange(): expected (end), (start, end) or (start, end, step), each number once")
+    if len(given) == 1 and end is None:
+        given = (start, *given)
+    start, end, step = (*given, *(start, end, step)[len(given) :])
+    found = [value.item() if isinstance(value, Tensor) else value for value in (start, end, step)]
+    return 0 if found[0] is None else found[0], found[1], 1 if found[2] is None else found[2]
+
+
+@factory
+def arange(
+    *bounds: Any,
+    start: Any = None,
+    end: Any = None,
+    step: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
-    values = [bound.item() if isinstance(bound, Tensor) else bound for bound in bounds]
-    start, end, step = (0, *values, 1) if len(values) == 1 else (*values, 1) if len(values) == 2 else values
+    start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
     if (end - start) * step < 0:
         raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
     if dtype is None:
-        target = np.dtype(np.int64) if all(isinstance(v, int) for v in values) else dtypes.default_np()
+        whole = all(isinstance(v, int) for v in (start, end, step))
+        target = np.dtype(np.int64) if whole else dtypes.default_np()
     else:
         target = dtypes.to_numpy(dtype)
-    return _finish(np.arange(start, end, step).astype(target, copy=False), device, requires_grad)
+    return finish(np.arange(start, end, step).astype(target, copy=False), device, requires_grad)
 
 
+def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
+    """Two numbers and a count. RuntimeError for a tensor of several elements or a negative count."""
+    if steps < 0:
+        raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
+    start, end = (value.item() if isinstance(value, Tensor) else value for value in (start, end))
+    return start, end, int(steps)
+
+
+@factory
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included."""
-    return _finish(np.linspace(start, end, steps).astype(_np(dtype)), device, requires_grad)
+    return finish(np.linspace(*_ends("linspace", start, end, steps)).astype(_np(dtype)), device, requires_grad)
 
 
+@factory
 def logspace(
-    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`base` to the power of `linspace(start, end, steps)`."""
-    return _finish(np.logspace(start, end, steps, base=base).astype(_np(dtype)), device, False)
+    values = np.logspace(*_ends("logspace", start, end, steps), base=base)
+    return finish(values.astype(_np(dtype)), device, requires_grad)
 
 
 def _like(fill: Any) -> Any:
-    def like(
-        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
-    ) -> Tensor:
+    @factory
+    def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         target = input._array.dtype if dtype is None else dtypes.to_numpy(dtype)
         made = wrap(fill(input._dev.xp, input._array.shape, target), input._dev)
         if device is not None:
@@ -213,15 +300,16 @@ empty_like = _like(lambda xp, shape, dtype: uninitialized(shape, dtype, xp))
 empty_like.__doc__ = "Memory of the input's shape, dtype and device."
 
 
+@factory
 def full_like(
-    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    input: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """`fill_value` in the input's shape, dtype and device."""
     made: Tensor = empty_like(input, dtype=dtype, device=device)
     made._array[...] = fill_value
     return made.requires_grad_() if requires_grad else made
-
-
-def complex(real: Tensor, imag: Tensor) -> Tensor:
-    """real + 1j * imag, for two tensors of one floating point dtype."""
-    return real + imag * 1j

@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.device import CPU, device
+from resilin.core.device import CPU
 from resilin.core.kernels import philox
-from resilin.core.ops.creation import shape_of
+from resilin.core.ops.creation import factory, finish, shape_of
 from resilin.core.ops.registry import op
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
-
-
-def _made(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
-    target = CPU if dev is None else device(dev)
-    made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
-    return made.requires_grad_() if requires_grad else made
 
 
 def _float(dtype: Any) -> Any:
@@ -38,62 +32,133 @@ def _draw(kind: str, generator: Generator | None, shape: tuple[int, ...], dtype:
     return ((parts[..., 0] + 1j * parts[..., 1]) * scale).astype(dtype)
 
 
+@factory
 def rand(
-    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Uniform in [0, 1)."""
-    return _made(_draw("uniform", generator, shape_of(size), _float(dtype)), device, requires_grad)
+    shape = shape_of(sizes if size is None else (size,))
+    return finish(_draw("uniform", generator, shape, _float(dtype)), device, requires_grad)
 
 
+@factory
 def randn(
-    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    *sizes: Any,
+    size: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Standard normal."""
-    return _made(_draw("normal", generator, shape_of(size), _float(dtype)), device, requires_grad)
+    shape = shape_of(sizes if size is None else (size,))
+    return finish(_draw("normal", generator, shape, _float(dtype)), device, requires_grad)
 
 
+@factory
 def randint(
-    *bounds: Any, size: Any = None, generator: Generator | None = None, dtype: Any = None, device: Any = None
+    *bounds: Any,
+    low: Any = None,
+    high: Any = None,
+    size: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """`randint(high, size)` or `randint(low, high, size)`: integers in [low, high), int64."""
-    values = list(bounds) if size is None else [*bounds, size]
-    if len(values) == 2:
+    """`randint(high, size)` or `randint(low, high, size)`, each by place or name: integers in [low, high), int64."""
+    values = [*bounds, *(value for value in (low, high, size) if value is not None)]
+    if len(values) == 2 and low is None:
         values.insert(0, 0)
-    if len(values) != 3:
+    if len(values) != 3 or (len(bounds) > 1 and low is not None):
         raise TypeError("randint() takes (high, size) or (low, high, size)")
-    low, high, shape = values
-    if low >= high:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    array = pick(generator).integers(int(low), int(high), shape_of((shape,)))
-    return _made(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device)
+    if values[0] >= values[1]:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={values[0]} >= to={values[1]}")
+    array = pick(generator).integers(int(values[0]), int(values[1]), shape_of((values[2],)))
+    return finish(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device, requires_grad)
 
 
-def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+@factory
+def randperm(
+    n: int,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """The integers 0 to n - 1 in random order, int64."""
     if n < 0:
         raise RuntimeError(f"randperm: n must not be negative, got {n}")
     array = pick(generator).permutation(n)
-    return _made(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device)
+    return finish(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device, requires_grad)
 
 
-def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+@factory
+def rand_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`rand` of the input's shape, dtype and device."""
     return rand(
-        input._array.shape, dtype=dtype or input.dtype, device=device or input._dev, requires_grad=requires_grad
+        input._array.shape,
+        generator=generator,
+        dtype=dtype or input.dtype,
+        device=device or input._dev,
+        requires_grad=requires_grad,
     )
 
 
-def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+@factory
+def randn_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`randn` of the input's shape, dtype and device."""
     return randn(
-        input._array.shape, dtype=dtype or input.dtype, device=device or input._dev, requires_grad=requires_grad
+        input._array.shape,
+        generator=generator,
+        dtype=dtype or input.dtype,
+        device=device or input._dev,
+        requires_grad=requires_grad,
     )
 
 
-def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None) -> Tensor:
+@factory
+def randint_like(
+    input: Tensor,
+    *bounds: Any,
+    low: Any = None,
+    high: Any = None,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`randint` of the input's shape, dtype and device."""
-    bounds = (0, low) if high is None else (low, high)
-    return randint(*bounds, input._array.shape, dtype=dtype or input.dtype, device=input._dev)
+    return randint(
+        *bounds,
+        low=low,
+        high=high,
+        size=input._array.shape,
+        generator=generator,
+        dtype=dtype or input.dtype,
+        device=device or input._dev,
+        requires_grad=requires_grad,
+    )
 
 
 def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None, dtype: Any = None) -> Tensor:
@@ -112,7 +177,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
     drawn = pick(generator).uniform(input._array.shape) < chance
-    return _made(drawn.astype(input._array.dtype), input._dev)
+    return finish(drawn.astype(input._array.dtype), input._dev)
 
 
 def multinomial(
@@ -134,7 +199,7 @@ def multinomial(
         with np.errstate(divide="ignore"):
             keys = np.log1p(-source.uniform(weights.shape, np.dtype(np.float64))) / weights
         found = np.argsort(-keys, axis=-1, kind="stable")[:, :num_samples]
-    return _made(found.reshape((*input._array.shape[:-1], num_samples)).astype(np.int64), input._dev)
+    return finish(found.reshape((*input._array.shape[:-1], num_samples)).astype(np.int64), input._dev)
 
 
 def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.ops.random import _fill, _made
+from resilin.core.ops.creation import finish
+from resilin.core.ops.random import _fill
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor
 
@@ -26,7 +27,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     total = np.zeros(rate.shape)
     for _ in range(parts):
         total += _poisson_once(rate / parts, pick(generator).uniform(rate.shape, _DOUBLE))
-    return _made(total.astype(input._array.dtype), input._dev)
+    return finish(total.astype(input._array.dtype), input._dev)
 
 
 def _poisson_once(rate: Any, uniform: Any) -> Any:
@@ -55,7 +56,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     source, total = pick(generator), np.zeros(n.shape)
     for trial in range(int(n.max(initial=0.0))):
         total += (source.uniform(n.shape, _DOUBLE) < p) & (trial < n)
-    return _made(total.astype(count._array.dtype), count._dev)
+    return finish(total.astype(count._array.dtype), count._dev)
 
 
 def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
