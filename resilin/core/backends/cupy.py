@@ -45,7 +45,10 @@ class CupyBackend:
         self.cupy = cupy
         self.xp = make_xp(cupy, host)
         self.computing_on: int | None = None  # the one device of this process, once it has a tensor
+        self.peak_bytes = self.peak_reserved_bytes = 0  # since the last `reset_peaks`
         register_namespace(cupy.ndarray, self.xp)
+        self._pool = cupy.get_default_memory_pool()
+        cupy.cuda.set_allocator(self._allocate)
 
     def count(self) -> int:
         """Number of CUDA devices that this process sees."""
@@ -79,3 +82,36 @@ class CupyBackend:
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done."""
         self.cupy.cuda.Device(index).synchronize()
+
+    def _allocate(self, size: int) -> Any:
+        """CuPy's pool, with an eye on the most that was taken."""
+        memory = self._pool.malloc(size)
+        self.peak_bytes = max(self.peak_bytes, self._pool.used_bytes())
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._pool.total_bytes())
+        return memory
+
+    def used_bytes(self) -> int:
+        """Bytes that arrays take now."""
+        return int(self._pool.used_bytes())
+
+    def reserved_bytes(self) -> int:
+        """Bytes that the pool has of the driver."""
+        return int(self._pool.total_bytes())
+
+    def reset_peaks(self) -> None:
+        """Let the peaks start from what is taken now."""
+        self.peak_bytes, self.peak_reserved_bytes = self.used_bytes(), self.reserved_bytes()
+
+    def empty_cache(self) -> None:
+        """Give what no array uses back to the driver."""
+        self._pool.free_all_blocks()
+
+    def memory_info(self, index: int) -> tuple[int, int]:
+        """(free, total) bytes of device `index`, of all processes."""
+        free, total = self.cupy.cuda.Device(index).mem_info
+        return free, total
+
+    def properties(self, index: int) -> dict[str, Any]:
+        """CUDA's own description of device `index`."""
+        found: dict[str, Any] = self.cupy.cuda.runtime.getDeviceProperties(index)
+        return found

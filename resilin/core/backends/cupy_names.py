@@ -17,7 +17,6 @@ import numpy as np
 from resilin.core.backends.numpy import is_basic
 from resilin.core.kernels.cuda import row_sums, sources
 
-
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
 SPECIAL = ("erf", "erfc", "erfcx", "erfinv", "gammaln", "digamma", "ndtr", "log_ndtr", "ndtri", "i0e", "i1", "i1e")
 

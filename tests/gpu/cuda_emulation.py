@@ -1,0 +1,69 @@
+"""Compiles the project's `.cu` files for the host and runs them there, thread by thread (`emulated/emulate.hpp`).
+
+The kernels' own text is what runs: indexing, barriers, shuffles and the order of sums are tested, speed is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HEADERS = Path(__file__).with_name("emulated")
+
+
+def compiler() -> str | None:
+    """A C++ compiler, or None."""
+    return shutil.which(os.environ.get("CXX", "c++"))
+
+
+class Module:
+    """What `cupy.RawModule` is for the stand-in; `address` says where an array of the device lies."""
+
+    def __init__(self, code: str, name_expressions: Any, address: Any) -> None:
+        self._address = address
+        self._names = {name: f"instance_{i}" for i, name in enumerate(name_expressions)}
+        instances = "\n".join(
+            f'extern "C" void {symbol}(const unsigned* s, void** values) {{'
+            f" emulated::launch(&{name}, {{s[0], s[1], 1}}, {{s[2], s[3], 1}}, values); }}"
+            for name, symbol in self._names.items()
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+            source.write_text(f'#include "emulate.hpp"\n{code}\n{instances}\n')
+            flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
+            command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
+            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{name_expressions[0]} does not compile for the host:\n{done.stderr}")
+            self._library = ctypes.CDLL(str(library))
+
+    def get_function(self, name: str) -> Any:
+        """The kernel `name`, called as CuPy's: (grid, block, args). KeyError for a name that was not announced."""
+        run = getattr(self._library, self._names[name])
+
+        def kernel(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+            if not all(grid) or max(block) > 1024:
+                raise RuntimeError(f"{name}: CUDA refuses a grid of {grid} blocks of {block} threads")
+            held = [_value(value, self._address) for value in args]
+            values = (ctypes.c_void_p * len(held))(*(ctypes.cast(v, ctypes.c_void_p) for v in held))
+            sizes = (*grid, 1)[:2] + (*block, 1)[:2]
+            run((ctypes.c_uint * 4)(*sizes), values)
+
+        return kernel
+
+
+def _value(value: Any, address: Any) -> Any:
+    """A buffer with what the kernel gets: an array's address, or a scalar of numpy's."""
+    if isinstance(value, np.generic):
+        return ctypes.create_string_buffer(value.tobytes(), value.nbytes)
+    where = address(value)
+    if where is None:
+        raise TypeError(f"Unsupported type {type(value)}: kernels get arrays of the device and numpy's scalars")
+    return ctypes.pointer(ctypes.c_void_p(where))

@@ -1,0 +1,132 @@
+// Runs a CUDA kernel on the host: every thread of a block is a fiber, barriers and warp shuffles hand over to the next.
+// Blocks run one after another. A barrier that not all threads reach ends the program with a message.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__ static
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+
+namespace emulated {
+struct Barrier {
+    unsigned members = 0, arrived = 0, generation = 0;
+};
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    dim3 index;
+    bool done = false;
+};
+inline std::vector<Fiber> fibers;
+inline std::vector<Barrier> barriers;  // one for the block, then one for each warp
+inline std::vector<double> slots;      // what each thread offers to its warp, 8 bytes
+inline ucontext_t scheduler;
+inline unsigned current = 0;
+inline std::function<void()> body;
+
+inline void wait(Barrier& barrier) {
+    const unsigned mine = barrier.generation;
+    if (++barrier.arrived == barrier.members) {
+        barrier.arrived = 0;
+        ++barrier.generation;
+        return;
+    }
+    while (barrier.generation == mine) swapcontext(&fibers[current].context, &scheduler);
+}
+inline void leave() {  // a thread that is done no longer counts in its barriers
+    for (Barrier* barrier : {&barriers[0], &barriers[1 + current / 32]}) {
+        if (--barrier->members != 0 && barrier->arrived == barrier->members) {
+            barrier->arrived = 0;
+            ++barrier->generation;
+        }
+    }
+    fibers[current].done = true;
+}
+inline void start() {
+    body();
+    leave();
+    swapcontext(&fibers[current].context, &scheduler);
+}
+}  // namespace emulated
+
+inline dim3 blockIdx, blockDim, gridDim;
+#define threadIdx (emulated::fibers[emulated::current].index)
+
+inline void __syncthreads() { emulated::wait(emulated::barriers[0]); }
+
+template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) {
+    using namespace emulated;
+    const unsigned lane = current;
+    Barrier& warp = barriers[1 + lane / 32];
+    std::memcpy(&slots[lane], &value, sizeof(T));
+    wait(warp);
+    T found;
+    std::memcpy(&found, &slots[lane ^ static_cast<unsigned>(distance)], sizeof(T));
+    wait(warp);
+    return found;
+}
+
+namespace emulated {
+inline void run(dim3 grid, dim3 block, std::function<void()> kernel) {
+    const unsigned threads = block.x * block.y * block.z;
+    gridDim = grid;
+    blockDim = block;
+    body = std::move(kernel);
+    constexpr std::size_t STACK = 32 << 10;
+    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
+        for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+            fibers.resize(threads);
+            slots.assign(threads, 0);
+            barriers.assign(1 + (threads + 31) / 32, {});
+            barriers[0].members = threads;
+            for (unsigned i = 0; i < threads; ++i) {
+                ++barriers[1 + i / 32].members;
+                Fiber& fiber = fibers[i];
+                fiber.done = false;
+                fiber.index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+                if (!fiber.stack) fiber.stack.reset(new char[STACK]);
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
+                fiber.context.uc_link = nullptr;
+                makecontext(&fiber.context, start, 0);
+            }
+            for (unsigned left = threads, rounds = 0; left; ++rounds) {
+                left = 0;
+                for (current = 0; current < threads; ++current) {
+                    if (fibers[current].done) continue;
+                    swapcontext(&scheduler, &fibers[current].context);
+                    left += !fibers[current].done;
+                }
+                if (rounds > 100000) {
+                    std::fprintf(stderr, "a barrier was not reached by all threads of its block or warp\n");
+                    std::abort();
+                }
+            }
+        }
+    }
+}
+
+template <typename... Args, std::size_t... I>
+void launch(void (*kernel)(Args...), dim3 grid, dim3 block, void** values, std::index_sequence<I...>) {
+    run(grid, block, [=] { kernel(*static_cast<std::remove_reference_t<Args>*>(values[I])...); });
+}
+template <typename... Args> void launch(void (*kernel)(Args...), dim3 grid, dim3 block, void** values) {
+    launch(kernel, grid, block, values, std::index_sequence_for<Args...>{});
+}
+}  // namespace emulated
