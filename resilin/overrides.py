@@ -142,4 +142,4 @@ def is_tensor_like(inp: Any) -> bool:
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
     """Whether `func`, as a handler gets it, is a method of Tensor or reads or writes one of its attributes."""
-    return func in dispatch.PUBLIC and func.__qualname__.startswith("Tensor.") or func in dispatch.attributes()
+    return (func in dispatch.PUBLIC and func.__qualname__.startswith("Tensor.")) or func in dispatch.attributes()

@@ -89,6 +89,7 @@ LAZY: dict[tuple[str, str], str] = {
 # Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.
 DYNAMIC: dict[str, str] = {
     "resilin.core.backends.cupy": "CuPy is optional, and is loaded when a CUDA device is named",
+    "resilin.core.ops.limits": "a backend may name ops that are declared when nn or fft is loaded",
     "resilin.core.kernels.loader": "the native module may be absent",
     "resilin.core.api.exchange": "the standard's namespace is made of packages above core, and few need it",
     "resilin.dist.loader": "the native module may be absent",

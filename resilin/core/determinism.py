@@ -81,7 +81,7 @@ def check(name: str, device_type: str, why: str) -> None:
 
 
 def uninitialized(shape: Any, dtype: Any, xp: Any = np) -> Any:
-    """`xp.empty`; filled as PyTorch does while deterministic algorithms are in force: NaN, the largest integer, True."""
+    """`xp.empty`; while deterministic algorithms are in force filled with NaN, the largest integer or True."""
     array = xp.empty(shape, dtype)
     if choice.mode and choice.fill:
         kind = array.dtype.kind

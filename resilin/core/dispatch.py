@@ -238,12 +238,12 @@ def publish(module: str, namespace: dict[str, Any], names: Iterable[str]) -> Non
 def publish_property(owner: Any, name: str, value: property) -> property:
     """The same property of class `owner`, whose reading and writing can be taken over."""
     made: list[Any] = []
-    accessors = []
+    accessors: list[Any] = []
     for raw, kind in ((value.fget, "__get__"), (value.fset, "__set__")):
         accessor = raw and public(raw, "resilin", f"{owner.__name__}.{name}.{kind}", func=raw)
         accessors.append(accessor)
         made.append((accessor, kind))
-    published = property(*accessors, value.fdel, value.__doc__)
+    published = property(accessors[0], accessors[1], value.fdel, value.__doc__)
     for accessor, kind in made:
         if accessor:
             accessor.func = getattr(published, kind)

@@ -63,7 +63,8 @@ def as_subclass(self: Tensor, cls: type[_T]) -> _T:
     if not (isinstance(cls, type) and issubclass(cls, Tensor)):
         raise TypeError(f"as_subclass(): expected a subclass of Tensor, got {cls!r}")
     with dispatch.Disable():
-        return moved(reshape.call(self, tuple(self._array.shape)), cls)
+        made: _T = moved(reshape.call(self, tuple(self._array.shape)), cls)
+        return made
 
 
 def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T:
@@ -71,7 +72,7 @@ def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T
     if not isinstance(data, Tensor):
         raise TypeError(f"_make_subclass(): expected a Tensor, got {type(data).__name__}")
     with dispatch.Disable():
-        made = moved(data.detach(), cls)
+        made: _T = moved(data.detach(), cls)
         made._vc = [0, share_writes(data)]
         if require_grad:
             made.requires_grad_()
@@ -80,10 +81,11 @@ def make_subclass(cls: type[_T], data: Tensor, require_grad: bool = False) -> _T
 
 def retype(result: Tensor, cls: type[_T], given: bool) -> _T:
     """A function's result as an instance of `cls`: a view of it when the function was `given` it, else in its place."""
-    return as_subclass(result, cls) if given else moved(result, cls)
+    made: _T = as_subclass(result, cls) if given else moved(result, cls)
+    return made
 
 
-def moved(tensor: Tensor, cls: type[_T]) -> _T:
+def moved(tensor: Tensor, cls: Any) -> Any:
     """An instance of `cls` with the memory and the place in the graph of `tensor`, which nobody uses any more."""
     made = object.__new__(cls)
     share_version(tensor)  # before they part: a node may have saved `tensor`

@@ -418,7 +418,7 @@ class Parameter(Tensor):
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
         pass  # done in __new__, so that copies and unpickling need no arguments
 
-    __tensor_function__ = dispatch.disabled  # type: ignore[assignment]  # what is computed of it is a Tensor
+    __tensor_function__ = dispatch.disabled  # what is computed of it is a Tensor
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

@@ -1,34 +1,53 @@
-"""What a backend gives the engine. `resilin.core.device.register_backend` adds one, also from outside the tree."""
+"""What a backend gives the engine. `resilin.register_backend` adds one, also from outside the tree.
+
+docs/backends.md shows how.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 
-class Backend(Protocol):
-    """Arrays of one kind of device.
 
-    `xp` is the namespace that ops' forward and vjp functions get: numpy's names (array API) plus the extras listed in
-    `backends/numpy.py`. An array has `shape`, `dtype` (numpy's), `ndim`, `size`, arithmetic operators and indexing.
+class Backend(ABC):
+    """Arrays of one kind of device, `type`: devices are called "type:0", "type:1" and so on.
+
+    `xp` is the namespace that ops' forward and gradient functions get: numpy's names (array API) plus the extras listed
+    in `backends/numpy.py`; each backend has its own, because the op registry completes it. An array has `shape`,
+    `dtype` (numpy's), `ndim`, `size`, arithmetic operators and indexing. An op that asks `xp` for a function that is
+    not there raises NotImplementedError, which names the op and the device type.
     """
 
     type: str
     xp: Any
+    unsupported: Mapping[str, str] = _NONE
+    """Ops that raise NotImplementedError on these devices, with the reason."""
+    nondeterministic: Mapping[str, str] = _NONE
+    """Ops whose results may differ from run to run, with the reason; "name_backward" for the gradient of op `name`.
+    They raise while `use_deterministic_algorithms(True)` is in force."""
 
     def count(self) -> int:
-        """Number of devices of this type."""
-        ...
+        """Number of devices of this type; 1 unless overridden."""
+        return 1
 
+    def current(self) -> int:
+        """The device that `type` without a number means; the first unless overridden."""
+        return 0
+
+    @abstractmethod
     def from_host(self, array: np.ndarray[Any, Any], index: int) -> Any:
         """A copy of a numpy array in the memory of device `index`."""
-        ...
 
+    @abstractmethod
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """The array as a numpy array; a copy unless the memory is the host's."""
-        ...
 
+    @abstractmethod
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done."""
-        ...

@@ -6,10 +6,12 @@ each op it names gets a guard for its device type, so all other ops, and other d
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from resilin.core import determinism
+from resilin.core import determinism, ops
 from resilin.core.device import before_registration
 from resilin.core.ops.registry import OPS, Impl, Op
 
@@ -20,8 +22,10 @@ def _limit(backend: Any) -> None:
     """Guard the ops that `backend` names. ValueError when it names one that is not there."""
     unsupported = getattr(backend, "unsupported", {})
     varying = getattr(backend, "nondeterministic", {})
+    if not all(map(_declared, (*unsupported, *varying))):
+        _declare_all()
     for name in (*unsupported, *varying):
-        if name not in OPS and name.removesuffix(_BACKWARD) not in OPS:
+        if not _declared(name):
             raise ValueError(
                 f"backend {backend.type!r} names op {name!r}, which is not declared; docs/reference/ops.md lists all"
             )
@@ -29,6 +33,16 @@ def _limit(backend: Any) -> None:
         _guard(backend.type, name, _refusal(backend.type, name, why))
     for name, why in varying.items():
         _guard(backend.type, name, _reminder(backend.type, name, why))
+
+
+def _declared(name: str) -> bool:
+    return name in OPS or name.removesuffix(_BACKWARD) in OPS
+
+
+def _declare_all() -> None:
+    """Import every file of ops: those of convolution and the like are else loaded with `nn` or `fft`."""
+    for module in pkgutil.iter_modules(ops.__path__):
+        importlib.import_module(f"{ops.__name__}.{module.name}")
 
 
 def _guard(device_type: str, name: str, before: Callable[[], None]) -> None:
