@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.backends.base import Backend
 from resilin.core.backends.cupy_names import make_xp
 from resilin.core.kernels.common import register_namespace
 
@@ -36,7 +37,7 @@ def load(host: Any) -> CupyBackend:
     return CupyBackend(cupy, host)
 
 
-class CupyBackend:
+class CupyBackend(Backend):
     """CUDA devices through CuPy."""
 
     type = "cuda"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.backends import quick
+from resilin.core.backends.base import Backend
 from resilin.core.kernels import gemm, reduce_rows, sigmoid
 
 Array = np.ndarray[Any, Any]
@@ -101,17 +102,13 @@ def make_xp() -> SimpleNamespace:
     return made
 
 
-class NumpyBackend:
+class NumpyBackend(Backend):
     """The host's memory."""
 
     type = "cpu"
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
-
-    def count(self) -> int:
-        """One."""
-        return 1
 
     def from_host(self, array: Array, index: int) -> Array:
         """A copy."""
