@@ -21,6 +21,8 @@ class Library:
     """The top module: tensors, `nn`, `optim`, `manual_seed`, `set_num_threads`."""
     dist: Any
     """The module with `init_process_group` and the collectives."""
+    data: Any
+    """The module with `DataLoader`."""
     backend: str
     """What `init_process_group` is called with."""
     ddp: Callable[..., Any]

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import resilin
+import resilin.data
 import resilin.dist
 from benchmarks.library import Library, main
 
@@ -28,6 +29,7 @@ if __name__ == "__main__":
             version=resilin.__version__,
             torch=resilin,
             dist=resilin.dist,
+            data=resilin.data,
             backend="cpu",
             ddp=_ddp,
             elastic=_Elastic(),

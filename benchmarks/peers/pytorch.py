@@ -6,6 +6,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.utils.data
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.library import Library, main
@@ -17,6 +18,7 @@ if __name__ == "__main__":
             version=torch.__version__,
             torch=torch,
             dist=dist,
+            data=torch.utils.data,
             backend="gloo",
             ddp=DistributedDataParallel,
         ),
