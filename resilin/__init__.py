@@ -31,6 +31,7 @@ _PACKAGES = frozenset(
         "nn",
         "optim",
         "overrides",
+        "random",
         "special",
         "store",
         "testing",

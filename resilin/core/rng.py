@@ -2,7 +2,8 @@
 
 A `Generator` is a seed and an offset; every draw moves the offset by the counter blocks it takes. `keyed(*ids)`
 replaces the stream while it lasts: inside, draw number n depends on (seed, ids, n) alone and the outer offset stands
-still. The default generator is one per thread (each thread of a process starts from the process's seed).
+still. The default generator is one per thread (each thread of a process starts from the process's seed). All draws are
+made on the host and copied where they are wanted, so they are the same on every device, whatever a generator's is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.batching.active import ACTIVE
+from resilin.core.device import device as device_of
 from resilin.core.kernels import philox
 from resilin.core.tensor import Tensor, wrap
 
@@ -25,10 +27,13 @@ _DEFAULT_SEED = 0x5EED
 
 
 class Generator:
-    """A source of random numbers: `seed`, `stream` and the `offset` of the next draw."""
+    """A source of random numbers: `seed`, `stream` and the `offset` of the next draw.
+
+    It serves every device, and gives the same numbers on each; `device` is kept for those who read it.
+    """
 
     def __init__(self, device: Any = "cpu", seed: int = _DEFAULT_SEED) -> None:
-        self.device = device
+        self.device = device_of(device)
         self._seed = seed & _MASK
         self.stream = 0
         self.offset = 0
@@ -37,8 +42,8 @@ class Generator:
         return f"<Generator seed={self._seed} stream={self.stream} offset={self.offset}>"
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew from `seed`."""
-        self._seed, self.stream, self.offset = int(seed) & _MASK, 0, 0
+        """Start anew from `seed`, of [-2**63, 2**64); negative ones count from 2**64. ValueError for others."""
+        self._seed, self.stream, self.offset = _checked_seed(seed), 0, 0
         return self
 
     def seed(self) -> int:
@@ -59,16 +64,32 @@ class Generator:
         return self._seed, self.stream, offset
 
     def get_state(self) -> Tensor:
-        """Seed, stream and offset as a uint64 tensor of length 3."""
-        return wrap(np.array([self._seed, self.stream & _MASK, self.offset & _MASK], np.uint64))
+        """Seed, stream and offset, as a uint8 tensor (as PyTorch's) of 24 bytes."""
+        words = np.array([self._seed, self.stream & _MASK, self.offset & _MASK], "<u8")
+        return wrap(words.view(np.uint8))
 
     def set_state(self, new_state: Tensor) -> Generator:
-        """Continue where `get_state` was called. RuntimeError for anything else."""
-        array = new_state._array
-        if array.shape != (3,) or array.dtype != np.uint64:
-            raise RuntimeError(f"set_state: expected a uint64 tensor of length 3, got {array.dtype} {array.shape}")
-        self._seed, self.stream, self.offset = (int(v) for v in array)
+        """Continue where `get_state` was called. TypeError for no uint8 tensor, RuntimeError for other sizes."""
+        if not isinstance(new_state, Tensor) or new_state._array.dtype != np.uint8:
+            given = new_state.dtype if isinstance(new_state, Tensor) else type(new_state).__name__
+            raise TypeError(f"set_state: RNG state must be a uint8 tensor, as get_state gives it; got {given}")
+        array = new_state._dev.backend.to_host(new_state._array)
+        if array.shape != (_STATE_BYTES,):
+            raise RuntimeError(f"set_state: expected {_STATE_BYTES} bytes, as get_state gives, got shape {array.shape}")
+        self._seed, self.stream, self.offset = (int(v) for v in np.ascontiguousarray(array).view("<u8"))
         return self
+
+    graphsafe_get_state, graphsafe_set_state = get_state, set_state
+
+    def get_offset(self) -> int:
+        """The number of the counter block that the next draw begins with."""
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        """Begin the next draw with counter block `offset`. RuntimeError for negative ones."""
+        if offset < 0:
+            raise RuntimeError(f"set_offset: expected an offset of at least 0, got {offset}")
+        self.offset = int(offset)
 
     def bits(self, count: int) -> Any:
         """`count` random words (uint32)."""
@@ -101,13 +122,25 @@ class Generator:
         words = self.bits(2 * n).astype(np.uint64).reshape(-1, 2)
         return np.argsort((words[:, 0] << np.uint64(32)) | words[:, 1], kind="stable").astype(np.int64)
 
-    def clone_state(self) -> tuple[int, int, int]:
-        """(seed, stream, offset) as numbers."""
-        return self._seed, self.stream, self.offset
+    def clone_state(self) -> Generator:
+        """A generator of its own that draws what this one would."""
+        made = Generator(self.device)
+        made.restore(self)
+        return made
 
-    def restore(self, state: tuple[int, int, int]) -> None:
-        """Continue from `clone_state()`."""
-        self._seed, self.stream, self.offset = state
+    def restore(self, state: Generator) -> None:
+        """Continue where `state`, which `clone_state()` gave, stands."""
+        self._seed, self.stream, self.offset = state._seed, state.stream, state.offset
+
+
+_STATE_BYTES = 24
+
+
+def _checked_seed(seed: int) -> int:
+    number = int(seed)
+    if not -(1 << 63) <= number <= _MASK:
+        raise ValueError(f"manual_seed: expected a seed of at least -2**63 and below 2**64, got {seed}")
+    return number & _MASK
 
 
 class _Default(threading.local):
@@ -119,20 +152,40 @@ _process_seed = _DEFAULT_SEED
 _default = _Default()
 
 
-def default_generator() -> Generator:
-    """This thread's generator, which draws without `generator=` use."""
-    return _default.generator
+class _OfThisThread(Generator):
+    """The generator of whichever thread uses it; called, it gives that one itself."""
+
+    def __init__(self) -> None:
+        self.device = device_of("cpu")
+
+    def __call__(self) -> Generator:
+        return _default.generator
+
+    def __reduce__(self) -> str:
+        return "default_generator"
+
+    _seed = property(lambda self: _default.generator._seed, lambda self, v: setattr(_default.generator, "_seed", v))
+    stream = property(lambda self: _default.generator.stream, lambda self, v: setattr(_default.generator, "stream", v))
+    offset = property(lambda self: _default.generator.offset, lambda self, v: setattr(_default.generator, "offset", v))
+
+
+default_generator = _OfThisThread()
+"""This thread's generator, which draws without `generator=` use."""
 
 
 def pick(generator: Generator | None) -> Generator:
-    """`generator`, or this thread's default."""
-    return _default.generator if generator is None else generator
+    """`generator`, or this thread's default. TypeError for anything else."""
+    if generator is None:
+        return _default.generator
+    if not isinstance(generator, Generator):
+        raise TypeError(f"generator: expected a resilin.Generator or None, got {type(generator).__name__}")
+    return generator
 
 
 def manual_seed(seed: int) -> Generator:
     """Seed this thread's generator, and those of threads that start to draw later."""
     global _process_seed
-    _process_seed = int(seed) & _MASK
+    _process_seed = _checked_seed(seed)
     return _default.generator.manual_seed(seed)
 
 
@@ -161,7 +214,7 @@ def keyed(*ids: int) -> Iterator[Generator]:
     """Inside, every draw of this thread is a pure function of (seed, ids, number of the draw inside the context)."""
     generator = _default.generator
     before = generator.clone_state()
-    generator.stream, generator.offset = _mix(before[1], ids), 0
+    generator.stream, generator.offset = _mix(before.stream, ids), 0
     try:
         yield generator
     finally:
@@ -169,8 +222,14 @@ def keyed(*ids: int) -> Iterator[Generator]:
 
 
 @contextmanager
-def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
-    """Inside, draws do not move the outer stream."""
+def fork_rng(
+    devices: Any = None,
+    enabled: bool = True,
+    _caller: str = "fork_rng",
+    _devices_kw: str = "devices",
+    device_type: str | None = None,
+) -> Iterator[None]:
+    """Inside, draws do not move the outer stream, on any device; `devices` and `device_type` change nothing here."""
     before = _default.generator.clone_state()
     try:
         yield

@@ -1,5 +1,7 @@
 """Random streams: reproducible, keyed, independent."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -21,8 +23,12 @@ def test_the_state_can_be_saved_and_restored():
     first = resilin.randn(7)
     resilin.set_rng_state(state)
     assert resilin.equal(first, resilin.randn(7))
-    with pytest.raises(RuntimeError, match="uint64 tensor of length 3"):
-        resilin.set_rng_state(resilin.ones(3))
+    assert state.dtype is resilin.uint8
+    for wrong in (resilin.ones(3), 7, None):
+        with pytest.raises(TypeError, match="must be a uint8 tensor"):
+            resilin.set_rng_state(wrong)
+    with pytest.raises(RuntimeError, match="expected 24 bytes"):
+        resilin.set_rng_state(state[:16])
 
 
 def test_successive_draws_do_not_overlap():
@@ -60,10 +66,10 @@ def test_keyed_streams_differ_by_ids_order_nesting_and_seed():
 
 
 def test_keyed_restores_the_stream_after_an_error():
-    before = resilin.default_generator().clone_state()
+    before = resilin.get_rng_state()
     with pytest.raises(RuntimeError, match="negative"), resilin.keyed(1):
         resilin.rand(resilin.rand(1).numel(), -1)
-    assert resilin.default_generator().clone_state() == before
+    assert resilin.equal(resilin.get_rng_state(), before)
 
 
 def test_threads_draw_from_their_own_streams():
@@ -120,3 +126,116 @@ def test_fork_rng_leaves_the_outer_stream():
     with resilin.core.rng.fork_rng():
         resilin.rand(9)
     assert resilin.equal(before, resilin.get_rng_state())
+
+
+def test_the_default_generator_is_that_of_the_thread_that_uses_it():
+    resilin.manual_seed(11)
+    generator = resilin.default_generator
+    expected = resilin.rand(3)
+    resilin.manual_seed(11)
+    assert resilin.equal(resilin.rand(3, generator=generator), expected)
+    state = generator.get_state()
+    second = resilin.rand(3)
+    assert resilin.equal(resilin.rand(3, generator=generator.set_state(state)), second)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append((generator.initial_seed(), resilin.rand(3, generator=generator)))
+    )
+    thread.start()
+    thread.join(10)
+    assert found[0][0] == 11
+    assert resilin.equal(found[0][1], expected)
+    assert pickle.loads(pickle.dumps(generator)) is copy.deepcopy(generator) is generator
+
+
+def test_a_clone_draws_what_the_generator_would_and_leaves_it():
+    generator = resilin.Generator().manual_seed(5)
+    resilin.rand(7, generator=generator)
+    clone, copied = generator.clone_state(), pickle.loads(pickle.dumps(generator))
+    drawn = [resilin.randn(4, generator=g) for g in (clone, copied, generator)]
+    assert resilin.equal(drawn[0], drawn[1])
+    assert resilin.equal(drawn[0], drawn[2])
+    generator.set_offset(clone.get_offset())
+    assert resilin.equal(resilin.rand(2, generator=generator), resilin.rand(2, generator=clone))
+
+
+@pytest.mark.parametrize(
+    ("seed", "initial"), [(0, 0), (-1, 2**64 - 1), (-(2**63), 2**63), (2**64 - 1, 2**64 - 1), (1.5, 1), (True, 1)]
+)
+def test_seeds_are_those_of_pytorch(seed, initial):
+    assert resilin.manual_seed(seed).initial_seed() == resilin.initial_seed() == initial
+    assert resilin.Generator().manual_seed(seed).initial_seed() == initial
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "a"])
+def test_other_seeds_are_refused(seed):
+    before = resilin.get_rng_state()
+    with pytest.raises(ValueError, match=r"manual_seed: expected a seed|invalid literal"):
+        resilin.manual_seed(seed)
+    assert resilin.equal(before, resilin.get_rng_state())
+
+
+def _draws(device, generator):
+    x = resilin.full((3, 2), 0.5, device=device)
+    like = {"dtype": resilin.float32, "device": device, "generator": generator}
+    return {
+        "rand": lambda: resilin.rand(3, **like),
+        "randn": lambda: resilin.randn(3, 2, **like),
+        "randint": lambda: resilin.randint(0, 9, (4,), device=device, generator=generator),
+        "randperm": lambda: resilin.randperm(5, device=device, generator=generator),
+        "rand_like": lambda: resilin.rand_like(x, generator=generator),
+        "randn_like": lambda: resilin.randn_like(x, generator=generator),
+        "randint_like": lambda: resilin.randint_like(x, 9, generator=generator),
+        "normal": lambda: resilin.normal(x, 1.0, generator=generator),
+        "bernoulli": lambda: resilin.bernoulli(x, generator=generator),
+        "multinomial": lambda: resilin.multinomial(x, 2, generator=generator),
+        "poisson": lambda: resilin.poisson(x * 9, generator=generator),
+        "binomial": lambda: resilin.binomial(x * 8, x, generator=generator),
+        "Tensor.bernoulli": lambda: x.bernoulli(generator=generator),
+        "Tensor.multinomial": lambda: x.multinomial(1, generator=generator),
+        "uniform_": lambda: x.clone().uniform_(1, 2, generator=generator),
+        "normal_": lambda: x.clone().normal_(generator=generator),
+        "bernoulli_": lambda: x.clone().bernoulli_(0.3, generator=generator),
+        "random_": lambda: x.clone().random_(0, 9, generator=generator),
+        "exponential_": lambda: x.clone().exponential_(generator=generator),
+        "geometric_": lambda: x.clone().geometric_(0.5, generator=generator),
+        "cauchy_": lambda: x.clone().cauchy_(generator=generator),
+        "log_normal_": lambda: x.clone().log_normal_(generator=generator),
+    }
+
+
+@pytest.mark.parametrize("name", list(_draws("cpu", None)))
+def test_draws_come_from_the_given_generator_and_are_the_same_on_every_device(name):
+    before = resilin.get_rng_state()
+    generators = [resilin.Generator().manual_seed(5) for _ in range(3)]
+    first = _draws("cpu", generators[0])[name]()
+    again = _draws("cpu", generators[1])[name]()
+    elsewhere = _draws("sim:1", generators[2])[name]()
+    assert str(elsewhere.device) == "sim:1"
+    assert resilin.equal(first, again)
+    assert resilin.equal(first, elsewhere.cpu())
+    assert generators[0].offset > 0
+    assert resilin.equal(before, resilin.get_rng_state())
+    with pytest.raises(TypeError, match=r"expected a resilin\.Generator or None, got int"):
+        _draws("cpu", 3)[name]()
+
+
+def test_a_generator_belongs_to_a_device_that_exists():
+    assert resilin.Generator().device == resilin.device("cpu")
+    assert str(resilin.Generator("sim:1").device) == "sim:1"
+    with pytest.raises(RuntimeError, match="no backend is registered"):
+        resilin.Generator("foo")
+
+
+def test_random_has_the_names_of_torch_random():
+    names = "default_generator fork_rng get_rng_state initial_seed manual_seed seed set_rng_state thread_safe_generator"
+    assert set(names.split()) == set(resilin.random.__all__)
+    assert resilin.random.manual_seed(3).initial_seed() == 3
+    assert resilin.random.thread_safe_generator() is None
+    resilin.manual_seed(1)
+    with resilin.random.fork_rng(devices=[], device_type="cuda"):
+        inside = resilin.rand(1)
+    assert resilin.equal(inside, resilin.rand(1))
+    with resilin.random.fork_rng(enabled=False):
+        resilin.rand(1)
+    assert resilin.default_generator.get_offset() == 2

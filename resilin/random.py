@@ -1,0 +1,30 @@
+"""The names of torch.random: seeds and the state of the generators. docs/determinism.md says what repeats when."""
+
+from __future__ import annotations
+
+from resilin.core.rng import (
+    Generator,
+    default_generator,
+    fork_rng,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
+
+__all__ = [
+    "default_generator",
+    "fork_rng",
+    "get_rng_state",
+    "initial_seed",
+    "manual_seed",
+    "seed",
+    "set_rng_state",
+    "thread_safe_generator",
+]
+
+
+def thread_safe_generator() -> Generator | None:
+    """None, which stands for the default generator: here each thread has its own, data loaders' threads seed theirs."""
+    return None
