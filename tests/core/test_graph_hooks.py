@@ -10,6 +10,7 @@ import resilin
 from resilin.autograd import Function, checkpoint, grad
 from resilin.autograd.graph import (
     Node,
+    allow_mutation_on_saved_tensors,
     disable_saved_tensors_hooks,
     increment_version,
     register_multi_grad_hook,
@@ -89,17 +90,40 @@ def test_an_unpack_hook_that_gives_no_tensor_is_named() -> None:
         y.backward()
 
 
-def test_hooks_can_be_forbidden_and_are_refused_inside_a_checkpoint() -> None:
+def test_hooks_can_be_forbidden() -> None:
     hooks = saved_tensors_hooks(lambda t: t, lambda t: t)
     with disable_saved_tensors_hooks("not here"), pytest.raises(RuntimeError, match="not here"), hooks:
         pass
 
-    def inside(x: Any) -> Any:
-        with hooks:
-            return x.square()
 
-    with pytest.raises(NotImplementedError, match="enter them around checkpoint"):
-        checkpoint(inside, _leaf(1.0))
+def test_hooks_inside_a_checkpoint_keep_what_is_saved_under_them() -> None:
+    packed: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        packed.append(tensor.tolist())
+        return tensor
+
+    def inside(x: Any) -> Any:
+        y = x.exp()
+        with saved_tensors_hooks(pack, lambda t: t * 1):
+            y = y.square()
+        return y.sin() * x
+
+    x, z = _leaf(0.5), _leaf(0.5)
+    checkpoint(inside, x).backward()
+    (z.exp().square().sin() * z).backward()
+    assert x.grad.tolist() == z.grad.tolist()
+    assert packed[0] == z.exp().tolist()
+
+
+def test_saved_tensors_may_be_written_where_that_is_allowed() -> None:
+    x, y = _leaf(2.0), _leaf(3.0)
+    with allow_mutation_on_saved_tensors():
+        a = x.clone()
+        out = (a * y).sum()
+        a.fill_(10.0)
+        out.backward()
+    assert y.grad.tolist() == x.detach().tolist()
 
 
 def test_a_checkpoint_inside_hooks_still_runs_again() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from resilin.core.api import reducing, shaping
 from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
+from resilin.core.batching.active import BATCHED
 from resilin.core.ops import loss
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
@@ -86,9 +85,10 @@ def _weighted(
         return total
     valid = classes != ignore
     if weights is None:
-        count: Any = np.count_nonzero(valid)
+        count: Any = valid.sum()  # inside vmap one for each sample
+        count = count if type(count) in BATCHED else int(count)
     else:
-        count = float(weights[np.where(valid, classes, 0)][valid].sum())
+        count = float(weights[losses._dev.xp.where(valid, classes, 0)][valid].sum())
     return total / count
 
 
@@ -159,12 +159,13 @@ def nll_loss(
     check_reduction(reduction)
     rows, classes, shape = _rows("nll_loss", input, target)
     valid = classes != ignore_index
-    safe = np.where(valid, classes, 0)
+    xp = rows._dev.xp
+    safe = xp.where(valid, classes, 0)
     if safe.size and not 0 <= int(safe.min()) <= int(safe.max()) < rows._array.shape[1]:
         raise IndexError(f"nll_loss: target out of bounds: expected classes in [0, {rows._array.shape[1]})")
     weights = _class_weights("nll_loss", input, weight)
     factor = valid if weights is None else weights[safe] * valid
-    picked = rows[np.arange(len(safe)), safe]
+    picked = rows[xp.arange(len(safe)), safe]
     losses = picked * wrap((-1.0 * factor).astype(rows._array.dtype), rows._dev)
     return _weighted(losses, classes, weights, ignore_index, reduction, shape)
 

@@ -95,6 +95,20 @@ class set_grad_enabled(_Switch):
         return super().__call__(fn)
 
 
+class set_multithreading_enabled:
+    """Accepted as in PyTorch. A backward runs in the thread that calls it, whatever `mode` says, and its kernels use
+    the library's threads."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
 def _mode_now() -> tuple[bool, bool]:
     return mode.grad, mode.inference
 

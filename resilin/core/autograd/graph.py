@@ -33,8 +33,9 @@ class saved_tensors_hooks:
     """Inside, each tensor that a node saves for backward goes through `pack_hook(tensor)`; `unpack_hook` of what that
     gave is what backward gets, once per backward through the node. The innermost pair counts.
 
-    Kernels' own residuals and the arguments of checkpoints are kept as they are. RuntimeError inside
-    `disable_saved_tensors_hooks`, NotImplementedError inside a checkpoint, which keeps nothing that could be packed.
+    Kernels' own residuals and the arguments of checkpoints are kept as they are. Inside a checkpointed function they
+    count for what is saved under them; the checkpoint brings back the rest. RuntimeError inside
+    `disable_saved_tensors_hooks`.
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
@@ -44,12 +45,7 @@ class saved_tensors_hooks:
     def __enter__(self) -> None:
         if _refusal.message is not None:
             raise RuntimeError(_refusal.message)
-        before = grad_mode.frame
-        if before is not None and not isinstance(before, saved_tensors_hooks):
-            raise NotImplementedError(
-                "saved_tensors_hooks inside a checkpointed function: enter them around checkpoint()"
-            )
-        self._before.append(before)
+        self._before.append(grad_mode.frame)
         grad_mode.frame = self
 
     def __exit__(self, *exc: object) -> None:
@@ -161,6 +157,14 @@ class save_on_cpu(saved_tensors_hooks):
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(lambda tensor: (tensor.device, tensor.cpu()), lambda packed: packed[1].to(packed[0]))
+
+
+class allow_mutation_on_saved_tensors(saved_tensors_hooks):
+    """Inside, tensors that are saved for backward may be written in place before it: their values are copied when they
+    are saved (PyTorch copies them when they are written)."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda tensor: tensor.clone(), lambda packed: packed)
 
 
 @contextmanager

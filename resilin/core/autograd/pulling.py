@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.core.autograd import engine
+from resilin.core.autograd.grad_mode import enable_grad
 from resilin.core.batching.levels import Level, full, hide, inner, levels_of, union
 from resilin.core.ops.creation import ones_like
 from resilin.core.ops.shape import permute_dims
@@ -20,14 +21,22 @@ Levels = tuple[Level, ...]
 
 
 def pull(
-    outs: Sequence[Tensor], ins: Sequence[Tensor], seeds: Sequence[Any], *, retain_graph: bool, create_graph: bool
+    outs: Sequence[Tensor],
+    ins: Sequence[Tensor],
+    seeds: Sequence[Any],
+    *,
+    retain_graph: bool,
+    create_graph: bool,
+    summed: bool = False,
 ) -> list[Any]:
-    """The gradients of `outs`, weighted by `seeds` (None for 1), with respect to `ins`; None where nothing flows."""
+    """The gradients of `outs`, weighted by `seeds` (None for 1), with respect to `ins`; None where nothing flows.
+
+    RuntimeError for an input that samples share, unless their sum is wanted: `summed`.
+    """
     if not union((*outs, *ins, *seeds)):
         return engine.run_backward(outs, seeds, retain_graph=retain_graph, create_graph=create_graph, targets=ins)
     inside = union(outs)
-    for source in ins:
-        _check(source, inside)
+    outs = [_at(out, inside) for out in outs]
     extra = tuple(level for level in union(seeds) if level not in inside)
     found = engine.run_backward(
         [inner(out) for out in outs],
@@ -37,7 +46,18 @@ def pull(
         targets=[inner(source) for source in ins],
         recorded=bool(extra),
     )
+    for source, g in zip(ins, found, strict=True):
+        if g is not None and not summed:
+            _check(source, inside)
     return [None if g is None else _as_batched(g, source, extra) for g, source in zip(found, ins, strict=True)]
+
+
+def _at(out: Tensor, levels: Levels) -> Tensor:
+    """`out` batched at all of `levels`."""
+    if levels_of(out) == levels:
+        return out
+    with enable_grad():
+        return hide(full(out, levels), levels)
 
 
 def _check(source: Tensor, inside: Levels) -> None:

@@ -282,11 +282,21 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     return GradientEdge(node_of(edge), getattr(edge, "index", 0))
 
 
+def check_layout(shown: Any, tensor: Tensor) -> None:
+    """RuntimeError unless `shown`, a view made again from its base, lies in memory as `tensor` does."""
+    if shown.shape != tensor._array.shape or shown.strides != tensor._array.strides:
+        raise RuntimeError(
+            "a view is being used whose base has since been given another layout in place (t_, transpose_, unsqueeze_, "
+            "...) and another history: backward cannot follow it. Make the view again, or use t() instead of t_()"
+        )
+
+
 def refresh(tensor: Tensor, view: View) -> None:
     """Record a view anew from its base, whose history an in-place write has changed."""
     fresh = view.base
     for op, params in view.chain:
         fresh = op.call(fresh, *params)
+    check_layout(fresh._array, tensor)
     tensor._node, tensor._rg, view.seen = fresh._node, fresh._rg, view.base._node
 
 

@@ -38,15 +38,13 @@ class _Place:
                 raise RuntimeError(f"{where}: expected Tensors as inputs, got {type(leaf).__name__}")
             if leaf._array.dtype.kind not in "fVc":
                 raise RuntimeError(f"{where}: inputs must be floating point or complex tensors, got {leaf.dtype}")
-        self.inputs = [_placed(leaf) for leaf in leaves]
+        self.inputs = [new_place(leaf) for leaf in leaves]
         self._edges = {edge_of(inner(t)) for t, leaf in zip(self.inputs, leaves, strict=True) if not leaf.requires_grad}
         self._outer = len(self._edges) < len(leaves)
 
     def outside(self, tensors: Any) -> bool:
         """Whether what `tensors` were computed from reaches beyond the inputs, for a caller who records."""
-        if not self._recorded:
-            return False
-        return self._outer or _reaches([edge_of(inner(t)) for t in tensors], self._edges)
+        return self._recorded and depends_on_more(tensors, self.inputs)
 
     def pull(self, outs: Any, ins: Any, seeds: Any, create_graph: bool) -> list[Tensor]:
         """The gradients, zeros where nothing flows."""
@@ -58,13 +56,20 @@ class _Place:
         return [zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True)]
 
 
-def _placed(tensor: Tensor) -> Tensor:
+def new_place(tensor: Tensor) -> Tensor:
     """The same values at a place of their own, one for each sample of every vmap around."""
     levels = current()
     whole = full(tensor, levels) if levels else tensor
     if whole.requires_grad:
         return hide(reshape.call(whole, whole._array.shape), levels)
     return hide(whole.detach().requires_grad_(), levels)
+
+
+def depends_on_more(tensors: Any, places: Any) -> bool:
+    """Whether `tensors` were computed from anything that requires gradients beside `places`."""
+    if any(inner(place)._node is not None for place in places):
+        return True
+    return _reaches([edge_of(inner(t)) for t in tensors], {edge_of(inner(place)) for place in places})
 
 
 def _reaches(edges: list[Any], ends: set[Any]) -> bool:
@@ -207,7 +212,7 @@ class _Linear:
             value, aux = _with_aux(where, func(*args(self._place.inputs)), has_aux)
             self._outs, self.tree = _outputs(where, value)
             levels = union(self._place.inputs)
-            self._dummies = [_zeros(out, levels).requires_grad_() for out in self._outs]
+            self._dummies = [zeros_with(out, levels).requires_grad_() for out in self._outs]
             self._first = self._place.pull(self._outs, self._place.inputs, self._dummies, True)
         self.stay = self._place.outside(self._outs)
         self.value = trees.unflatten(_released(self._outs, self.stay), self.tree)
@@ -224,7 +229,8 @@ class _Linear:
         return _released(found, create)
 
 
-def _zeros(out: Tensor, levels: Any) -> Tensor:
+def zeros_with(out: Tensor, levels: Any) -> Tensor:
+    """Zeros like `out`, batched as it is and at `levels`."""
     own = levels_of(out)
     every = tuple(sorted({*levels, *own}, key=lambda level: level.number))
     whole = full(out, every) if every else out

@@ -184,11 +184,9 @@ class BatchedArray:
             raise unreadable()
         return BatchedArray(ufunc(self.inner, number), self.levels)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is not np.count_nonzero or len(args) != 1 or kwargs:
-            raise unreadable()
-        k = len(self.levels)
-        return BatchedArray(np.asarray(np.count_nonzero(self.inner, tuple(range(k, self.inner.ndim)))), self.levels)
+    def sum(self) -> BatchedArray:
+        """The sum of each sample."""
+        return BatchedArray(np.asarray(self.inner.sum(tuple(range(len(self.levels), self.inner.ndim)))), self.levels)
 
     def __array__(self, *ignored: Any, **also: Any) -> Any:
         raise unreadable()
@@ -201,7 +199,7 @@ class BatchedArray:
     def _refuse(self, *ignored: Any, **also: Any) -> Any:
         raise unreadable()
 
-    __array_ufunc__ = _refuse
+    __array_ufunc__ = __array_function__ = _refuse
     __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = __setitem__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __invert__ = __neg__ = __abs__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
