@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, record
@@ -211,7 +209,7 @@ def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
     """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
     array = self._array
-    if array.dtype.kind not in "fc" or not array.flags.writeable:
+    if array.dtype.kind not in "fc" or not getattr(array.flags, "writeable", False):  # numpy writes into numpy's only
         return False
     other = args[0]
     if isinstance(other, Tensor):
@@ -261,7 +259,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return copy_(self, value)
     if ACTIVE and batched_in((self,)):
-        return copy_(self, wrap(np.asarray(value, self._array.dtype), self._dev))
+        return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))
     _check_origin(self)
     if mode.grad and self.requires_grad:
         setitem(self, Ellipsis, value)
@@ -282,13 +280,15 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if first is not None:
         self = getitem.call(self, first)
     if ACTIVE and batched_in((self, value, index)):
-        new = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)
+        known = isinstance(value, Tensor)
+        new = value if known else wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev)
         ACTIVE[-1].write(self, index_put.call, (new, index), {})
         return
     _check_origin(self)
     if mode.grad and wants(self, value):
         check_writable(self)
-        source = value if isinstance(value, Tensor) else wrap(np.asarray(value, self._array.dtype), self._dev)
+        xp = self._dev.xp
+        source = value if isinstance(value, Tensor) else wrap(xp.asarray(value, self._array.dtype), self._dev)
         _assign(self, index, source._array)
         carrier = wrap(self._array, self._dev)
         record(index_put, index_put.generic, carrier, (self, source), (index,), None)

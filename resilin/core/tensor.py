@@ -17,6 +17,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU, device
 from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
+from resilin.core.kernels.common import address_of
 from resilin.core.size import Size, check_dim
 from resilin.core.versions import InferenceCount, View, share_version, share_writes
 
@@ -174,7 +175,7 @@ class Tensor:
 
     def data_ptr(self) -> int:
         """Address of the first element."""
-        return int(self._array.__array_interface__["data"][0])
+        return address_of(self._array)
 
     def stride(self, dim: int | None = None) -> Any:
         """Steps in elements to the next index, per dimension or of dimension `dim`."""

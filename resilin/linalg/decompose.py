@@ -80,7 +80,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 
 
 def _no_info(A: Tensor) -> Tensor:
-    return wrap(np.zeros(A._array.shape[:-2], np.int32), A._dev)
+    return wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int32), A._dev)
 
 
 def _of(info: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def _of(info: Tensor) -> Tensor:
 
 def with_identity(A: Tensor, info: Tensor) -> Tensor:
     """`A` with the identity in place of the matrices that `info` calls bad."""
-    eye = wrap(np.eye(A._array.shape[-1], dtype=A._array.dtype), A._dev)
+    eye = wrap(A._dev.xp.eye(A._array.shape[-1], dtype=A._array.dtype), A._dev)
     return index.where_else.call(eye, A, np.broadcast_to(_of(info)._array, A._array.shape))  # type: ignore[no-any-return]
 
 
@@ -122,13 +122,14 @@ def lu(A: Tensor, *, pivot: bool = True) -> PLU:
     packed, pivots, _ = lu_factor_ex(A, pivot=pivot)
     m, n = A._array.shape[-2:]
     k = min(m, n)
-    eye = wrap(np.eye(m, k, dtype=A._array.dtype), A._dev)
+    eye = wrap(A._dev.xp.eye(m, k, dtype=A._array.dtype), A._dev)
     lower = packed[..., :k].tril(-1) + eye
     upper = packed[..., :k, :].triu()
     if not pivot:
         return PLU(A.new_empty(0), lower, upper)
-    rows = factorize.permutation(pivots._array, m)
-    return PLU(wrap(np.eye(m, dtype=A._array.dtype)[rows].swapaxes(-1, -2).copy(), A._dev), lower, upper)
+    rows = factorize.permutation(A._dev.xp.to_host(pivots._array), m)
+    permutation = np.eye(m, dtype=A._array.dtype)[rows].swapaxes(-1, -2).copy()
+    return PLU(wrap(A._dev.xp.asarray(permutation), A._dev), lower, upper)
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
@@ -194,7 +195,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
         raise RuntimeError(f"linalg.householder_product: expected m >= n >= k, got A {m} by {n} and {k} factors")
     start = np.broadcast_to(np.eye(m, n, dtype=A._array.dtype), A._array.shape)
     product = wrap(start.copy(), A._dev)
-    vectors = A.tril(-1) + wrap(np.eye(m, n, dtype=A._array.dtype), A._dev)
+    vectors = A.tril(-1) + wrap(A._dev.xp.eye(m, n, dtype=A._array.dtype), A._dev)
     for i in range(k - 1, -1, -1):
         v = vectors[..., i : i + 1]
         product = product - tau[..., i, None, None] * (v @ (v.mH @ product))

@@ -135,10 +135,10 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
     absolute, relative = tolerances(A, absolute, relative)
     A = A.detach()
     if A._array.size == 0:
-        return wrap(np.zeros(A._array.shape[:-2], np.int64), A._dev)
+        return wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int64), A._dev)
     values = np.abs((eigvalsh(A) if hermitian else svdvals(A))._array)
     limit = np.maximum(np.max(values, -1) * relative, absolute)
-    return wrap(np.asarray(np.count_nonzero(values > np.asarray(limit)[..., None], -1), np.int64), A._dev)
+    return wrap(A._dev.xp.asarray(np.count_nonzero(values > np.asarray(limit)[..., None], -1), np.int64), A._dev)
 
 
 def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:

@@ -48,7 +48,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
     """`inv` that reports instead of raising: `info` (int32) is 0 where it went well, else the number of the pivot that
     is zero; the inverse of such a matrix is filled with inf."""
     need_matrices("linalg.inv_ex", A, square=True)
-    info = wrap(np.zeros(A._array.shape[:-2], np.int32), A._dev)
+    info = wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int32), A._dev)
     try:
         return InverseInfo(inv(A), info)
     except LinAlgError:
@@ -96,7 +96,7 @@ def _check_systems(where: str, A: Tensor, B: Tensor, left: bool) -> None:
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolutionInfo:
     """`solve` that reports instead of raising, as `inv_ex` does."""
-    info = wrap(np.zeros(A._array.shape[:-2], np.int32), A._dev)
+    info = wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int32), A._dev)
     try:
         return SolutionInfo(_solve("linalg.solve_ex", A, B, left), info)
     except LinAlgError:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import optimizers as kernels
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.optim.elementwise import parts
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
@@ -88,7 +88,7 @@ class Adam(Optimizer):
     def _start(self, p: Tensor, state: dict[str, Any], amsgrad: bool) -> None:
         state["step"] = Tensor._wrap(np.zeros((), np.float32))
         for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if amsgrad else 2]:
-            state[name] = Tensor._wrap(np.zeros_like(p._array))
+            state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
 
     def _apply(self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]]) -> None:
         beta1, beta2 = group["betas"]

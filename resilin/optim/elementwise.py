@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from resilin.core.kernels import optimizer_rules
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.optim.optimizer import Group, Optimizer, fitting
 
 Counters = tuple[float, ...]
@@ -56,7 +56,7 @@ class Elementwise(Optimizer):
             if name is not None:
                 value = self._first_state(group, name)
                 first = complex(value, value) if p.is_complex() else value
-                state[name] = Tensor._wrap(np.full_like(p._array, first))
+                state[name] = wrap(p._dev.xp.full_like(p._array, first), p._dev)
 
     def _update(self, group: Group) -> None:
         # nearly always one batch: only parameters that had no gradient at times are behind

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.gemm import matmul
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
@@ -144,7 +144,7 @@ class LBFGS(Optimizer):
         """The gradients of all parameters in one vector."""
         parameters = self.param_groups[0]["params"]
         return np.concatenate(
-            [_flat(np.zeros_like(p._array) if p._grad is None else p._grad._array) for p in parameters]
+            [_flat(np.zeros(p._array.shape, p._array.dtype) if p._grad is None else p._grad._array) for p in parameters]
         )
 
     def _add(self, t: float, d: Array) -> None:
@@ -153,7 +153,7 @@ class LBFGS(Optimizer):
         for p in self.param_groups[0]["params"]:
             size = p._array.size * (2 if p.is_complex() else 1)
             piece = d[begin : begin + size] * d.dtype.type(t)
-            p._array += piece.view(p._array.dtype).reshape(p._array.shape)
+            p._array += p._dev.xp.asarray(piece.view(p._array.dtype).reshape(p._array.shape))
             p._bump()
             begin += size
 
@@ -168,8 +168,8 @@ def _largest(x: Array) -> float:
 
 
 def _flat(array: Array) -> Array:
-    """A vector of an array's elements; of complex ones, the real and imaginary parts in turn."""
-    flat = np.ascontiguousarray(array).reshape(-1)
+    """A vector of an array's elements, on the host; of complex ones, the real and imaginary parts in turn."""
+    flat = np.ascontiguousarray(array_namespace(array).to_host(array)).reshape(-1)
     return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
 
 

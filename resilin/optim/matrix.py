@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.kernels.common import Array
-from resilin.core.kernels.gemm import matmul
-from resilin.core.tensor import Tensor
+from resilin.core.kernels.common import Array, array_namespace
+from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
@@ -69,7 +68,7 @@ class Adafactor(Optimizer):
             state, grad = self.state[p], p._grad._array
             with fitting("Adafactor", [p], grad=[grad]):
                 if not state:
-                    state.update(_first_variances(grad))
+                    state.update(_first_variances(p, grad))
                 _adafactor(group, p._array, -grad if group["maximize"] else grad, state)
             p._bump()
 
@@ -79,21 +78,23 @@ def _refuse_complex(where: str, group: Group) -> None:
         raise NotImplementedError(f"{where}: complex parameters are not supported; real ones are")
 
 
-def _first_variances(grad: Array) -> dict[str, Tensor]:
+def _first_variances(p: Tensor, grad: Array) -> dict[str, Tensor]:
+    def zeros(like: Array) -> Tensor:
+        return wrap(p._dev.xp.zeros_like(like), p._dev)
+
     state = {"step": Tensor._wrap(np.zeros((), np.float32))}
     if grad.ndim < 2:
-        return {**state, "variance": Tensor._wrap(np.zeros_like(grad))}
-    row, column = (grad[..., :1], grad[..., :1, :])
-    return {**state, "row_var": Tensor._wrap(np.zeros_like(row)), "col_var": Tensor._wrap(np.zeros_like(column))}
+        return {**state, "variance": zeros(grad)}
+    return {**state, "row_var": zeros(grad[..., :1]), "col_var": zeros(grad[..., :1, :])}
 
 
 def _mean_square(x: Array, axis: int | None = None) -> Any:
-    return np.mean(np.square(x), axis=axis, keepdims=axis is not None)
+    return (x * x).mean(axis=axis, keepdims=axis is not None)
 
 
 def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) -> None:
     """One step of one parameter, in place."""
-    t, lr = p.dtype.type, float(group["lr"])
+    t, lr, xp = p.dtype.type, float(group["lr"]), array_namespace(p)
     step = float(state["step"]._array) + 1
     state["step"]._array.fill(step)
     tiny, least = group["eps"]
@@ -104,14 +105,14 @@ def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) ->
     share = t(step ** group["beta2_decay"])
     if grad.ndim < 2:
         variance = state["variance"]._array
-        variance += (np.square(grad) - variance) * share
+        variance += (grad * grad - variance) * share
         estimate = variance
     else:
         row, column = state["row_var"]._array, state["col_var"]._array
         row += (_mean_square(grad, -1) - row) * share
         column += (_mean_square(grad, -2) - column) * share
-        estimate = row * column / np.maximum(np.mean(row, axis=-2, keepdims=True), t(tiny))
-    update = grad / np.sqrt(np.maximum(estimate, t(tiny * tiny)))
+        estimate = row * column / xp.maximum(row.mean(axis=-2, keepdims=True), t(tiny))
+    update = grad / xp.sqrt(xp.maximum(estimate, t(tiny * tiny)))
     too_large = max(1.0, math.sqrt(_mean_square(update)) / group["d"])
     p -= update * t(rate / too_large)
 
@@ -175,7 +176,7 @@ class Muon(Optimizer):
                 continue
             state, grad = self.state[p], p._grad._array
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = Tensor._wrap(np.zeros_like(grad))
+                state["momentum_buffer"] = wrap(p._dev.xp.zeros_like(grad), p._dev)
             buffer = state["momentum_buffer"]._array
             with fitting("Muon", [p], grad=[grad], momentum_buffer=[buffer]):
                 _muon(group, p._array, grad, buffer)
@@ -205,13 +206,15 @@ def _round(x: Array) -> Array:
 
 def _orthogonal(x: Array, coefficients: tuple[float, float, float], steps: int, eps: float) -> Array:
     """A matrix with the singular vectors of `x` and singular values near 1; float32 with bfloat16's digits."""
+    xp = array_namespace(x)
+    matmul = xp.matmul
     a, b, c = (np.float32(value) for value in coefficients)
     tall = x.shape[0] > x.shape[1]
-    y = np.ascontiguousarray(_round(x.T if tall else x))
-    norm = _round(np.sqrt(np.sum(np.square(y))).reshape(1))
-    y = _round(y / np.maximum(norm, np.float32(eps)))
+    y = xp.ascontiguousarray(_round(x.T if tall else x))
+    norm = _round(xp.sqrt((y * y).sum()).reshape(1))
+    y = _round(y / xp.maximum(norm, np.float32(eps)))
     for _ in range(steps):
-        gram = _round(matmul(y, np.ascontiguousarray(y.T)))
+        gram = _round(matmul(y, xp.ascontiguousarray(y.T)))
         polynomial = _round(b * gram + c * matmul(gram, gram))
         y = _round(a * y + matmul(polynomial, y))
     return y.T if tall else y

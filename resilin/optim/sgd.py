@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from resilin.core.kernels import optimizers as kernels
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
@@ -59,7 +57,7 @@ class SGD(Optimizer):
             return
         fresh = [p for p in parameters if self.state[p].get("momentum_buffer") is None]
         for p in fresh:
-            self.state[p]["momentum_buffer"] = Tensor._wrap(np.empty_like(p._array))
+            self.state[p]["momentum_buffer"] = wrap(p._dev.xp.empty_like(p._array), p._dev)
         if len(fresh) < len(parameters):
             new = {id(p) for p in fresh}
             self._apply_momentum(group, [p for p in parameters if id(p) not in new], first=False)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from resilin.core.kernels import optimizers as kernels
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
@@ -48,7 +48,7 @@ class SparseAdam(Optimizer):
             if not state:
                 state["step"] = 0
                 for name in ("exp_avg", "exp_avg_sq"):
-                    state[name] = Tensor._wrap(np.zeros_like(p._array))
+                    state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
             state["step"] += 1
             self._apply(group, p)
 

@@ -56,12 +56,12 @@ def ctc_loss(
         return losses if x.ndim == 3 else losses.squeeze(0)
     if reduction == "sum":
         return reducing.sum(losses)
-    return reducing.mean(losses / wrap(np.maximum(sizes, 1).astype(x.dtype), log_probs._dev))
+    return reducing.mean(losses / wrap(log_probs._dev.xp.maximum(sizes, 1).astype(x.dtype), log_probs._dev))
 
 
 def _lengths(name: str, given: Any, count: int) -> Any:
     """Lengths as an int64 array (N,)."""
-    found = np.asarray(given._array if isinstance(given, Tensor) else given)
+    found = np.asarray(given._dev.backend.to_host(given._array) if isinstance(given, Tensor) else given)
     if found.size and found.dtype.kind not in "iu":
         raise RuntimeError(f"ctc_loss: {name} must be integral, got {found.dtype}")
     if found.size != count:
@@ -71,7 +71,7 @@ def _lengths(name: str, given: Any, count: int) -> Any:
 
 def _rows(targets: Tensor, sizes: Any, classes: int) -> list[Any]:
     """The labels of each target, cut to its length."""
-    t = targets._array
+    t = targets._dev.backend.to_host(targets._array)
     if t.dtype.kind not in "iu":
         raise RuntimeError(f"ctc_loss: expected targets of an integer dtype, got {targets.dtype}")
     if sizes.size and sizes.min() < 0:

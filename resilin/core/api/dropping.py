@@ -9,7 +9,7 @@ from typing import Any
 from resilin.core import inplace as inplace_ops
 from resilin.core.api.neural import need_tensors
 from resilin.core.ops import random
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 
 _SELU_LIMIT = 1.7580993408473766  # what selu tends to for large negative inputs, negated: its scale times its alpha
 
@@ -84,7 +84,7 @@ def _drop_channels(input: Tensor, p: float, training: bool, inplace: bool, *, ba
     shape = input._array.shape
     each = _channels("dropout", input) if batched else (shape[0], *(1,) * (len(shape) - 1))
     mask = random.draw_mask(each, p).astype(input._array.dtype, copy=False)
-    return _finish(input, random.apply_mask.call(input, mask), inplace)
+    return _finish(input, random.apply_mask.call(input, input._dev.xp.asarray(mask)), inplace)
 
 
 def _drop_to_limit(input: Tensor, each: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:
@@ -94,8 +94,9 @@ def _drop_to_limit(input: Tensor, each: tuple[int, ...], p: float, training: boo
     scale = 0.0 if p == 1 else 1 / math.sqrt((_SELU_LIMIT**2 * p + 1) * (1 - p))  # p 1 gives zeros, as in PyTorch
     dtype = input._array.dtype
     shift = ((kept - (1.0 - p)) * (scale * _SELU_LIMIT)).astype(dtype)
-    dropped: Any = random.apply_mask.call(input, (kept * scale).astype(dtype))
-    return _finish(input, dropped + Tensor._wrap(shift), inplace)
+    place = input._dev.xp.asarray
+    dropped: Any = random.apply_mask.call(input, place((kept * scale).astype(dtype)))
+    return _finish(input, dropped + wrap(place(shift), input._dev), inplace)
 
 
 def _finish(input: Tensor, out: Tensor, inplace: bool) -> Tensor:

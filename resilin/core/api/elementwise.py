@@ -12,6 +12,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, math
+from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import OPS
@@ -89,7 +90,7 @@ def positive(input: Tensor) -> Tensor:
 def copysign(input: Tensor, other: Any) -> Tensor:
     """The size of `input` with the sign of `other` (that of -0.0 counts); the gradient at 0 is 0."""
     _real("copysign", input, other)
-    sign = other if isinstance(other, Tensor) else wrap(np.asarray(float(other)), input._dev)
+    sign = other if isinstance(other, Tensor) else wrap(input._dev.xp.asarray(float(other)), input._dev)
     kind = input._array.dtype
     if isinstance(other, Tensor):
         kind = dtypes.promote_np(kind, other._array.dtype)
@@ -123,12 +124,13 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return input * math.exp2(other)
 
 
+@through_host
 def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     """A pair (mantissa, exponent): input = mantissa * 2 ** exponent, 0.5 <= |mantissa| < 1; exponents are int32."""
     if input._array.dtype.kind not in "fV":
         raise RuntimeError(f"frexp(): only floating point tensors are supported, got {input.dtype}")
     wide = input._array.astype(np.float32) if input._array.dtype.kind == "V" else input._array
-    exponent = wrap(np.asarray(np.frexp(wide)[1]).astype(np.int32), input._dev)
+    exponent = wrap(input._dev.xp.asarray(np.frexp(wide)[1]).astype(np.int32), input._dev)
     half = -exponent.to(dtypes.float64) / 2  # two steps: float64 holds 2 ** -exponent / 2 of every number
     mantissa = input.to(dtypes.float64) * math.exp2(math.floor(half)) * math.exp2(math.ceil(half))
     return mantissa.to(input.dtype), exponent
@@ -139,7 +141,7 @@ def sgn(input: Tensor) -> Tensor:
     if input._array.dtype.kind != "c":
         return OPS["sign"].call(input)
     zero = math.eq(input, 0)
-    one = wrap(np.ones((), input._array.dtype), input._dev)
+    one = wrap(input._dev.xp.ones((), input._array.dtype), input._dev)
     safe = indexing.where(zero, one, input)
     return indexing.where(zero, one * 0, safe / math.abs(safe))
 
@@ -158,32 +160,32 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     _real("heaviside", input, values)
     if input._array.dtype != values._array.dtype:
         raise RuntimeError(f"heaviside(): both tensors need one dtype, got {input.dtype} and {values.dtype}")
-    return _of_two("heaviside", np.heaviside, input, values, "fbiuV")
+    return _of_two("heaviside", input, values, "fbiuV")
 
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next number of the dtype after `input` towards `other`. NotImplementedError when a gradient is wanted."""
-    return _of_two("nextafter", np.nextafter, input, other, "f")
+    return _of_two("nextafter", input, other, "f")
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:
     """The greatest common divisor of integers; gcd(0, 0) is 0."""
-    return _of_two("gcd", np.gcd, input, other, "iu")
+    return _of_two("gcd", input, other, "iu")
 
 
 def lcm(input: Tensor, other: Tensor) -> Tensor:
     """The least common multiple of integers; 0 where one is 0."""
-    return _of_two("lcm", np.lcm, input, other, "iu")
+    return _of_two("lcm", input, other, "iu")
 
 
-def _of_two(name: str, fn: Any, a: Any, b: Any, kinds: str) -> Tensor:
+def _of_two(name: str, a: Any, b: Any, kinds: str) -> Tensor:
     """A numpy function of two operands that has no gradient, in their common dtype."""
     for value in (a, b):
         if isinstance(value, Tensor) and value._array.dtype.kind not in kinds:
             raise NotImplementedError(f"{name}(): not implemented for {value.dtype}")
         if mode.grad and isinstance(value, Tensor) and value.requires_grad:
             raise NotImplementedError(f"{name}() has no gradient here: detach() its operands, or use no_grad()")
-    result = math._without_grad(fn, a, b)
+    result = math._without_grad(name, a, b)
     kind = dtypes.promote_np(*(v._array.dtype for v in (a, b) if isinstance(v, Tensor))) if _two(a, b) else None
     return result if kind is None or result._array.dtype == kind else wrap(result._array.astype(kind), result._dev)
 
@@ -207,7 +209,7 @@ def isneginf(input: Tensor) -> Tensor:
 def isreal(input: Tensor) -> Tensor:
     """Whether the imaginary part of each element is 0; true for real tensors."""
     if not input.is_complex():
-        return wrap(np.ones(input._array.shape, np.bool_), input._dev)
+        return wrap(input._dev.xp.ones(input._array.shape, np.bool_), input._dev)
     return math.eq(math.imag(input), 0)
 
 

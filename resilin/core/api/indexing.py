@@ -12,10 +12,11 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
+from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
 from resilin.core.device import different_devices
-from resilin.core.kernels.common import is_array
+from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.size import check_dim
@@ -148,7 +149,7 @@ def _scatter_reduced(input: Tensor, dim: int, index: Tensor, source: Any, reduce
     if reduce not in ("add", "multiply"):
         raise RuntimeError(f"scatter: reduce argument must be either add or multiply, got {reduce!r}")
     if not isinstance(source, Tensor):
-        source = wrap(np.full(index._array.shape, source, input._array.dtype), input._dev)
+        source = wrap(input._dev.xp.full(index._array.shape, source, input._array.dtype), input._dev)
     if reduce == "add":
         return scatter_add(input, dim, index, source)
     if mode.grad and (input.requires_grad or source.requires_grad):
@@ -186,14 +187,14 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     if mask._array.dtype.kind != "b":
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     a, m = shaping.broadcast_shapes(input._array.shape, mask._array.shape), mask._array
-    return ops.getitem.call(input.expand(a), np.broadcast_to(m, a))
+    return ops.getitem.call(input.expand(a), input._dev.xp.broadcast_to(m, a))
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`value` where `mask` is true, else `input`."""
     if mask._array.dtype.kind != "b":
         raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
-    number = value if isinstance(value, Tensor) else wrap(np.asarray(value, input._array.dtype), input._dev)
+    number = value if isinstance(value, Tensor) else wrap(input._dev.xp.asarray(value, input._array.dtype), input._dev)
     return ops.where_else.call(number, input, mask._array)
 
 
@@ -220,7 +221,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     a, b = (
         (x if x._array.dtype == target else shape_ops.astype.call(x, target))
         if isinstance(x, Tensor)
-        else wrap(np.asarray(x, target), dev)
+        else wrap(dev.xp.asarray(x, target), dev)
         for x in (a, b)
     )
     if a._dev is not dev or b._dev is not dev:
@@ -230,27 +231,29 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of elements that differ from 0: one row each, or one tensor per dimension."""
-    array = input._dev.backend.to_host(input._array)
+    array = input._dev.backend.to_host(input._array)  # how many there are decides a shape
+    xp = input._dev.xp
     found = np.nonzero(np.atleast_1d(array))
     if as_tuple:
-        return tuple(wrap(part, input._dev) for part in found)
-    return wrap(np.stack(found, axis=-1)[:, : array.ndim], input._dev)
+        return tuple(wrap(xp.asarray(part), input._dev) for part in found)
+    return wrap(xp.asarray(np.stack(found, axis=-1)[:, : array.ndim]), input._dev)
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
     """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
     if input._array.ndim == 0:
-        return Found(input.clone(), wrap(np.zeros((), np.int64), input._dev))
+        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
     axis = check_dim(dim, input._array.ndim)
     order = _argsort(input._array, axis, descending)
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 
 
 def _argsort(array: Any, axis: int, descending: bool) -> Any:
+    xp = array_namespace(array)
     if not descending:
-        return np.argsort(array, axis=axis, kind="stable")
-    backwards = np.flip(array, axis)  # sorting the reversed order and reversing it keeps equal elements in order
-    order = np.flip(np.argsort(backwards, axis=axis, kind="stable"), axis)
+        return xp.argsort(array, axis=axis, kind="stable")
+    backwards = xp.flip(array, axis)  # sorting the reversed order and reversing it keeps equal elements in order
+    order = xp.flip(xp.argsort(backwards, axis=axis, kind="stable"), axis)
     return array.shape[axis] - 1 - order
 
 
@@ -267,7 +270,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
         return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
-    order = np.take(_argsort(input._array, axis, largest), np.arange(k), axis=axis)
+    order = _argsort(input._array, axis, largest)[(slice(None),) * axis + (slice(k),)]
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 
 
@@ -279,7 +282,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Fou
         raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
         return sort(input)
-    order = np.take(_argsort(input._array, axis, False), [k - 1], axis=axis)
+    order = _argsort(input._array, axis, False)[(slice(None),) * axis + (slice(k - 1, k),)]
     return _picked(input, order, axis, keepdim)
 
 
@@ -302,25 +305,30 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         return sort(input)
     if array.shape[axis] == 0:
         raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
-    order = np.take(_argsort(array, axis, False), [(array.shape[axis] - 1) // 2], axis=axis)
+    middle = (array.shape[axis] - 1) // 2
+    order = _argsort(array, axis, False)[(slice(None),) * axis + (slice(middle, middle + 1),)]
     nan = array != array
-    first_nan = np.argmax(nan, axis=axis, keepdims=True)
-    return _picked(input, np.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
+    xp = array_namespace(array)
+    first_nan = xp.argmax(nan, axis=axis, keepdims=True)
+    return _picked(input, xp.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
 
 
+@through_host
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each non-negative integer occurs, or the sum of its weights."""
     array = index_array("bincount", input)
     if array.ndim != 1 or (array.size and int(array.min()) < 0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    return wrap(np.bincount(array, None if weights is None else weights._array, minlength), input._dev)
+    return wrap(input._dev.xp.bincount(array, None if weights is None else weights._array, minlength), input._dev)
 
 
+@through_host
 def cummax(input: Tensor, dim: int) -> Found:
     """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
     return _running(input, dim, np.maximum)
 
 
+@through_host
 def cummin(input: Tensor, dim: int) -> Found:
     """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
     return _running(input, dim, np.minimum)
@@ -330,7 +338,7 @@ def _running(input: Tensor, dim: int, pick: Any) -> Found:
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
-        return Found(input.clone(), wrap(np.zeros((), np.int64), input._dev))
+        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
     new = (array == pick.accumulate(array, axis)) | (array != array)
     places = np.arange(array.shape[axis]).reshape(-1, *(1,) * (array.ndim - 1 - axis))
     found = np.maximum.accumulate(np.where(new, places, 0), axis)
@@ -356,7 +364,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
     where_ = (slice(None),) * axis + (index_array("index_fill", index, input._array.shape[axis], IndexError),)
-    number = value if isinstance(value, Tensor) else wrap(np.asarray(value, input._array.dtype), input._dev)
+    number = value if isinstance(value, Tensor) else wrap(input._dev.xp.asarray(value, input._array.dtype), input._dev)
     return ops.index_put.call(input, number, where_)
 
 
@@ -383,13 +391,15 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     array = index_array("take", index)
     if array.size and not (-size <= int(array.min()) and int(array.max()) < size):
         raise IndexError(f"take(): indices from {array.min()} to {array.max()} are out of range for {size} elements")
-    return ops.getitem.call(shape_ops.reshape.call(input, (size,)), np.where(array < 0, array + size, array))
+    forward = array_namespace(array).where(array < 0, array + size, array)
+    return ops.getitem.call(shape_ops.reshape.call(input, (size,)), forward)
 
 
+@through_host
 def isin(elements: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
     """Whether each element is one of `test_elements`."""
     tests = test_elements._array if isinstance(test_elements, Tensor) else np.asarray(test_elements)
-    return wrap(np.asarray(np.isin(elements._array, tests, invert=invert)), elements._dev)
+    return wrap(elements._dev.xp.asarray(np.isin(elements._array, tests, invert=invert)), elements._dev)
 
 
 def argwhere(input: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         return matrix_power(inverse(input), -n)
     if n == 0:
         eye = np.eye(input._array.shape[-1], dtype=input._array.dtype)
-        return wrap(np.broadcast_to(eye, input._array.shape).copy(), input._dev)
+        return wrap(input._dev.xp.broadcast_to(eye, input._array.shape).copy(), input._dev)
     result: Tensor | None = None
     square = input
     while True:
@@ -133,7 +133,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """inv(A) for the Cholesky factor `input` of A."""
     need_matrices("cholesky_inverse", input, square=True)
-    eye = wrap(np.eye(input._array.shape[-1], dtype=input._array.dtype), input._dev)
+    eye = wrap(input._dev.xp.eye(input._array.shape[-1], dtype=input._array.dtype), input._dev)
     return cholesky_solve(eye, input, upper)
 
 

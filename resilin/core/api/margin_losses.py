@@ -14,6 +14,7 @@ from resilin.core.api import indexing, reducing
 from resilin.core.api.distances import pairwise_distance
 from resilin.core.api.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.neural import need_tensors, relu, softplus
+from resilin.core.api.through_host import through_host
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -121,9 +122,10 @@ def multi_margin_loss(
         raise ValueError(f"multi_margin_loss: weight must be one-dimensional, ({classes},), got {tuple(weight.shape)}")
     if y.size and (y.min() < 0 or y.max() >= classes):
         raise RuntimeError(f"multi_margin_loss: target out of range 0 to {classes - 1}, got {y.min()} to {y.max()}")
-    rows = np.arange(len(y))
+    xp = x._dev.xp
+    rows = xp.arange(len(y))
     hinge = relu(x - x[rows, y].unsqueeze(1) + margin)
-    others = np.ones(x._array.shape, x._array.dtype)
+    others = xp.ones(x._array.shape, x._array.dtype)
     others[rows, y] = 0
     losses = reducing.sum((hinge if p == 1 else hinge.square()) * wrap(others, x._dev), 1) / classes
     losses = losses if weight is None else losses * weight[y]
@@ -145,6 +147,7 @@ def _scores(where: str, input: Tensor, target: Tensor, more: int) -> tuple[Tenso
     return (input.unsqueeze(0), y.reshape(1, *(-1,) * more), True) if single else (input, y, False)
 
 
+@through_host
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,

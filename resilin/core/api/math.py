@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.device import different_devices
 from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import matmul as products
@@ -65,7 +66,7 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     if (isinstance(input, Tensor) and input._rg) or (isinstance(other, Tensor) and other._rg):
         return floor(_divide(input, other))
     _check_divisor("floor_divide", input, other)
-    return _without_grad(np.floor_divide, input, other)
+    return _without_grad("floor_divide", input, other)
 
 
 def _check_divisor(name: str, input: Any, other: Any) -> None:
@@ -81,7 +82,7 @@ def _trunc_divide(input: Any, other: Any) -> Tensor:
     return result if tensor.is_floating_point() else result.to(tensor.dtype)
 
 
-def _without_grad(fn: Any, a: Any, b: Any) -> Tensor:
+def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     """A numpy function of two operands through the promotion of subtraction."""
     tensor = a if isinstance(a, Tensor) else b
     x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
@@ -89,19 +90,20 @@ def _without_grad(fn: Any, a: Any, b: Any) -> Tensor:
         target = dtypes.promote_np(x._array.dtype, y._array.dtype)
     else:
         target = _add(tensor.detach(), y if isinstance(x, Tensor) else x)._array.dtype
-    arrays = [v._array.astype(target) if isinstance(v, Tensor) else np.asarray(v, target) for v in (x, y)]
+    xp = tensor._dev.xp
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x._dev is not y._dev:
+        raise different_devices(name, x._dev, y._dev)
+    arrays = [v._array.astype(target) if isinstance(v, Tensor) else xp.asarray(v, target) for v in (x, y)]
     with np.errstate(all="ignore"):
-        return wrap(np.asarray(fn(*arrays)), tensor._dev)
+        return wrap(xp.asarray(getattr(xp, name)(*arrays)), tensor._dev)
 
 
 def _bitwise(name: str) -> Any:
-    fn = getattr(np, name)
-
     def bitwise(input: Any, other: Any) -> Tensor:
         tensor = input if isinstance(input, Tensor) else other
         if tensor._array.dtype.kind not in "biu":
             raise RuntimeError(f"{name}: expected boolean or integer tensors, got {tensor.dtype}")
-        return _without_grad(fn, input, other)
+        return _without_grad(name, input, other)
 
     bitwise.__name__ = name
     bitwise.__doc__ = f"numpy's {name} of booleans or integers."
@@ -116,7 +118,7 @@ def bitwise_not(input: Tensor) -> Tensor:
     """~input for booleans and integers."""
     if input._array.dtype.kind not in "biu":
         raise TypeError(f"~ needs a boolean or integer tensor, got {input.dtype}")
-    return wrap(np.asarray(~input._array), input._dev)
+    return wrap(input._dev.xp.asarray(~input._array), input._dev)
 
 
 def pow(input: Any, exponent: Any) -> Tensor:
@@ -136,7 +138,7 @@ def angle(input: Tensor) -> Tensor:
     """The argument of each element."""
     if input.is_complex():
         return atan2(shape_ops.imag.call(input), shape_ops.real.call(input))
-    return wrap(np.angle(input._array).astype(input._array.dtype), input._dev)
+    return wrap(input._dev.xp.angle(input._array).astype(input._array.dtype), input._dev)
 
 
 def real(input: Tensor) -> Tensor:
@@ -221,7 +223,7 @@ def _both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     if kind.kind in "biu":
         kind = dtypes.default_np()
     x, y = (
-        shape_ops.astype.call(v, kind) if isinstance(v, Tensor) else wrap(np.asarray(v, kind), tensor._dev)
+        shape_ops.astype.call(v, kind) if isinstance(v, Tensor) else wrap(tensor._dev.xp.asarray(v, kind), tensor._dev)
         for v in (a, b)
     )
     return x, y
@@ -371,17 +373,18 @@ def _diagonals(x: Tensor, term: str) -> tuple[Tensor, str]:
 
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements are equal."""
-    return input._array.shape == other._array.shape and bool(np.array_equal(input._array, other._array))
+    return input._array.shape == other._array.shape and bool(input._dev.xp.array_equal(input._array, other._array))
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """|input - other| <= atol + rtol * |other|, elementwise."""
-    return wrap(np.asarray(np.isclose(input._array, other._array, rtol, atol, equal_nan)), input._dev)
+    xp = input._dev.xp
+    return wrap(xp.asarray(xp.isclose(input._array, other._array, rtol, atol, equal_nan)), input._dev)
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements are close; see `isclose`."""
-    return bool(np.allclose(input._array, other._array, rtol, atol, equal_nan))
+    return bool(input._dev.xp.allclose(input._array, other._array, rtol, atol, equal_nan))
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:

@@ -245,7 +245,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     classes = int(array.max()) + 1 if num_classes < 0 else num_classes
     if array.size and int(array.max()) >= classes:
         raise RuntimeError(f"Class values must be smaller than num_classes={classes}, got {int(array.max())}")
-    return wrap((tensor._array[..., None] == np.arange(classes)).astype(np.int64), tensor._dev)
+    return wrap((tensor._array[..., None] == tensor._dev.xp.arange(classes)).astype(np.int64), tensor._dev)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:

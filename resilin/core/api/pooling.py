@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api.indexing import gather, scatter
+from resilin.core.api.through_host import through_host
 from resilin.core.api.windows import Lengths, batched, check_pooling, per_axis
 from resilin.core.kernels import adaptive_max
 from resilin.core.kernels import pool as pool_kernel
@@ -117,16 +118,19 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
 
 
+@through_host
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maxima over windows that divide the sequence into `output_size` parts."""
     return _adaptive_max("adaptive_max_pool1d", 1, input, output_size, return_indices)
 
 
+@through_host
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maxima over windows that divide the image into `output_size` parts; None keeps a length."""
     return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
+@through_host
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maxima over windows that divide the volume into `output_size` parts; None keeps a length."""
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
@@ -168,6 +172,7 @@ def max_unpool3d(
     return _unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
 
 
+@through_host
 def fractional_max_pool2d(
     input: Tensor,
     kernel_size: Any,
@@ -182,6 +187,7 @@ def fractional_max_pool2d(
     )
 
 
+@through_host
 def fractional_max_pool3d(
     input: Tensor,
     kernel_size: Any,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import shaping
+from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import strided
 from resilin.core.size import check_dim
@@ -88,8 +89,7 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
     if not base._array.flags.c_contiguous:
         raise NotImplementedError("as_strided: the memory is not one contiguous block; call contiguous() first")
     if storage_offset is None:
-        start, item = base._array.__array_interface__["data"][0], base._array.itemsize
-        storage_offset = (int(input._array.__array_interface__["data"][0]) - int(start)) // item
+        storage_offset = (input.data_ptr() - base.data_ptr()) // base._array.itemsize
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
     if len(size) != len(stride):
         raise RuntimeError(f"mismatch in length of strides and shape: {list(size)} and {list(stride)}")
@@ -288,6 +288,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     return index_ops.getitem.call(input, rows)
 
 
+@through_host
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """For each flat index of a tensor of `shape`, its coordinates: one int64 tensor per dimension."""
     size = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -298,7 +299,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     if array.size and not (int(array.min()) >= -total and int(array.max()) < total):
         raise ValueError(f"unravel_index: indices are out of range for shape {size}")
     found = np.unravel_index(np.where(array < 0, array + total, array), size)
-    return tuple(wrap(np.asarray(part, np.int64), indices._dev) for part in found)
+    return tuple(wrap(indices._dev.xp.asarray(part, np.int64), indices._dev) for part in found)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import indexing, math, shaping
+from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
 from resilin.core.size import check_dim
@@ -64,7 +65,7 @@ def scatter_reduce(
     total = total + index_ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, where)
     if reduce == "sum":
         return total
-    number = wrap(np.maximum(counts + own, 1), input._dev)
+    number = wrap(input._dev.xp.maximum(counts + own, 1), input._dev)
     return math.div(total, number, rounding_mode=None if input._array.dtype.kind in "fVc" else "floor")
 
 
@@ -95,6 +96,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return flat.reshape(input._array.shape)
 
 
+@through_host
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`input` with the elements of `source`, in order, where `mask` is true."""
     if mask._array.dtype.kind != "b":
@@ -118,6 +120,7 @@ def msort(input: Tensor) -> Tensor:
     return indexing.sort(input, 0).values
 
 
+@through_host
 def searchsorted(
     sorted_sequence: Tensor,
     input: Any,
@@ -156,6 +159,7 @@ def searchsorted(
     return wrap(found.astype(np.int32 if out_int32 else np.int64), sorted_sequence._dev)
 
 
+@through_host
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The bucket between sorted `boundaries` of each element; with `right`, a boundary opens its bucket."""
     if boundaries._array.ndim != 1:

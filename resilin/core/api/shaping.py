@@ -217,7 +217,7 @@ def repeat_interleave(
     With one argument, a vector of counts, the index of each as often as it says. `output_size` need not be given.
     """
     if repeats is None:
-        input, repeats = wrap(np.arange(input._array.size), input._dev), input
+        input, repeats = wrap(input._dev.xp.arange(input._array.size), input._dev), input
     if dim is None:
         input, dim = ravel(input), 0
     axis = check_dim(dim, input._array.ndim)

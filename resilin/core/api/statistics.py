@@ -13,6 +13,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, math, rearranging, reducing, shaping
 from resilin.core.api.reducing import Found
+from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.size import check_dim
@@ -105,7 +106,7 @@ def _quantile(
     scaled = ranks
     if isinstance(q, Tensor) and q.requires_grad:
         lasts = wrap(last - bad if nan else np.full_like(bad, last), input._dev)
-        hidden = wrap(np.broadcast_to((bad > 0) & (not nan), ranks.shape), input._dev)
+        hidden = wrap(input._dev.xp.broadcast_to((bad > 0) & (not nan), ranks.shape), input._dev)
         scaled = (q.reshape(spread.shape) * lasts).masked_fill(hidden, last)
     values = _between(order, ranks, axis, interpolation, scaled)
     if not keepdim:
@@ -138,6 +139,7 @@ def _between(order: Tensor, ranks: Any, axis: int, interpolation: str, scaled: A
     return math.lerp(lower, upper, weight)
 
 
+@through_host
 def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
@@ -145,6 +147,7 @@ def quantile(
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
+@through_host
 def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
@@ -177,6 +180,7 @@ def _shared(flat: Tensor, value: Tensor) -> Tensor:
     return value + (mean - mean.detach())
 
 
+@through_host
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
     """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence."""
     axis = check_dim(dim, input._array.ndim)
@@ -297,6 +301,7 @@ def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
     return shaping.movedim(math.matmul(moved, matrix), -1, axis)
 
 
+@through_host
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements fall in each of `bins` equal bins of [min, max]; of the elements' range when both are equal."""
     if bins <= 0:
@@ -319,6 +324,7 @@ def _range(name: str, array: Any, low: float, high: float) -> tuple[float, float
     return (low - 1, high + 1) if low == high else (low, high)
 
 
+@through_host
 def histogram(
     input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Histogram:
@@ -335,7 +341,7 @@ def histogram(
         edges = np.linspace(low, high, int(bins) + 1).astype(array.dtype)
     weights = None if weight is None else weight._array.reshape(-1)
     counts = np.histogram(array.reshape(-1), edges.astype(np.float64), weights=weights, density=density)[0]
-    return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(np.asarray(edges), input._dev))
+    return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(input._dev.xp.asarray(edges), input._dev))
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:

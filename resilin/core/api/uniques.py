@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilin.core.api.through_host import through_host
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -42,6 +43,7 @@ def _tensor(array: Any, like: Tensor) -> Tensor:
     return wrap(like._dev.backend.from_host(array, like._dev.index or 0), like._dev)
 
 
+@through_host
 def unique(
     input: Tensor,
     sorted: bool = True,
@@ -76,6 +78,7 @@ def _asked_for(values: Tensor, inverse: Tensor, counts: Tensor, with_inverse: bo
     return out[0] if len(out) == 1 else out
 
 
+@through_host
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:

@@ -36,3 +36,8 @@ def array_namespace(array: Any) -> Any:
 def is_array(value: Any) -> bool:
     """Whether `value` is an array of numpy's, or of a backend that registered the type."""
     return isinstance(value, np.ndarray) or type(value) in _NAMESPACES
+
+
+def address_of(array: Any) -> int:
+    """Where an array's first element lies: in the host's memory, or in its device's."""
+    return int(array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr)

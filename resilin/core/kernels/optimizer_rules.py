@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.loader import kernel
 
 Lists = Sequence[Sequence[Array] | None]
@@ -26,7 +26,7 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
     Raises: ValueError when a gradient or state does not fit its parameter.
     """
-    if _native(name, tuple(lists), constants):
+    if all(isinstance(p, np.ndarray) for p in lists[0] or ()) and _native(name, tuple(lists), constants):
         return
     with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
         _apply_reference(REFERENCES[name], lists, constants)
@@ -67,7 +67,7 @@ def adagrad(p: Array, g: Array, total: Array, sign: Any, decay: Any, rate: Any, 
     """Adagrad: divide by the root of the sum of squares."""
     d = _pull(p, g, sign, decay)
     total += d * d
-    p -= d / (np.sqrt(total) + eps) * rate
+    p -= d / (array_namespace(p).sqrt(total) + eps) * rate
 
 
 def adadelta(
@@ -77,7 +77,7 @@ def adadelta(
     d = _pull(p, g, sign, decay)
     square *= keep
     square += d * d * take
-    move = np.sqrt(moved + eps) / np.sqrt(square + eps) * d
+    move = array_namespace(p).sqrt(moved + eps) / array_namespace(p).sqrt(square + eps) * d
     moved *= keep
     moved += move * move * take
     p -= move * lr
@@ -90,7 +90,7 @@ def adamax(
     d = _pull(p, g, sign, decay)
     m += (d - m) * take1
     top *= keep2
-    np.maximum(top, np.abs(d) + eps, out=top)
+    array_namespace(p).maximum(top, array_namespace(p).abs(d) + eps, out=top)
     p -= m / top * rate
 
 
@@ -116,7 +116,7 @@ def rmsprop(
     if mean is not None:
         mean += (d - mean) * take
         spread = square - mean * mean
-    move = d / (np.sqrt(spread) + eps)  # rounding may leave a negative spread: NaN, as in PyTorch
+    move = d / (array_namespace(p).sqrt(spread) + eps)  # rounding may leave a negative spread: NaN, as in PyTorch
     if buf is not None:
         buf *= momentum
         buf += move
@@ -128,9 +128,9 @@ def rprop(p: Array, g: Array, prev: Array, size: Array, sign: Any, shrink: Any, 
     """Rprop: steps of a size that grows while the gradient keeps its sign and shrinks when it turns (no step then)."""
     d = g if sign > 0 else -g
     turn = d * prev
-    size *= np.where(turn > 0, grow, np.where(turn < 0, shrink, p.dtype.type(1)))
-    np.clip(size, low, high, out=size)
-    prev[...] = np.where(turn < 0, p.dtype.type(0), d)
+    size *= array_namespace(p).where(turn > 0, grow, array_namespace(p).where(turn < 0, shrink, p.dtype.type(1)))
+    size[...] = array_namespace(p).clip(size, low, high)
+    prev[...] = array_namespace(p).where(turn < 0, p.dtype.type(0), d)
     p -= _signs(prev) * size
 
 
@@ -155,7 +155,7 @@ def nadam(
     m += (d - m) * take1
     v *= keep2
     v += d * d * take2
-    denom = np.sqrt(v * inv_bias) + eps
+    denom = array_namespace(p).sqrt(v * inv_bias) + eps
     p *= shrink
     p -= d / denom * rate_g
     p -= m / denom * rate_m
@@ -182,7 +182,7 @@ def radam(
     v *= keep2
     v += d * d * take2
     p *= shrink
-    p -= (m / (np.sqrt(v) + eps) if adaptive else m) * rate
+    p -= (m / (array_namespace(p).sqrt(v) + eps) if adaptive else m) * rate
 
 
 def asgd(p: Array, g: Array, mean: Array, sign: Any, decay: Any, shrink: Any, eta: Any, mu: Any) -> None:

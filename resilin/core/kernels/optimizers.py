@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.loader import kernel
 
 Arrays = Sequence[Array]
@@ -31,11 +31,12 @@ def sgd(
 ) -> None:
     """Stochastic gradient descent. `bufs` hold the momentum; `first` sets them to the gradient."""
     bufs = bufs if momentum and bufs is not None else None
-    if _native_sgd(params, grads, bufs, lr, momentum, dampening, weight_decay, nesterov, maximize, first):
+    rates = (lr, momentum, dampening, weight_decay, nesterov, maximize, first)
+    if _here(params) and _native_sgd(params, grads, bufs, *rates):
         return
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         buf = None if bufs is None else bufs[i]
-        reference_sgd(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize, first)
+        reference_sgd(p, g, buf, *rates)
 
 
 def adam(
@@ -56,11 +57,16 @@ def adam(
 ) -> None:
     """Adam; AdamW when `decoupled`; AMSGrad when `max_exp_avg_sq` is given. `step` counts from 1."""
     rates = (step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize)
-    if _native_adam(params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq, *rates):
+    if _here(params) and _native_adam(params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq, *rates):
         return
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         top = None if max_exp_avg_sq is None else max_exp_avg_sq[i]
         reference_adam(p, g, exp_avg[i], exp_avg_sq[i], top, *rates)
+
+
+def _here(params: Arrays) -> bool:
+    """Whether the native kernels can reach the arrays: they are numpy's."""
+    return all(isinstance(p, np.ndarray) for p in params)
 
 
 def reference_sgd(
@@ -75,7 +81,7 @@ def reference_sgd(
     maximize: bool,
     first: bool,
 ) -> None:
-    """numpy form of `sgd` for one parameter."""
+    """numpy form of `sgd` for one parameter, also for a device's arrays."""
     d = -g if maximize else g
     if weight_decay:
         d = d + p * p.dtype.type(weight_decay)
@@ -104,8 +110,8 @@ def reference_adam(
     decoupled: bool,
     maximize: bool,
 ) -> None:
-    """numpy form of `adam` for one parameter."""
-    t = p.dtype.type
+    """numpy form of `adam` for one parameter, also for a device's arrays."""
+    t, xp = p.dtype.type, array_namespace(p)
     d = -g if maximize else g
     if weight_decay and decoupled:
         p *= t(1 - lr * weight_decay)
@@ -115,6 +121,6 @@ def reference_adam(
     v *= t(beta2)
     v += d * d * t(1 - beta2)
     if top is not None:
-        np.maximum(top, v, out=top)
-    denom = np.sqrt(v if top is None else top) / t(math.sqrt(1 - beta2**step)) + t(eps)
+        xp.maximum(top, v, out=top)
+    denom = xp.sqrt(v if top is None else top) / t(math.sqrt(1 - beta2**step)) + t(eps)
     p -= m / denom * t(lr / (1 - beta1**step))

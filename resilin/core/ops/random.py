@@ -168,7 +168,8 @@ def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None
         raise RuntimeError(f"normal expects std >= 0.0, but found std {lowest}")
     if size is None:
         size = np.broadcast_shapes(*(v._array.shape for v in (mean, std) if isinstance(v, Tensor)))
-    return randn(tuple(size), generator=generator, dtype=dtype) * std + mean
+    where = next((v._dev for v in (mean, std) if isinstance(v, Tensor)), None)
+    return randn(tuple(size), generator=generator, dtype=dtype, device=where) * std + mean
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
@@ -176,7 +177,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     chance = input._array if p is None else p
     if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
-    drawn = pick(generator).uniform(input._array.shape) < chance
+    drawn = pick(generator).uniform(input._array.shape) < input._dev.xp.to_host(chance)
     return finish(drawn.astype(input._array.dtype), input._dev)
 
 
@@ -184,7 +185,7 @@ def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
     """Indices drawn with the probabilities that the rows hold (they need not sum to 1)."""
-    weights = np.atleast_2d(input._array.astype(np.float64))
+    weights = np.atleast_2d(input._dev.xp.to_host(input._array).astype(np.float64))
     if weights.min() < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
     if not replacement and num_samples > int((weights > 0).sum(-1).min()):

@@ -18,7 +18,7 @@ _MOST = 500.0  # the largest rate drawn at once: exp(-rate) is far from 0 in flo
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Poisson distributed with the rates that `input` holds, in its dtype; by inversion of the distribution."""
-    rate = input._array.astype(np.float64)
+    rate = input._dev.xp.to_host(input._array).astype(np.float64)
     if input._array.dtype.kind not in "fV":
         raise NotImplementedError(f"poisson(): not implemented for {input.dtype}; supported: floating point")
     if not (rate >= 0).all():
@@ -50,7 +50,8 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
         raise NotImplementedError(
             f"binomial(): expected two tensors of one floating point dtype, got {count.dtype} and {prob.dtype}"
         )
-    n, p = np.broadcast_arrays(count._array.astype(np.float64), prob._array.astype(np.float64))
+    given = [x._dev.xp.to_host(x._array).astype(np.float64) for x in (count, prob)]
+    n, p = np.broadcast_arrays(*given)
     if not (n >= 0).all() or not ((p >= 0) & (p <= 1)).all():
         raise RuntimeError("binomial(): expected counts of at least 0 and probabilities between 0 and 1")
     source, total = pick(generator), np.zeros(n.shape)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
 
@@ -28,19 +28,21 @@ def get_total_norm(
 
     Raises: ResilinError when it is not finite and error_if_nonfinite.
     """
-    arrays = [tensor._array for tensor in ([tensors] if isinstance(tensors, Tensor) else tensors)]
+    given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    arrays = [tensor._array for tensor in given]
     if not arrays:
         return Tensor._wrap(np.zeros((), np.float32))
     kind = np.result_type(*{array.dtype for array in arrays})
     wide = np.dtype(np.float32) if kind.itemsize == 2 else kind  # squares of 16-bit floats overflow
-    norms = [np.linalg.norm(array.ravel().astype(wide, copy=False), norm_type) for array in arrays]
-    total = np.asarray(np.linalg.norm(np.array(norms, wide), norm_type), dtype=kind)
+    xp = given[0]._dev.xp
+    norms = [xp.linalg.norm(array.ravel().astype(wide, copy=False), norm_type) for array in arrays]
+    total = xp.asarray(xp.linalg.norm(xp.asarray(norms, wide), norm_type), dtype=kind)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise ResilinError(
             f"the norm of order {norm_type} of the gradients is {float(total)}, so they cannot be clipped; "
             "look for the first step with a loss that is not finite, or pass error_if_nonfinite=False"
         )
-    return Tensor._wrap(total)
+    return wrap(total, given[0]._dev)
 
 
 def clip_grad_norm_(
@@ -81,5 +83,5 @@ def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Cut every element of the gradients to [-clip_value, clip_value]. foreach is accepted."""
     for gradient in _gradients(parameters):
-        np.clip(gradient._array, -clip_value, clip_value, out=gradient._array)
+        gradient._array[...] = gradient._dev.xp.clip(gradient._array, -clip_value, clip_value)
         gradient._bump()
