@@ -18,6 +18,7 @@ from resilin.core.api import (
     linear_algebra,
     math,
     neural,
+    pinning,
     printing,
     rearranging,
     reducing,
@@ -120,6 +121,7 @@ def _attach() -> None:
         (scattering, scattering.METHODS),
         (statistics, statistics.METHODS),
         (layouts, layouts.METHODS),
+        (pinning, pinning.METHODS),
         (uniques, uniques.__all__),
     )
     for module, names in families:
@@ -142,7 +144,7 @@ def _attach() -> None:
     tensor.mH, tensor.adjoint = property(_adjoint), _adjoint
     tensor.real, tensor.imag = property(math.real), property(math.imag)
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
-    tensor.pin_memory = tensor.share_memory_ = _as_it_is
+    tensor.share_memory_ = _as_it_is
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
     tensor.geometric_, tensor.cauchy_ = random_distributions.fill_geometric, random_distributions.fill_cauchy
     tensor.log_normal_ = random_distributions.fill_log_normal

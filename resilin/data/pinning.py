@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from resilin.core.device import device
+from resilin.core.api.pinning import gpu
 from resilin.data.structure import map_structure
 
 
@@ -27,17 +27,9 @@ def check_pins(pin_memory: bool, pin_memory_device: str, stacklevel: int) -> boo
             UserWarning,
             stacklevel=stacklevel + 1,
         )
-    if not _has_gpu():
+    if gpu() is None:
         warnings.warn(
             "DataLoader: pin_memory=True has no effect: there is no CUDA device", UserWarning, stacklevel=stacklevel + 1
         )
-        return False
-    return True
-
-
-def _has_gpu() -> bool:
-    try:
-        device("cuda")
-    except RuntimeError:
         return False
     return True

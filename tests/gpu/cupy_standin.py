@@ -313,6 +313,10 @@ class _Device:
 _current = SimpleNamespace(id=0)
 
 
+class _PinnedMemory(bytearray):
+    """Host memory that says it is page-locked."""
+
+
 class _Pool:
     def malloc(self, size: int) -> Any:
         return SimpleNamespace(size=size)
@@ -383,6 +387,8 @@ def make_module(devices: int = 1) -> Any:
         get_current_stream=_Stream,
         set_allocator=lambda allocate: allocate(512),
         get_elapsed_time=lambda start, end: 0.5,
+        alloc_pinned_memory=_PinnedMemory,
+        PinnedMemoryPointer=_PinnedMemory,
     )
     return SimpleNamespace(
         **_functions("numpy", np),

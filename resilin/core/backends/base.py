@@ -51,3 +51,11 @@ class Backend(ABC):
     @abstractmethod
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done."""
+
+    def pin(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A copy in host memory from which copies to the device are fastest; the array itself where none is special."""
+        return array
+
+    def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether the array lies in memory that `pin` gave."""
+        return False

@@ -80,6 +80,20 @@ class CupyBackend(Backend):
         copied: HostArray = array.get()
         return copied
 
+    def pin(self, array: HostArray) -> HostArray:
+        """A copy in page-locked memory, from CuPy's pool of it."""
+        memory = self.cupy.cuda.alloc_pinned_memory(max(array.nbytes, 1))
+        pinned = np.frombuffer(memory, np.uint8, array.nbytes).view(array.dtype).reshape(array.shape)
+        pinned[...] = array
+        return pinned
+
+    def is_pinned(self, array: HostArray) -> bool:
+        """Whether the array lies in memory that `pin` gave."""
+        owner: Any = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        return isinstance(getattr(owner, "obj", owner), self.cupy.cuda.PinnedMemoryPointer)
+
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done."""
         self.cupy.cuda.Device(index).synchronize()
