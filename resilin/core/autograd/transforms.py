@@ -181,8 +181,8 @@ def grad(func: Fn, argnums: Any = 0, has_aux: bool = False) -> Fn:
 
 
 def vjp(func: Fn, *primals: Any, has_aux: bool = False) -> Any:
-    """(func(*primals), vjp_fn), and aux with `has_aux`: vjp_fn(cotangents), of the structure of the output, gives one
-    gradient per primal (alone when there is one). It may be called often, and vmapped."""
+    """(func(*primals), vjp_fn), and aux with `has_aux`: vjp_fn(cotangents), of the structure of the output, gives
+    a tuple of one gradient per primal. It may be called often, and vmapped."""
     leaves, tree = trees.flatten(primals)
     place = _Place("vjp", leaves)
     with enable_grad():
@@ -196,8 +196,7 @@ def vjp(func: Fn, *primals: Any, has_aux: bool = False) -> Any:
             raise RuntimeError(f"vjp_fn: expected cotangents of the structure {out_tree!r}, got {seed_tree!r}")
         later = stay or any(isinstance(seed, Tensor) and seed.requires_grad for seed in seeds)
         create = (later and mode.grad) if create_graph is None else create_graph
-        found = trees.unflatten(_released(place.pull(outs, place.inputs, seeds, create), create), tree)
-        return found[0] if len(primals) == 1 else found
+        return trees.unflatten(_released(place.pull(outs, place.inputs, seeds, create), create), tree)
 
     value = trees.unflatten(_released(outs, stay), out_tree)
     return (value, vjp_fn, _released_tree(aux, stay)) if has_aux else (value, vjp_fn)
