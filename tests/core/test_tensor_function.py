@@ -156,6 +156,31 @@ def test_results_of_a_subclass_are_of_the_subclass(make):
     assert type(make(resilin.ones(2, 2).as_subclass(Sub))) is Sub
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.LSTM(3, 4), (2, 1, 3)),
+        (nn.GRUCell(3, 4), (2, 3)),
+        (nn.Conv2d(1, 2, 3), (1, 1, 5, 5)),
+        (nn.BatchNorm1d(3), (2, 3)),
+        (nn.MaxPool2d(2), (1, 1, 4, 4)),
+        (nn.TransformerEncoderLayer(4, 2), (2, 1, 4)),
+        (nn.LayerNorm(3), (2, 3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_layers_give_instances_of_the_subclass(layer, shape):
+    out = layer(resilin.ones(*shape).as_subclass(Sub))
+    assert all(type(part) is Sub for part in (out if isinstance(out, tuple) else (out,)) if isinstance(part, Tensor))
+    assert type(out[0] if isinstance(out, tuple) else out) is Sub
+
+
+def test_a_subclass_is_printed_under_its_name():
+    x = resilin.ones(2, 2, dtype=resilin.float64).as_subclass(Sub)
+    assert repr(x) == "Sub([[1., 1.],\n     [1., 1.]], dtype=resilin.float64)"
+    assert str(nn.Buffer(resilin.ones(1))) == "tensor([1.])"
+
+
 def test_a_result_that_was_an_argument_becomes_a_view_of_it():
     plain = resilin.ones(2)
     made = Sub.__tensor_function__(lambda a: a, (Sub,), (plain,))

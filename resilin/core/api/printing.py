@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dispatch
 from resilin.core import dtype as dtypes
 from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
@@ -56,24 +57,25 @@ def text(self: Tensor) -> str:
         suffix.append(f"grad_fn=<{self._node.name()}>")
     elif self._rg:
         suffix.append("requires_grad=True")
-    return _with_suffix(f"tensor({_elements(array)}", suffix)
+    prefix = f"{type(self).__name__}(" if dispatch.overrides(self) else "tensor("
+    return _with_suffix(prefix + _elements(array, len(prefix)), suffix, len(prefix))
 
 
-def _with_suffix(body: str, suffix: list[str]) -> str:
+def _with_suffix(body: str, suffix: list[str], indent: int) -> str:
     """The parts of `suffix` behind the numbers, on a new line where the last one would become too long."""
     length = len(body) - body.rfind("\n")
     out = body
     for part in suffix:
         if length + len(part) + 2 > _OPTIONS["linewidth"]:
-            out += ",\n       " + part
-            length = 7 + len(part)
+            out += ",\n" + " " * indent + part
+            length = indent + len(part)
         else:
             out += ", " + part
             length += len(part) + 2
     return out + ")"
 
 
-def _elements(array: Any) -> str:
+def _elements(array: Any, indent: int) -> str:
     if array.size == 0:
         return "[]"
     if array.dtype.kind == "V":
@@ -81,7 +83,7 @@ def _elements(array: Any) -> str:
     summarize = array.size > _OPTIONS["threshold"]
     shown = _corners(array) if summarize else array
     write, width = _complex_writer(shown) if shown.dtype.kind == "c" else _writer(shown)
-    return _lines(array, 7, summarize, write, width)
+    return _lines(array, indent, summarize, write, width)
 
 
 def _corners(array: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from resilin.core import dispatch
 from resilin.core.api.neural import dropout, need_tensors
 from resilin.core.api.shaping import cat, stack
 from resilin.core.ops import recurrent as ops
@@ -103,3 +104,8 @@ def rnn_relu_cell(
     """relu(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh)."""
     found: Tensor = _cell("rnn_relu_cell", "relu", input, hx, None, w_ih, w_hh, b_ih, b_hh)[0]
     return found
+
+
+# here, because modules call them here
+dispatch.publish("resilin", globals(), ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"))
+dispatch.publish(__name__, globals(), ("layers",))

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from resilin.core.api.neural import gelu, relu
 from resilin.core.dtype import get_default_dtype
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 from resilin.nn import init
+from resilin.nn.functional import gelu, relu
 from resilin.nn.modules.attention import MultiheadAttention
 from resilin.nn.modules.container import ModuleList
 from resilin.nn.modules.dropout import Dropout
