@@ -12,6 +12,7 @@ from resilin.core import ranks
 from resilin.core.api import reducing
 from resilin.core.api.neural import need_tensors
 from resilin.core.api.shaping import cat
+from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
 from resilin.core.tensor import Tensor
 
@@ -123,7 +124,9 @@ def batch_norm(
 def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
     """Move running statistics by the share `momentum` towards new ones."""
     for running, value in pairs:
-        if running is not None:
+        if running is not None and batched_in((running, value)):
+            running.copy_(running * (1 - momentum) + value * momentum)
+        elif running is not None:
             running._array *= 1 - momentum
             running._array += momentum * value
             running._bump()

@@ -91,7 +91,7 @@ def call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch = Batch(union((*inputs, params)))
     made = None
     found = RULES.get(op.name) or (_elementwise if op.elementwise else None)
-    if math.prod(batch.shape) and found is not None and (not batched_in(params) or found in OF_PARAMS):
+    if found is not None and (not batched_in(params) or found in OF_PARAMS):
         made = found(batch, op, inputs, params)
     if made is None:
         made = _one_by_one(batch, op, inputs, params)

@@ -184,6 +184,13 @@ class BatchedArray:
             raise unreadable()
         return BatchedArray(ufunc(self.inner, number), self.levels)
 
+    def __mul__(self, number: Any) -> BatchedArray:
+        if not isinstance(number, int | float):
+            raise unreadable()
+        return BatchedArray(self.inner * number, self.levels)
+
+    __rmul__ = __mul__
+
     def sum(self) -> BatchedArray:
         """The sum of each sample."""
         return BatchedArray(np.asarray(self.inner.sum(tuple(range(len(self.levels), self.inner.ndim)))), self.levels)
@@ -202,7 +209,7 @@ class BatchedArray:
     __array_ufunc__ = __array_function__ = _refuse
     __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = __setitem__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __invert__ = __neg__ = __abs__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __and__ = __or__ = __xor__ = _refuse
 
 

@@ -6,8 +6,9 @@ import math
 import string
 from typing import Any
 
+from resilin.core.batching.active import Unbatchable
 from resilin.core.batching.dispatch import Batch, rule, shown
-from resilin.core.batching.levels import inner, levels_of
+from resilin.core.batching.levels import BatchedArray, inner, levels_of
 from resilin.core.ops import elementwise, matmul
 from resilin.core.ops import shape as ops
 from resilin.core.ops.reduce import sum as total
@@ -85,18 +86,14 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
 
 @rule("batch_norm")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
-    eps, stats = params
-    if stats is not None:  # the caller reads the mean and the variance of each sample's batch
-        return None
-    return _per_channel(batch, op, inputs, (eps, None))
-
-
-def _per_channel(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
-    """Each sample's channels for themselves."""
-    x, *scales = inputs
+    (eps, stats), (x, *scales) = params, inputs
     count = math.prod(batch.shape) * x._array.shape[1]
     flat = [value if value is None else ops.reshape.call(batch.full(value), (count,)) for value in scales]
-    return _split_channels(batch, op.call(_joined_channels(batch, x), *flat, *params))
+    found: list[Any] = []
+    y = _split_channels(batch, op.call(_joined_channels(batch, x), *flat, eps, found))
+    if stats is not None:
+        stats[:] = [BatchedArray(part.reshape(*batch.shape, -1), batch.levels) for part in found]
+    return y
 
 
 @rule("attention")
@@ -150,6 +147,8 @@ def _joined_channels(batch: Batch, x: Tensor) -> Tensor:
 
 def _split_channels(batch: Batch, y: Tensor) -> Tensor:
     """(N, B * C, ...) as (B, N, C, ...)."""
+    if not math.prod(batch.shape):
+        raise Unbatchable
     k, shape = batch.k, y._array.shape
     channels = shape[1] // math.prod(batch.shape)
     split = ops.reshape.call(y, (shape[0], *batch.shape, channels, *shape[2:]))
