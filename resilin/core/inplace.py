@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.autograd.tape import edge_of, record
+from resilin.core.autograd.tape import check_layout, edge_of, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.ops.calling import wants
 from resilin.core.ops.guarding import SILENT, restore, silence
@@ -122,6 +122,7 @@ def adopt(tensor: Tensor, result: Tensor) -> None:
 def _rebase(tensor: Tensor, view: View, result: Tensor) -> None:
     """The base's history now ends in a node that takes the written part from `result`, the rest from before."""
     base = view.base
+    check_layout(_replay(base._dev.xp, base._array, view.chain), tensor)
     params = (view.chain,)
     carrier = wrap(base._array, base._dev)
     record(_SPLICE, _SPLICE.generic, carrier, (base, result), params, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import in_place_names, inplace, subclass
+from resilin.core import in_place_names, inplace, relayout, subclass
 from resilin.core.api import (
     activations,
     convert,
@@ -25,6 +25,7 @@ from resilin.core.api import (
     scattering,
     shaping,
     special,
+    spectral,
     statistics,
     uniques,
 )
@@ -69,7 +70,7 @@ _SHAPE = _words(
 _INDEX = _words(
     """
     index_fill index_copy index_put take argwhere gather take_along_dim scatter_add scatter index_select index_add
-    masked_select masked_fill nonzero sort argsort topk kthvalue median bincount cummax cummin unfold
+    masked_select masked_fill nonzero nonzero_static sort argsort topk kthvalue median bincount cummax cummin unfold
     """
 )
 _LINEAR_ALGEBRA = _words(
@@ -122,6 +123,7 @@ def _attach() -> None:
         (statistics, statistics.METHODS),
         (layouts, layouts.METHODS),
         (pinning, pinning.METHODS),
+        (spectral, spectral.METHODS),
         (uniques, uniques.__all__),
     )
     for module, names in families:
@@ -150,6 +152,9 @@ def _attach() -> None:
     tensor.log_normal_ = random_distributions.fill_log_normal
     for name in ("zeros", "ones", "empty"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
+    for name, method in (*relayout.METHODS.items(), *layouts.PROPERTIES.items()):
+        setattr(tensor, name, method)
+    tensor.resize_, tensor.resize_as_, tensor.set_ = relayout.resize_, relayout.resize_as_, relayout.set_
     tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
     tensor.__repr__ = tensor.__str__ = printing.text
     tensor.__array_namespace__, tensor.to_device = exchange.array_namespace, exchange.to_device

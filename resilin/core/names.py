@@ -8,8 +8,10 @@ from resilin.core.api import complexes as _complexes
 from resilin.core.api import copies as _copies
 from resilin.core.api import elementwise as _elementwise
 from resilin.core.api import exchange as _exchange
+from resilin.core.api import layouts as _layouts
 from resilin.core.api import rearranging as _rearranging
 from resilin.core.api import scattering as _scattering
+from resilin.core.api import spectral as _spectral
 from resilin.core.api import statistics as _statistics
 from resilin.core.api import uniques as _uniques
 from resilin.core.api.activations import (
@@ -52,6 +54,7 @@ from resilin.core.api.indexing import (
     masked_select,
     median,
     nonzero,
+    nonzero_static,
     scatter,
     scatter_add,
     sort,
@@ -389,8 +392,10 @@ for _module in (
     _copies,
     _elementwise,
     _exchange,
+    _layouts,
     _rearranging,
     _scattering,
+    _spectral,
     _statistics,
     _uniques,
 ):  # whole files of functions; the file says which

@@ -30,7 +30,7 @@ def _check_parts(where: str, first: Any, second: Any) -> None:
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """Complex numbers from their real and imaginary parts: float32 or float64 tensors of one dtype, broadcast."""
     _check_parts("complex", real, imag)
-    return ops.make_complex.call(real, imag)  # type: ignore[no-any-return]
+    return ops.make_complex.call(real, imag)
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def view_as_real(input: Tensor) -> Tensor:
     """A view of complex numbers as pairs (real part, imaginary part) in a new last dimension."""
     if not input.is_complex():
         raise RuntimeError(f"view_as_real is only supported for complex tensors, got {input.dtype}")
-    return strided.view_as_real.call(input)  # type: ignore[no-any-return]
+    return strided.view_as_real.call(input)
 
 
 def view_as_complex(input: Tensor) -> Tensor:
@@ -67,4 +67,4 @@ def view_as_complex(input: Tensor) -> Tensor:
             "Tensor must have a stride divisible by 2 for all but last dimension, and a storage_offset divisible by 2; "
             f"got strides {strides} and offset {input.storage_offset()}"
         )
-    return strided.view_as_complex.call(input)  # type: ignore[no-any-return]
+    return strided.view_as_complex.call(input)

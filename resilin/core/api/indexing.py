@@ -17,6 +17,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
 from resilin.core.device import different_devices
 from resilin.core.kernels.common import array_namespace, is_array
+from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.size import check_dim
@@ -206,6 +207,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     a, b = input, other
     dev = next(v._dev for v in (condition, a, b) if isinstance(v, Tensor))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a._array.dtype is b._array.dtype and a._dev is b._dev is dev:
+            return ops.where_else.call(a, b, cond)
         target = dtypes.promote_np(a._array.dtype, b._array.dtype)
     elif isinstance(a, Tensor) or isinstance(b, Tensor):
         known, number = (a, b) if isinstance(a, Tensor) else (b, a)
@@ -237,6 +240,15 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple:
         return tuple(wrap(xp.asarray(part), input._dev) for part in found)
     return wrap(xp.asarray(np.stack(found, axis=-1)[:, : array.ndim]), input._dev)
+
+
+def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """`nonzero` with exactly `size` rows: cut, or filled with `fill_value`."""
+    if size < 0:
+        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
+    found: Tensor = nonzero(input)[:size]
+    rows = found.new_full((size - found._array.shape[0], input._array.ndim), fill_value)
+    return shaping.cat([found, rows], 0) if rows._array.shape[0] else found
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
@@ -396,10 +408,13 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 
 
 @through_host
-def isin(elements: Tensor, test_elements: Any, *, invert: bool = False) -> Tensor:
-    """Whether each element is one of `test_elements`."""
-    tests = test_elements._array if isinstance(test_elements, Tensor) else np.asarray(test_elements)
-    return wrap(elements._dev.xp.asarray(np.isin(elements._array, tests, invert=invert)), elements._dev)
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is one of `test_elements`; one of the two may be a number. NaN is in nothing."""
+    known = elements if isinstance(elements, Tensor) else test_elements
+    if not isinstance(known, Tensor):
+        raise TypeError("isin(): expected a Tensor of elements, of test elements, or both; got two numbers")
+    given, tests = (x._array if isinstance(x, Tensor) else np.asarray(x) for x in (elements, test_elements))
+    return wrap(np.asarray(np.isin(given, tests, assume_unique=False, invert=invert)), known._dev)
 
 
 def argwhere(input: Tensor) -> Tensor:
@@ -407,11 +422,18 @@ def argwhere(input: Tensor) -> Tensor:
     return nonzero(input)
 
 
-def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """Rows and columns of the lower triangle of a row x col matrix."""
-    return wrap(np.stack(np.tril_indices(row, offset, col)).astype(np.int64))
+def _triangle(find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+    if row < 0 or col < 0:
+        raise RuntimeError(f"tril_indices, triu_indices: row and col must be non-negative, got {row} and {col}")
+    places = np.stack(find(row, offset, col))
+    return creation.tensor(places, dtype=dtypes.int64 if dtype is None else dtype, device=device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """Rows and columns of the upper triangle of a row x col matrix."""
-    return wrap(np.stack(np.triu_indices(row, offset, col)).astype(np.int64))
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Rows and columns of the lower triangle of a row x col matrix, int64 unless `dtype` is given."""
+    return _triangle(np.tril_indices, row, col, offset, dtype, device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Rows and columns of the upper triangle of a row x col matrix, int64 unless `dtype` is given."""
+    return _triangle(np.triu_indices, row, col, offset, dtype, device)

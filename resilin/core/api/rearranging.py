@@ -74,8 +74,15 @@ _FUNCTIONS = (
 )
 METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 
-split_with_sizes = unsafe_split = unsafe_split_with_sizes = shaping.split
-unsafe_chunk = shaping.chunk
+unsafe_split, unsafe_chunk = shaping.split, shaping.chunk
+
+
+def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of consecutive parts of the given sizes along `dim`."""
+    return shaping.split(input, list(split_sizes), dim)
+
+
+unsafe_split_with_sizes = split_with_sizes
 
 
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:

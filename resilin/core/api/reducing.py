@@ -181,23 +181,30 @@ def std(
     return _spread(ops.std.call, input, dim, unbiased, keepdim, correction)
 
 
-def var_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False) -> Any:
+def var_mean(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+) -> Any:
     """`var` and `mean` over `dim`."""
-    return var(input, dim, unbiased, keepdim), mean(input, dim, keepdim)
+    spread = var(input, dim, unbiased, keepdim, correction=correction)
+    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
-def std_mean(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False) -> Any:
+def std_mean(
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+) -> Any:
     """`std` and `mean` over `dim`."""
-    return std(input, dim, unbiased, keepdim), mean(input, dim, keepdim)
+    spread = std(input, dim, unbiased, keepdim, correction=correction)
+    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
-def nansum(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim`, NaN counted as 0."""
-    return sum(input.masked_fill(input.isnan(), 0), dim, keepdim)
+    return sum(input.masked_fill(input.isnan(), 0), dim, keepdim, dtype=dtype)
 
 
-def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over `dim` of the elements that are not NaN."""
+    input = _floating("nanmean", input, dtype)
     return nansum(input, dim, keepdim) / sum(input.isnan().logical_not().to(input.dtype), dim, keepdim)
 
 
@@ -208,9 +215,9 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return ops.logsumexp.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Tensor:
+def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The p-norm of the elements over `dim`; "fro" and 2 are the Euclidean norm."""
-    input = _floating("norm", input, None)
+    input = _floating("norm", input, dtype)
     axis = axes(dim, input._array.ndim)
     if p in ("fro", 2, None):
         return ops.norm2.call(input, axis, keepdim)

@@ -170,17 +170,17 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
 def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """A view with dimensions of length 1 stretched; -1 keeps a length."""
     sizes = sizes if size is None else (size,)
-    target = list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes)
+    target = lengths_of("expand", sizes)
     shape = input._array.shape
     extra = len(target) - len(shape)
-    for i, length in enumerate(shape):
-        if extra >= 0 and target[i + extra] == -1:
-            target[i + extra] = length
-    if (
-        extra < 0
-        or any(a not in (b, 1) for a, b in zip(shape, target[extra:], strict=True))
-        or min(target, default=0) < 0
-    ):
+    fits = extra >= 0
+    if fits:
+        for i, length in enumerate(shape, extra):
+            if target[i] == -1:
+                target[i] = length
+            elif target[i] != length != 1:
+                fits = False
+    if not fits or (target and min(target) < 0):
         raise RuntimeError(f"expand: a tensor of shape {tuple(shape)} cannot be expanded to {tuple(sizes)}")
     return ops.broadcast_to.call(input, tuple(target))
 
@@ -190,9 +190,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return expand(input, other._array.shape)
 
 
-def broadcast_to(input: Tensor, shape: Any) -> Tensor:
-    """`expand` to `shape`."""
-    return expand(input, tuple(shape))
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    """`expand` to `size`."""
+    return expand(input, tuple(size))
 
 
 def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
@@ -232,14 +232,15 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     tensors = [x for x in tensors if x._array.shape != (0,)] or list(tensors)[:1]
     if not tensors:
         raise ValueError("cat(): expected a non-empty list of Tensors")
-    ndim = tensors[0]._array.ndim
+    shapes = [x._array.shape for x in tensors]
+    ndim = len(shapes[0])
     if ndim == 0:
         raise RuntimeError("zero-dimensional tensors cannot be concatenated; use stack()")
     axis = check_dim(dim, ndim)
-    for x in tensors:
-        if x._array.ndim != ndim:
-            raise RuntimeError(f"Tensors must have same number of dimensions: got {ndim} and {x._array.ndim}")
-    return ops.concat.call(tensors, axis, tuple(x._array.shape[axis] for x in tensors))
+    for shape in shapes:
+        if len(shape) != ndim:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {ndim} and {len(shape)}")
+    return ops.concat.call(tensors, axis, tuple([shape[axis] for shape in shapes]))
 
 
 concat = concatenate = cat
@@ -253,10 +254,13 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return ops.stack.call(tensors, check_dim(dim, tensors[0]._array.ndim + 1))
 
 
-def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def split(
+    tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None
+) -> tuple[Tensor, ...]:
     """Views of consecutive parts along `dim`: of one size (the last may be smaller) or of the given sizes."""
     axis = check_dim(dim, tensor._array.ndim)
     length = tensor._array.shape[axis]
+    split_size_or_sections = split_size if split_size_or_sections is None else split_size_or_sections
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
         if size < 0 or (size == 0 and length):

@@ -27,6 +27,7 @@ __all__ = [
     "gradient",
     "histc",
     "histogram",
+    "histogramdd",
     "logcumsumexp",
     "mode",
     "nanmedian",
@@ -36,7 +37,8 @@ __all__ = [
     "trapezoid",
     "trapz",
 ]
-METHODS = [name for name in __all__ if name not in ("cumulative_trapezoid", "gradient", "trapezoid", "trapz")]
+_FUNCTIONS = ("cumulative_trapezoid", "gradient", "histogramdd", "trapezoid", "trapz")
+METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 METHODS += ["dist"]  # as a function it would hide the package resilin.dist
 
 
@@ -52,6 +54,13 @@ class Histogram(NamedTuple):
 
     hist: Tensor
     bin_edges: Tensor
+
+
+class HistogramDD(NamedTuple):
+    """Counts (or densities) and the edges of the bins in each dimension, as from `histogramdd`."""
+
+    hist: Tensor
+    bin_edges: tuple[Tensor, ...]
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
@@ -342,6 +351,35 @@ def histogram(
     weights = None if weight is None else weight._array.reshape(-1)
     counts = np.histogram(array.reshape(-1), edges.astype(np.float64), weights=weights, density=density)[0]
     return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(input._dev.xp.asarray(edges), input._dev))
+
+
+def histogramdd(
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> HistogramDD:
+    """Counts (or sums of weights, or densities) of points (..., D) in a grid of bins in D dimensions.
+
+    `bins`: how many there are in all dimensions or in each, or a tensor of edges for each. `range`: the lowest and the
+    highest edge of the first dimension, of the second, ...
+    """
+    array = input._array
+    if array.dtype not in (np.float32, np.float64) or array.ndim < 2:
+        raise RuntimeError(
+            f"histogramdd(): expected float32 or float64 points with 2 or more dimensions, got {input.dtype} of shape "
+            f"{tuple(array.shape)}"
+        )
+    count = array.shape[-1]
+    each = [bins] * count if isinstance(bins, int) else list(bins)
+    if len(each) != count or (range is not None and len(range) != 2 * count):
+        raise RuntimeError(f"histogramdd(): expected bins and two ends of a range for each of {count} dimensions")
+    points = array.reshape(-1, count)
+    edges = []
+    for axis, wanted in enumerate(each):
+        ends = None if range is None else tuple(range[2 * axis : 2 * axis + 2])
+        edges.append(histogram(wrap(points[:, axis], input._dev), wanted, range=ends).bin_edges)
+    weights = None if weight is None else weight._array.reshape(-1)
+    wide = [edge._array.astype(np.float64) for edge in edges]
+    counts = np.histogramdd(points, wide, weights=weights, density=density)[0]
+    return HistogramDD(wrap(counts.astype(array.dtype), input._dev), tuple(edges))
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
