@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
 from resilin.core.memory_format import orders
@@ -285,6 +286,8 @@ def _like(fill: Any) -> Any:
     def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         target = input._array.dtype if dtype is None else dtypes.to_numpy(dtype)
         made = wrap(fill(input._dev.xp, input._array.shape, target), input._dev)
+        if ACTIVE and batched_in((input,)):
+            made = ACTIVE[-1].made_like(input, made)
         if device is not None:
             made = made.to(device)
         return made.requires_grad_() if requires_grad else made
@@ -311,5 +314,8 @@ def full_like(
 ) -> Tensor:
     """`fill_value` in the input's shape, dtype and device."""
     made: Tensor = empty_like(input, dtype=dtype, device=device)
-    made._array[...] = fill_value
+    if ACTIVE and batched_in((made,)):
+        made.fill_(fill_value)
+    else:
+        made._array[...] = fill_value
     return made.requires_grad_() if requires_grad else made
