@@ -10,6 +10,8 @@ import resilin
 from resilin.data import BatchSampler, DataLoader, IterableDataset, get_worker_info
 from resilin.errors import UsageError
 
+pytestmark = pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")
+
 
 class Count(IterableDataset):
     """0 to 9, all of them in each worker."""

@@ -23,7 +23,7 @@ import resilin
 from resilin.data import DataLoader, Dataset, get_worker_info
 from resilin.errors import ResilinError
 
-pytestmark = pytest.mark.multiproc
+pytestmark = [pytest.mark.multiproc, pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
 
 
 class Calls(Dataset):
