@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
+from resilin.core import blame
 from resilin.core.kernels import loader
 
 Function = Callable[..., Any]
 
-native = loader.native if hasattr(loader.native, "function_make") else None  # a build of before may lack it
+native = loader.native if hasattr(loader.native, "function_explain") else None  # a build of before may lack it
 
 PUBLIC: dict[Any, None] = {}  # all public functions, in the order in which they were made
 # Functions of resilin's namespace that look at data of any kind, or at no tensor: never taken over
@@ -193,14 +194,16 @@ def _count(change: int) -> None:
 
 def _in_python(raw: Function, reflected: str | None) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
+        taken = _active or any(overrides(value) for value in _elements((*args, *kwargs.values())))
         try:
-            if _active or any(overrides(value) for value in _elements((*args, *kwargs.values()))):
-                return take_over(call, args, kwargs)
-            return raw(*args, **kwargs)
-        except TypeError:
-            if reflected is None or len(args) != 2 or not _answers(args[1], reflected):
+            return take_over(call, args, kwargs) if taken else raw(*args, **kwargs)
+        except Exception as error:
+            if isinstance(error, TypeError) and reflected and len(args) == 2 and _answers(args[1], reflected):
+                return NotImplemented
+            made = error if taken else blame.explain(call, (*args, *kwargs.values()), error)
+            if made is error:
                 raise
-            return NotImplemented
+            raise made from made.__cause__
 
     call.__wrapped__ = raw  # type: ignore[attr-defined]
     return call
@@ -269,3 +272,4 @@ def configure(tensor: type, parameter: type, retype: Function) -> None:
     _plain, _retype = (tensor, parameter), retype
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
+        native.function_explain(blame.explain)

@@ -15,6 +15,7 @@ namespace {
 // Set once, when resilin.core is imported, and kept for the life of the process.
 PyTypeObject *plain[2];                        // Tensor and Parameter, whose calls nobody takes over
 PyObject *protocol, *disabled, *take_over;     // the attribute's name; the value that says "not this class"; see above
+PyObject *explain;                             // resilin.core.blame.explain, asked what to raise for an error
 Py_ssize_t modes;                              // modes active in any thread; guarded by the GIL
 
 struct Function {
@@ -76,6 +77,33 @@ PyObject *or_reflected(Function *self, PyObject *other) {
     Py_RETURN_NOTIMPLEMENTED;
 }
 
+// The error that is set becomes what `explain` makes of it.
+PyObject *explained(Function *self, PyObject *const *args, Py_ssize_t n) {
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace) PyException_SetTraceback(error, trace);
+    PyObject *made = nullptr, *given = PyExceptionInstance_Check(error) ? PyTuple_New(n) : nullptr;
+    if (given && PyErr_GivenExceptionMatches(error, PyExc_Exception)) {
+        for (Py_ssize_t i = 0; i < n; i++) PyTuple_SET_ITEM(given, i, Py_NewRef(args[i]));
+        PyObject *all[3] = {reinterpret_cast<PyObject *>(self), given, error};
+        made = PyObject_Vectorcall(explain, all, 3, nullptr);
+        if (made && !PyExceptionInstance_Check(made)) Py_CLEAR(made);
+    }
+    Py_XDECREF(given);
+    PyErr_Clear(); // `explain` itself failed: the error stays what it is
+    if (!made || made == error) {
+        Py_XDECREF(made);
+        PyErr_Restore(kind, error, trace);
+        return nullptr;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    PyErr_Restore(Py_NewRef(reinterpret_cast<PyObject *>(Py_TYPE(made))), made, PyException_GetTraceback(made));
+    return nullptr;
+}
+
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Function *>(object);
     const Py_ssize_t n = PyVectorcall_NARGS(flagged), all = n + (names ? PyTuple_GET_SIZE(names) : 0);
@@ -83,7 +111,8 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     for (Py_ssize_t i = 0; i < all && !taken; i++) taken = any_overrides(args[i]);
     PyObject *result =
         taken ? hand_over(self, args, n, names) : PyObject_Vectorcall(self->raw, args, flagged, names);
-    return result || !self->reflected || n != 2 ? result : or_reflected(self, args[1]);
+    if (!result && self->reflected && n == 2) result = or_reflected(self, args[1]);
+    return result || taken || !explain ? result : explained(self, args, all);
 }
 
 PyObject *bind(PyObject *self, PyObject *object, PyObject *) {
@@ -183,6 +212,7 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::object off
 void bind_dispatch(nanobind::module_ &m) {
     m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none());
     m.def("function_configure", &configure);
+    m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
     m.def("function_modes", [](int change) { modes += change; });
 }
 

@@ -1,0 +1,93 @@
+"""Makes errors of public functions tell: which function, what it was given, and in one of Python's common types.
+
+Most mistakes are answered where they are noticed, with all there is to say. This is for the rest: a string where a
+tensor belongs, a number too large for the machine, what numpy says of axes. `dispatch` asks here when a public
+function has raised, so calls that succeed pay nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from resilin.core import dtype as dtypes
+from resilin.errors import ResilinError
+
+_OWN = tuple(str(Path(file).resolve().parents[depth]) for file, depth in ((__file__, 1), (np.__file__, 0)))
+_PLAIN = (TypeError, ValueError, IndexError, RuntimeError, NotImplementedError)
+# what is raised instead of other errors, the first that fits
+_INSTEAD: tuple[tuple[type[Exception], type[Exception]], ...] = (
+    (np.exceptions.AxisError, IndexError),
+    (MemoryError, RuntimeError),
+    (ArithmeticError, RuntimeError),
+    (AttributeError, TypeError),
+    (TypeError, TypeError),
+    (IndexError, IndexError),
+    (ValueError, ValueError),
+    (LookupError, IndexError),
+)
+
+
+def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exception:
+    """What to raise when `function`, called with the values `given`, has raised `error`.
+
+    Errors of resilin's own types and of others' code (a hook, an `__array__`) stay as they are; so does one that names
+    the function.
+    """
+    if isinstance(error, ResilinError) or not _is_from_here(error.__traceback__):
+        return error
+    name = function.__name__.strip("_")
+    text = str(error)
+    if type(error) in _PLAIN:
+        if name.lower() not in text.lower():
+            error.args = (f"{name}({_described(given)}): {text}",)
+        return error
+    for kind, instead in _INSTEAD:
+        if isinstance(error, kind):
+            made = instead(f"{name}({_described(given)}): {_HINTS.get(kind, '')}{text}")
+            made.__traceback__, made.__cause__ = error.__traceback__, error
+            return made
+    return error
+
+
+_HINTS: dict[type[Exception], str] = {
+    AttributeError: "an argument is of a wrong type: ",
+    MemoryError: "there is not enough memory for the result: ",
+}
+
+
+def _is_from_here(trace: TracebackType | None) -> bool:
+    """Whether an error was raised by this library or by numpy on its behalf."""
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename.startswith(_OWN)
+
+
+def _described(given: tuple[Any, ...]) -> str:
+    return ", ".join(map(_one, given))
+
+
+def _one(value: Any) -> str:
+    array = getattr(value, "_array", None)
+    if array is not None:
+        try:
+            kind = str(dtypes.from_numpy(array.dtype)).rpartition(".")[2]
+        except TypeError:
+            kind = str(array.dtype)
+        return f"{kind} {list(array.shape)}"
+    if isinstance(value, list | tuple) and len(value) <= _SHOWN:
+        inner = ", ".join(map(_one, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return type(value).__name__
+
+
+_SHOWN = 8  # elements of a list that an error shows
+_LONGEST = 40  # characters of a value
