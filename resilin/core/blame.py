@@ -47,16 +47,20 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
         return error
     for kind, instead in _INSTEAD:
         if isinstance(error, kind):
-            made = instead(f"{name}({_described(given)}): {_HINTS.get(kind, '')}{text}")
+            made = instead(f"{name}({_described(given)}): {_said(error)}")
             made.__traceback__, made.__cause__ = error.__traceback__, error
             return made
     return error
 
 
-_HINTS: dict[type[Exception], str] = {
-    AttributeError: "an argument is of a wrong type: ",
-    MemoryError: "there is not enough memory for the result: ",
-}
+def _said(error: Exception) -> str:
+    if isinstance(error, AttributeError) and str(error.name).startswith("_"):  # of Tensor's own
+        return f"expected a Tensor, got {type(error.obj).__name__}"
+    if isinstance(error, AttributeError):
+        return f"an argument is of a wrong type: {error}"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for the result: {error}"
+    return str(error)
 
 
 def _is_from_here(trace: TracebackType | None) -> bool:

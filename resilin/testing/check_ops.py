@@ -8,7 +8,7 @@ the op claims it), every fused kernel with its declared form, 16-bit floats with
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -187,7 +187,7 @@ def _stretched(array: Any) -> Any:
     return np.broadcast_to(array[..., :1], array.shape) if array.ndim else array
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "every second element": _spaced,
     "negative strides": _reversed,
     "Fortran's order": np.asfortranarray,

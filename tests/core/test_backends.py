@@ -118,6 +118,9 @@ def test_a_backend_overrides_an_op_of_any_kind(tiny):
     assert calls == ["forward", "kept"]
     assert (resilin.ones(2) * 2).tolist() == [2.0, 2.0]
     assert calls == ["forward", "kept"]
+    x = resilin.ones(2, requires_grad=True)  # on the CPU, products may be written over: its rule does not read them
+    (x * x).mul_(3).sum().backward()
+    assert x.grad.tolist() == [6.0, 6.0]
 
 
 def test_a_registration_that_cannot_be_is_refused_before_anything_changes(tiny):

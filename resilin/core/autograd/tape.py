@@ -326,7 +326,7 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
     ]
     needs = tuple([edge is not None for edge in edges])
     node = Node(op, impl, out._dev, edges, metas, needs, params)
-    keeps, keeps_y = op.keeps(needs)
+    keeps, keeps_y = op.keeps(needs, impl)
     node.saved = [value if keep else None for value, keep in zip(inputs, keeps, strict=True)]
     node.versions = [version_to_save(value) if keep else 0 for value, keep in zip(inputs, keeps, strict=True)]
     _made(node, out, keeps_y, residual)
@@ -366,7 +366,7 @@ def _record_one(op: Any, impl: Any, out: Tensor, x: Tensor, params: tuple[Any, .
     array = x._array
     edge = edge_of(x) if x._view is not None else x._node or x
     node = Node(op, impl, out._dev, (edge,), ((array.shape, array.dtype),), _ONE, params)
-    (keep,), keeps_y = op.keeps(_ONE)
+    (keep,), keeps_y = op.keeps(_ONE, impl)
     if keep:
         node.saved = (x,)
         node.versions = _ZERO if x._vc is None else (version_to_save(x),)
@@ -384,7 +384,7 @@ def _record_two(op: Any, impl: Any, out: Tensor, a: Any, b: Any, params: tuple[A
     meta_b = None if to_b is None else (b._array.shape, b._array.dtype)
     needs = (to_a is not None, to_b is not None)
     node = Node(op, impl, out._dev, (to_a, to_b), (meta_a, meta_b), needs, params)
-    (keep_a, keep_b), keeps_y = op.keeps(needs)
+    (keep_a, keep_b), keeps_y = op.keeps(needs, impl)
     node.saved = (a if keep_a else None, b if keep_b else None)
     node.versions = (version_to_save(a) if keep_a else 0, version_to_save(b) if keep_b else 0)
     _made(node, out, keeps_y, residual)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -173,11 +174,16 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(array, CPU)
 
 
+_MOST = 2**60  # elements: their bytes are still a number that the machine has
+
+
 def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     """The shape that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` means. RuntimeError for negative lengths."""
     shape = tuple(lengths_of("size", size))
     if shape and min(shape) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    if math.prod(shape) > _MOST:
+        raise RuntimeError(f"a tensor of size {list(shape)} has more elements than any memory can hold")
     return shape
 
 

@@ -42,10 +42,12 @@ class Impl:
     The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one.
     """
 
-    __slots__ = ("before_rule", "forward", "residual", "vjp")
+    __slots__ = ("before_rule", "forward", "kept", "residual", "saves", "vjp")
 
-    def __init__(self, forward: Rule, vjp: Rule | None, residual: bool = False) -> None:
+    def __init__(self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None) -> None:
         self.forward, self.vjp, self.residual = forward, vjp, residual
+        self.saves = saves  # what its rule reads besides what the declared ones do: (of each input, of the output)
+        self.kept: dict[tuple[bool, ...], tuple[tuple[bool, ...], bool]] = {}  # see Op.keeps
         self.before_rule: Callable[[], None] | None = None  # called where `op.generic.vjp` runs in place of `vjp`
 
 
@@ -84,8 +86,6 @@ class Op:
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
-        self._kept: dict[tuple[bool, ...], tuple[tuple[bool, ...], bool]] = {}
-        self._joint_keeps: list[tuple[tuple[bool, ...], bool]] = []
         self.call: Callable[..., Any] = make_call(self)
 
     def __repr__(self) -> str:
@@ -110,9 +110,8 @@ class Op:
     def vjp_all(self, rule: Rule) -> Rule:
         """Declare one rule for all inputs: `rule(xp, needs, g, y, *inputs, *params)` gives a tuple of gradients."""
         self.generic.vjp = rule
-        keeps = _keeps_of(rule, self.n, skip=3)
-        self._joint_keeps.append(keeps)
-        self._note_saves(keeps)
+        self.generic.saves = _keeps_of(rule, self.n, skip=3)
+        self._note_saves(self.generic.saves)
         return rule
 
     def vjp_sequence(self, rule: Rule) -> Rule:
@@ -125,7 +124,8 @@ class Op:
         return rule
 
     def _note_saves(self, keeps: tuple[tuple[bool, ...], bool]) -> None:
-        self._kept.clear()
+        for impl in (self.generic, *self.impls.values()):
+            impl.kept.clear()
         self.saves_any = self.saves_any or any(keeps[0]) or keeps[1]
 
     def override(
@@ -133,21 +133,23 @@ class Op:
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
         forward = taking(forward, self.name, self.n, self.takes)
-        self.impls[device_type] = Impl(guarded(forward, self.n, 0, quiet=quiet, moves=True), vjp, residual)
-        keeps = _keeps_of(vjp, self.n, skip=4 if residual else 3)
-        self._joint_keeps.append(keeps)
-        self._note_saves(keeps)
+        saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
+        self.impls[device_type] = Impl(guarded(forward, self.n, 0, quiet=quiet, moves=True), vjp, residual, saves)
+        self._note_saves(saves)
 
-    def keeps(self, needs: tuple[bool, ...]) -> tuple[tuple[bool, ...], bool]:
-        """Which inputs, and whether the output, must be saved when `needs` says which inputs want gradients."""
-        found = self._kept.get(needs)
+    def keeps(self, needs: tuple[bool, ...], impl: Impl) -> tuple[tuple[bool, ...], bool]:
+        """Which inputs, and whether the output, `impl` must save when `needs` says which inputs want gradients.
+
+        The declared rules count for every implementation: they give the second derivatives.
+        """
+        found = impl.kept.get(needs)
         if found is None and self.n < 0:
-            found = self._kept[needs] = ((self.saves_any,) * len(needs), False)
+            found = impl.kept[needs] = ((self.saves_any,) * len(needs), False)
         if found is None:
             parts = [_keeps_of(rule, self.n, skip=2) for i, rule in self._rules.items() if needs[i]]
-            parts += self._joint_keeps
+            parts += [saves for saves in {self.generic.saves, impl.saves} if saves is not None]
             inputs = tuple(any(part[0][i] for part in parts) for i in range(len(needs)))
-            found = self._kept[needs] = (inputs, any(part[1] for part in parts))
+            found = impl.kept[needs] = (inputs, any(part[1] for part in parts))
         return found
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,0 +1,71 @@
+"""Errors of public functions name the function and what it was given, and are of Python's common types."""
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin.core import blame, dispatch
+from resilin.nn import functional as F
+
+X = resilin.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda: resilin.sum("abc"), TypeError, r"sum\('abc'\): expected a Tensor, got str"),
+        (lambda: resilin.cat([X, 1]), TypeError, r"cat\(\[float32 \[2, 3\], 1\]\): expected a Tensor, got int"),
+        (lambda: X.flip(5), IndexError, r"flip\(float32 \[2, 3\], 5\): Dimension out of range"),
+        (lambda: resilin.zeros(1 << 40), RuntimeError, r"zeros\(1099511627776\): there is not enough memory"),
+        (lambda: resilin.randn(1 << 70), RuntimeError, r"randn\(.*more elements than any memory can hold"),
+        (lambda: F.gelu(resilin.arange(3)), NotImplementedError, r"gelu\(int64 \[3\]\): not implemented for int64"),
+    ],
+)
+def test_a_mistake_is_told_with_the_function_and_its_arguments(call, kind, text):
+    with pytest.raises(kind, match=text) as caught:
+        call()
+    assert type(caught.value).__module__ == "builtins"
+
+
+def test_a_failed_draw_leaves_the_generator_as_it_was():
+    resilin.manual_seed(5)
+    expected = resilin.randn(3).tolist()
+    resilin.manual_seed(5)
+    with pytest.raises(RuntimeError):
+        resilin.randn(1 << 70)
+    assert resilin.randn(3).tolist() == expected
+
+
+def test_errors_of_others_code_stay_as_they_are():
+    class Odd:
+        def __array__(self, dtype=None, copy=None):
+            raise AttributeError("mine")
+
+    def hook(grad):
+        raise KeyError("mine, too")
+
+    x = resilin.ones(2, requires_grad=True)
+    x.register_hook(hook)
+    with pytest.raises(KeyError, match="mine, too"):
+        x.sum().backward()
+    with pytest.raises(AttributeError, match="^mine$"):
+        resilin.tensor(Odd())
+
+
+def test_the_form_in_python_explains_as_the_native_one_does():
+    made = dispatch._in_python(resilin.flip.__wrapped__, None)
+    made.__name__ = "flip"
+    with pytest.raises(IndexError, match=r"flip\(float32 \[2, 3\], 5\): Dimension out of range"):
+        made(X, 5)
+
+
+def test_errors_of_numpy_become_errors_of_python():
+    def spread(*_):
+        return None
+
+    try:
+        np.swapaxes(np.ones((2, 3)), 0, 9)
+    except np.exceptions.AxisError as error:
+        made = blame.explain(spread, (X, 0, 9), error)
+    assert type(made) is IndexError
+    assert str(made).startswith("spread(float32 [2, 3], 0, 9): axis2: axis 9 is out of bounds")
