@@ -27,14 +27,25 @@ def attention(xp, q, k, v, mask=None, causal=False, scale=1.0, dropout_mask=None
     return xp.matmul(_weights(xp, q, k, mask, causal, scale, dropout_mask)[1], v)
 
 
-def _added(shape, mask, causal, dtype):
-    """What is added to the scores: 0 where a key takes part, -inf where not."""
-    added = np.zeros(shape[-2:], dtype)
+def _added(ns, shape, mask, causal):
+    """What is added to the scores, float64: 0 where a key takes part, -inf where not. `ns` has the mask's functions."""
+    added = ns.zeros(shape[-2:], np.float64)
     if causal:
-        added = np.where(np.tri(*shape[-2:], dtype=bool), added, -np.inf)
+        added = ns.where(ns.tri(*shape[-2:], dtype=bool), added, -np.inf)
     if mask is not None:
-        added = added + (np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else mask)
-    return added.astype(dtype)
+        added = added + (ns.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else mask)
+    return added.astype(np.float64)
+
+
+def _weights(xp, q, k, mask, causal, scale, dropout_mask):
+    """The probabilities, and those that dropout keeps."""
+    scores = xp.matmul(q, xp.swapaxes(k, -1, -2)) * scale
+    added = _added(array_namespace(getattr(q, "_array", q)), scores.shape, mask, causal)
+    some = (added > -np.inf).any(-1, keepdims=True)
+    # a query without keys gives zeros: its row is made finite first, as 0 * NaN would stay NaN
+    added = array_namespace(added).where(some, added, 0.0)
+    p = xp.softmax(scores + xp.constant(added, q), scores.ndim - 1) * xp.constant(some, q)
+    return p, p if dropout_mask is None else p * xp.constant(dropout_mask, q)
 
 
 @attention.vjp_all
