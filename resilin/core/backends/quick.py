@@ -5,6 +5,7 @@ Each gives what the function of its name gives for the arguments that rules use;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,26 @@ def ones_like(x: Array) -> Array:
     ones = np.empty_like(x)
     ones.fill(1)
     return ones
+
+
+def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """Arrays of one shape joined along a new dimension."""
+    shape = arrays[0].shape
+    for x in arrays:
+        if x.shape != shape:
+            return np.stack(arrays, axis)  # says what does not fit
+    wider = (*shape[:axis], 1, *shape[axis:])
+    return np.concatenate([x.reshape(wider) for x in arrays], axis)
+
+
+def any(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether some element over `axis` is true."""
+    return np.logical_or.reduce(x, axis, None, None, keepdims)
+
+
+def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether all elements over `axis` are true."""
+    return np.logical_and.reduce(x, axis, None, None, keepdims)
 
 
 def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:

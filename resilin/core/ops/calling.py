@@ -231,37 +231,35 @@ def _dtype_name(array: Any) -> str:
 
 
 def _general(op: Declared) -> Callable[..., Any]:
-    n, total, defaults = op.n, len(op.arguments), op.defaults
+    n, total = op.n, len(op.arguments)
+    places = tuple(range(n))
     generic, impls = op.generic, op.impls
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if ACTIVE and batched_in((*args, *kwargs.values())):
             return ACTIVE[-1].call(op, args, kwargs)
-        if kwargs:
+        if kwargs or len(args) != total:
             args = op.bind(args, kwargs)
-        elif len(args) < total:
-            args = op.bind(args, {}) if len(args) < n else args + defaults[len(args) :]
-        inputs, params = args[:n], args[n:]
         dev: device | None = None
-        arrays = []
         recorded = False
-        for value in inputs:
+        arrays = list(args)  # the tensors' arrays, then the parameters
+        for place in places:
+            value = args[place]
             if isinstance(value, Tensor):
                 if dev is None:
                     dev = value._dev
                 elif value._dev is not dev:
                     raise different_devices(op.name, dev, value._dev)
-                arrays.append(value._array)
+                arrays[place] = value._array
                 if value._rg or (value._view is not None and value.requires_grad):
                     recorded = True
-            else:
-                arrays.append(value)
         dev = dev or CPU
-        impl = impls.get(dev.type, generic)
+        impl = impls.get(dev.type, generic) if impls else generic
         try:
-            value = impl.forward(dev.xp, *arrays, *params)
+            value = impl.forward(dev.xp, *arrays)
         except _ARRAY_ERRORS as error:
-            raise op_error(op, arrays, params, error) from None
+            raise op_error(op, arrays[:n], args[n:], error) from None
+        inputs, params = args[:n], args[n:]
         residual = None
         if impl.residual:
             value, residual = value
