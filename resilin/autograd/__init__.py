@@ -1,20 +1,36 @@
 """Automatic differentiation: the names of torch.autograd."""
 
+from resilin.autograd import forward_ad as forward_ad
 from resilin.autograd import graph as graph
 from resilin.core.autograd import functional as functional
 from resilin.core.autograd.anomaly import detect_anomaly, set_detect_anomaly
-from resilin.core.autograd.checkpoint import checkpoint
-from resilin.core.autograd.function import Function, once_differentiable
+from resilin.core.autograd.checkpoint import (
+    checkpoint,
+    checkpoint_sequential,
+    set_checkpoint_early_stop,
+)
+from resilin.core.autograd.function import Function, FunctionCtx, once_differentiable
 from resilin.core.autograd.grad import backward, grad
-from resilin.core.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+from resilin.core.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    no_grad,
+    set_grad_enabled,
+    set_multithreading_enabled,
+)
 from resilin.core.autograd.gradcheck import gradcheck, gradgradcheck
+from resilin.core.autograd.tape import CheckpointError
 
 __all__ = [
+    "CheckpointError",
     "Function",
+    "FunctionCtx",
     "backward",
     "checkpoint",
+    "checkpoint_sequential",
     "detect_anomaly",
     "enable_grad",
+    "forward_ad",
     "functional",
     "grad",
     "gradcheck",
@@ -23,6 +39,8 @@ __all__ = [
     "inference_mode",
     "no_grad",
     "once_differentiable",
+    "set_checkpoint_early_stop",
     "set_detect_anomaly",
     "set_grad_enabled",
+    "set_multithreading_enabled",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.autograd.function import Function
 from resilin.core.autograd.grad_mode import enable_grad, mode
+from resilin.core.autograd.tape import CheckpointError
 from resilin.core.tensor import Tensor
 
 
@@ -37,15 +39,23 @@ class _Checkpoint(Function):
         return (None, None, *(a.grad if isinstance(a, Tensor) else None for a in args))
 
 
+class _How(NamedTuple):
+    early_stop: bool
+    check: bool
+
+
 class _Frame:
     """One checkpoint: its nodes keep nothing until backward asks the first of them for what it saved.
 
     Nodes hold their frame, and the frame refers to them weakly: what nobody will walk back is not kept alive.
     """
 
-    __slots__ = ("__weakref__", "call", "frame", "keep_rng", "nodes", "rng_state", "versions")
+    __slots__ = ("__weakref__", "again", "call", "frame", "how", "nodes", "rng_state", "versions")
 
-    def __init__(self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool) -> None:
+    def __init__(
+        self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool, again: Any, how: _How
+    ) -> None:
+        self.again, self.how = again, how  # the context of the second run, if there is one
         self.call: Any = call  # (function, args, kwargs)
         self.versions = _versions(call)
         self.rng_state = rng.default_generator().clone_state() if keep_rng else None
@@ -61,6 +71,11 @@ class _Frame:
         """Do not keep the arguments: they are results inside `frame`, which will bring them back."""
         self.call, self.frame = None, frame
 
+    def check_twin(self, twin: Any) -> None:
+        """CheckpointError unless `twin` is a checkpoint, too."""
+        if not isinstance(twin, _Frame):
+            raise CheckpointError(f"checkpoint: forward began a checkpoint where the second run did {twin.name()}")
+
     def take(self, twin: _Frame) -> None:
         """Have the arguments that the same checkpoint had when it ran again."""
         self.call, self.versions, self.frame = twin.call, twin.versions, None
@@ -75,17 +90,20 @@ class _Frame:
                 "checkpoint: an argument has been modified by an inplace operation before backward, which needs it to "
                 "run the function again: use the out-of-place operation"
             )
-        twins = _Twins(len(self.nodes))
-        with _rng_as(self.rng_state), enable_grad(), _running(twins), contextlib.suppress(_Enough):
+        twins = _Twins(len(self.nodes), self.how.early_stop)
+        context = self.again or contextlib.nullcontext()
+        with _rng_as(self.rng_state), context, enable_grad(), _running(twins), contextlib.suppress(_Enough):
             function(*args, **kwargs)
         if len(twins.made) < len(self.nodes):
-            raise RuntimeError(
+            raise CheckpointError(
                 f"checkpoint: the function recorded {len(self.nodes)} operations in forward, but {len(twins.made)} "
                 "when it ran again. It must depend on nothing but its arguments and random numbers"
             )
-        for node, twin in zip(self.nodes, twins.made, strict=True):
+        for node, twin in zip(self.nodes, twins.made, strict=False):
             waiting = node()
             if waiting is not None:
+                if self.how.check:
+                    waiting.check_twin(twin)
                 waiting.take(twin)
         self.call = None
 
@@ -97,14 +115,14 @@ class _Enough(BaseException):
 class _Twins:
     """Collects the nodes of a function that runs again."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, early_stop: bool) -> None:
         self.made: list[Any] = []
-        self._count = count
+        self._count, self._early_stop = count, early_stop
 
     def recorded(self, node: Any) -> None:
         """Keep the node; end the run with the last."""
         self.made.append(node)
-        if len(self.made) == self._count:
+        if self._early_stop and len(self.made) == self._count:
             raise _Enough
 
 
@@ -141,6 +159,10 @@ def checkpoint(
     *args: Any,
     use_reentrant: bool | None = None,
     preserve_rng_state: bool = True,
+    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
     """`function(*args, **kwargs)` whose intermediate results are not kept: backward runs it again, with the same
@@ -151,8 +173,16 @@ def checkpoint(
     the backward, as PyTorch's older form does: then parameters accumulate in `.grad` whatever was asked for, keyword
     arguments are a ValueError, and only first derivatives of tensors that `function` returns (or of a tuple) are given.
 
-    RuntimeError in backward when the function did other operations there, or when an argument was modified in place.
+    context_fn: gives two context managers, for the run in forward and the one in backward.
+    determinism_check: "default" compares shapes and dtypes of both runs, "none" does not. early_stop: end the second
+        run once all that is needed is there. debug: accepted; errors always name the operations.
+    Raises: CheckpointError (a RuntimeError) in backward when the function did other operations there, RuntimeError when
+    an argument was modified in place, ValueError for another determinism_check.
     """
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f'checkpoint: determinism_check must be "default" or "none", got {determinism_check!r}')
+    if use_reentrant and (context_fn is not None or debug):
+        raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
     if use_reentrant:
         if kwargs:
             raise ValueError(f"checkpoint: unexpected keyword arguments with use_reentrant=True: {', '.join(kwargs)}")
@@ -161,8 +191,55 @@ def checkpoint(
         return _Checkpoint.apply(function, preserve_rng_state, *args)
     if not mode.grad:
         return function(*args, **kwargs)
-    frame = _Frame((function, args, kwargs), preserve_rng_state)
+    first, again = (contextlib.nullcontext(), None) if context_fn is None else context_fn()
+    stops = early_stop if _stopping.early is None else _stopping.early
+    frame = _Frame((function, args, kwargs), preserve_rng_state, again, _How(stops, determinism_check != "none"))
     if mode.frame is not None:
         mode.frame.recorded(frame)
-    with _running(frame):
+    with first, _running(frame):
         return function(*args, **kwargs)
+
+
+class _Stopping(threading.local):
+    early: bool | None = None  # what set_checkpoint_early_stop says
+
+
+_stopping = _Stopping()
+
+
+@contextlib.contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
+    """Inside, checkpoints end their second run early or do not, whatever `early_stop` says."""
+    before, _stopping.early = _stopping.early, enable
+    try:
+        yield
+    finally:
+        _stopping.early = before
+
+
+def checkpoint_sequential(
+    functions: Any,
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+) -> Any:
+    """The functions (or modules of a Sequential) one after the other, in `segments` parts of equal numbers, each a
+    checkpoint but the last, which keeps its results. ValueError for more segments than functions."""
+    steps = list(functions.children()) if hasattr(functions, "children") else list(functions)
+    if not 1 <= segments <= len(steps):
+        raise ValueError(f"checkpoint_sequential: segments must be between 1 and {len(steps)}, got {segments}")
+
+    def run(begin: int, end: int) -> Callable[[Any], Any]:
+        def part(value: Any) -> Any:
+            for step in steps[begin:end]:
+                value = step(value)
+            return value
+
+        return part
+
+    size = len(steps) // segments
+    for begin in range(0, size * (segments - 1), size):
+        part = run(begin, begin + size)
+        input = checkpoint(part, input, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state)
+    return run(size * (segments - 1), len(steps))(input)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import weakref
+from typing import Any, NamedTuple
 
+from resilin.core import trees
 from resilin.core.autograd.grad_mode import _Switch, mode
 from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable, version_to_save
+from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
+from resilin.core.batching.levels import expose, insert, levels_of, union
+from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -21,12 +27,45 @@ class FunctionCtx:
         self._dirty: set[int] = set()
         self._materialize = True
         self._freed = False
+        self._node: Any = None  # a weak reference
         self._frame: Any = None  # the checkpoint that can bring back what was saved
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for backward; modifying them in place before it is an error there."""
+        """Keep tensors for backward; modifying them in place before it is an error there. TypeError for anything else
+        but None."""
+        for place, value in enumerate(tensors):
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument {place} is of type {type(value).__name__}"
+                )
         self._saved = tensors
         self._versions = tuple(version_to_save(t) for t in tensors)
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Accepted as in PyTorch: derivatives in forward mode come from `backward` here, which has what it saved."""
+
+    def name(self) -> str:
+        """That of the Function's node, e.g. "MyFunctionBackward"."""
+        found: str = self._of_node().name()
+        return found
+
+    @property
+    def next_functions(self) -> tuple[Any, ...]:
+        """Those of the Function's node."""
+        found: tuple[Any, ...] = self._of_node().next_functions
+        return found
+
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        """That of the Function's node."""
+        found: dict[Any, Any] = self._of_node().metadata
+        return found
+
+    def _of_node(self) -> Any:
+        node = None if self._node is None else self._node()
+        if node is None:
+            raise RuntimeError("this Function has no node in the graph (yet): it is there in backward")
+        return node
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -117,7 +156,6 @@ class FunctionNode(Node):
 
     def take(self, twin: Node) -> None:
         """Save what the same Function saved when it ran again."""
-        self.check_twin(twin)
         mine, other = self.ctx, twin.ctx  # type: ignore[attr-defined]
         mine._saved, mine._versions, mine._dirty, mine._frame = other._saved, other._versions, other._dirty, None
 
@@ -127,6 +165,13 @@ class FunctionNode(Node):
         self.ctx._freed = True
         self.ctx._saved = ()
         self.ctx._versions = ()
+
+
+class VmapInfo(NamedTuple):
+    """What `Function.vmap` is told: the number of samples, and vmap's word on random numbers."""
+
+    batch_size: int
+    randomness: str
 
 
 class Function:
@@ -152,9 +197,23 @@ class Function:
         """Compute the gradients of the arguments from those of the outputs."""
         raise NotImplementedError("You must implement the backward function for custom autograd.Function.")
 
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        """Not called: derivatives in forward mode come from `backward`, which must be differentiable for them."""
+        raise NotImplementedError("forward mode is made of backward here: write that")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """The function of a batch: gives (output, out_dims) for arguments whose samples lie along `in_dims`."""
+        raise NotImplementedError("You must implement the vmap staticmethod of this Function, or leave it out.")
+
+    generate_vmap_rule = False  # accepted as in PyTorch; without a vmap staticmethod samples go one by one either way
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward` and record it."""
+        """Run `forward` and record it. Inside vmap: run `vmap`, or without one go sample by sample."""
+        if ACTIVE and batched_in(args):
+            return cls._apply_to_batch(args)
         ctx = FunctionCtx()
         is_tensor = tuple(isinstance(a, Tensor) for a in args)
         needs = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
@@ -175,6 +234,25 @@ class Function:
         return outs if isinstance(result, tuple) else outs[0]
 
     @classmethod
+    def _apply_to_batch(cls, args: tuple[Any, ...]) -> Any:
+        if cls.vmap is Function.vmap:
+            raise Unbatchable
+        if cls.generate_vmap_rule:
+            raise RuntimeError(
+                f"{cls.__name__}: found both generate_vmap_rule=True and a vmap staticmethod: set one of them only"
+            )
+        level = union(args)[-1]
+        in_dims = tuple(0 if level in levels_of(value) else None for value in args)
+        shown = (expose(value, level) if dim == 0 else value for value, dim in zip(args, in_dims, strict=True))
+        result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *shown)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise RuntimeError(f"{cls.__name__}.vmap: expected a tuple (output, out_dims), got {type(result).__name__}")
+        outs, tree = trees.flatten(result[0])
+        dims = trees.spread(result[1], result[0], f"{cls.__name__}.vmap: out_dims")
+        hidden = [o if d is None else insert(o, level, check_dim(d, o.ndim)) for o, d in zip(outs, dims, strict=True)]
+        return trees.unflatten(hidden, tree)
+
+    @classmethod
     def _record(
         cls, ctx: FunctionCtx, outputs: Any, inputs: list[Tensor], edges: Any, is_tensor: Any
     ) -> tuple[Any, ...]:
@@ -186,6 +264,7 @@ class Function:
         op = _FunctionOp(cls.__name__)
         node = FunctionNode(op, None, dev, edges, metas, tuple(e is not None for e in edges), is_tensor)
         node.cls, node.ctx, node.outputs = cls, ctx, len(outputs)
+        ctx._node = weakref.ref(node)
         node.shapes = [
             (out._array.shape, out._array.dtype) if isinstance(out, Tensor) else ((), "float32") for out in outputs
         ]
@@ -195,6 +274,8 @@ class Function:
             if id(out) in ctx._without_grad or not is_differentiable(out._array):
                 continue
             dirty = id(out) in ctx._dirty
+            if dirty and any(out is edge for edge in edges):
+                raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
             target = out if dirty or (not any(out is t for t in inputs) and out._node is None) else out.detach()
             if dirty:
                 target._bump()
@@ -206,11 +287,32 @@ class Function:
         return tuple(made)
 
 
-def once_differentiable(fn: Any) -> Any:
-    """Mark a backward as not differentiable itself: its gradients are constants."""
+class _Once(Function):
+    """The identity, whose backward says that there is none."""
 
+    @staticmethod
+    def forward(ctx: Any, *tensors: Any) -> Any:
+        """The tensors themselves, at a new place."""
+        return tuple(t.detach() if isinstance(t, Tensor) else t for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """RuntimeError."""
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+
+
+def once_differentiable(fn: Any) -> Any:
+    """Mark a backward as not differentiable itself: RuntimeError where somebody tries."""
+
+    @functools.wraps(fn)
     def wrapper(ctx: Any, *args: Any) -> Any:
         with _Switch(False):
-            return fn(ctx, *args)
+            found = fn(ctx, *args)
+        if not mode.grad or not any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            return found
+        many = isinstance(found, tuple)
+        parts = [p.detach().requires_grad_() if isinstance(p, Tensor) else p for p in (found if many else (found,))]
+        made = _Once.apply(*parts)
+        return made if many else made[0]
 
     return wrapper

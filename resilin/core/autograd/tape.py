@@ -24,6 +24,10 @@ from resilin.core.versions import InferenceCount, View, share_version
 _next_seq = itertools.count().__next__
 
 
+class CheckpointError(RuntimeError):
+    """A checkpointed function did not do the same when it ran again."""
+
+
 class Meta:
     """What a rule gets for an input that was not saved: its shape and (numpy) dtype."""
 
@@ -184,17 +188,16 @@ class Node:
 
     def take(self, twin: Node) -> None:
         """Save what `twin`, the same operation run again, saved; its inputs stand at their places in this graph."""
-        self.check_twin(twin)
         self.saved = [_placed(value, edge) for value, edge in zip(twin.saved, self.edges, strict=True)]
         self.versions, self.y, self.residual, self.frame = twin.versions, twin.y, twin.residual, None
 
     def check_twin(self, twin: Node) -> None:
-        """RuntimeError unless `twin` is the same operation on inputs of the same shapes and dtypes."""
-        if twin.name() != self.name() or list(twin.metas) != list(self.metas):
-            raise RuntimeError(
+        """CheckpointError unless `twin` is the same operation on inputs of the same shapes and dtypes."""
+        if not isinstance(twin, Node) or twin.name() != self.name() or list(twin.metas) != list(self.metas):
+            now = f"{twin.name()} of {_described(twin)}" if isinstance(twin, Node) else "a checkpoint"
+            raise CheckpointError(
                 f"checkpoint: the function did not do the same when it ran again: forward recorded {self.name()} of "
-                f"{_described(self)}, now it is {twin.name()} of {_described(twin)}. It must depend on nothing but its "
-                "arguments and random numbers"
+                f"{_described(self)}, now it is {now}. It must depend on nothing but its arguments and random numbers"
             )
 
     def free(self) -> None:
