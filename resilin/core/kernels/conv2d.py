@@ -1,7 +1,7 @@
 """Two-dimensional convolution as im2col and matrix products.
 
 The native kernels work tile by tile (a few output rows, or a few small samples), the numpy forms over many samples at
-once.
+once. Where every channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
 """
 
 # N samples, C input channels, H W input size, O output channels, P Q output size, KH KW kernel size, G groups
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ Pair = tuple[int, int]
 _native_forward = kernel("conv2d_forward")
 _native_input_gradient = kernel("conv2d_input_gradient")
 _native_weight_gradient = kernel("conv2d_weight_gradient")
+_depthwise_forward = kernel("depthwise_forward")
+_depthwise_input_gradient = kernel("depthwise_input_gradient")
+_depthwise_weight_gradient = kernel("depthwise_weight_gradient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
     geometry.out_size(x.shape[2], x.shape[3])
     y: Array | None = None
     if isinstance(x, np.ndarray):
-        y = _native_forward(x, w, bias, geometry.lengths, groups)
+        y = _depthwise_forward(x, w, bias, geometry.lengths) if groups == x.shape[1] > 1 else None
+        y = _native_forward(x, w, bias, geometry.lengths, groups) if y is None else y
     return reference_forward(x, w, bias, geometry, groups) if y is None else y
 
 
@@ -85,20 +90,39 @@ def backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients (dx, dw, db); None for those not in `need`.
 
-    Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending.
+    Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending; dw of channels
+    by themselves sample by sample, in float64.
     """
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
     dx = dw = db = found = None
     native = isinstance(g, np.ndarray)
     if need[0]:
-        dx = None if not native else _native_input_gradient(g, w, x.shape[2], x.shape[3], geometry.lengths, groups)
+        dx = _input_gradient(g, w, x.shape, geometry, groups) if native else None
         if dx is None:
             dx = reference_input_gradient(g, w, x.shape, geometry, groups)
     if need[1] or need[2]:
         if native:
-            found = _native_weight_gradient(g, x, *geometry.kernel, geometry.lengths, groups, need[1], need[2])
+            found = _weight_gradient(g, x, geometry, groups, need[1], need[2])
         dw, db = reference_weight_gradient(g, x, w.shape, geometry, groups, need[1:]) if found is None else found
     return dx, dw, db
+
+
+def _input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometry: Geometry, groups: int) -> Array | None:
+    dx: Array | None = None
+    if groups == shape[1] > 1:
+        dx = _depthwise_input_gradient(g, w, *shape[1:], geometry.lengths)
+    return _native_input_gradient(g, w, *shape[2:], geometry.lengths, groups) if dx is None else dx
+
+
+def _weight_gradient(g: Array, x: Array, geometry: Geometry, groups: int, weight: bool, bias: bool) -> Any:
+    """(dw, db), either None unless asked for; None without a kernel."""
+    dw = None
+    if weight and groups == x.shape[1] > 1:
+        dw = _depthwise_weight_gradient(g, x, *geometry.kernel, geometry.lengths)
+    if dw is not None and not bias:
+        return dw, None
+    found = _native_weight_gradient(g, x, *geometry.kernel, geometry.lengths, groups, weight and dw is None, bias)
+    return found if dw is None or found is None else (dw, found[1])
 
 
 # Samples are taken in chunks whose columns fill about this much: larger ones leave the caches, smaller ones make the

@@ -42,6 +42,8 @@ def _everything(rand: Any) -> list[Any]:
     loss = cross_entropy.forward(x, np.arange(1000) % 300, None, -100, 0.1)
     filters = rand(7, 6, 3, 3)
     convolved = conv2d.forward(image, filters, None, (1, 1), (1, 1), (1, 1), 1)
+    alone = filters[:6, :1]
+    each = conv2d.forward(image, alone, None, (1, 1), (1, 1), (1, 1), 6)
     return [
         y,
         *layer_norm.backward(x, x, w, mean, rstd),
@@ -49,6 +51,8 @@ def _everything(rand: Any) -> list[Any]:
         *loss,
         convolved,
         *conv2d.backward(convolved, image, filters, (1, 1), (1, 1), (1, 1), 1),
+        each,
+        *conv2d.backward(each, image, alone, (1, 1), (1, 1), (1, 1), 6),
         gelu.forward(x, "none"),
         softmax.forward(x),
         reduce_rows.sum_rows(x),

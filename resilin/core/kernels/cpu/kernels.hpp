@@ -27,6 +27,7 @@ void bind_batch_norm(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
 void bind_ctc(nanobind::module_ &m);
+void bind_depthwise(nanobind::module_ &m);
 void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);

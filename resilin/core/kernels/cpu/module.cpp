@@ -32,6 +32,7 @@ NB_MODULE(_native, m) {
     resilin::bind_conv2d(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
+    resilin::bind_depthwise(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
     resilin::bind_gelu(m);
