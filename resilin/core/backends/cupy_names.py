@@ -74,6 +74,10 @@ def _conj(xp: Any, x: Any) -> Any:
     return xp.module.conj(x) if dtype.kind == "c" else x
 
 
+def _matmul_add(xp: Any, a: Any, b: Any, c: Any) -> Any:
+    return xp.matmul(a, b) + c
+
+
 def _constant(xp: Any, array: Any, like: Any) -> Any:
     return xp.asarray(array).astype(like.dtype, copy=False)
 
@@ -156,6 +160,7 @@ def _to_host(xp: Any, value: Any) -> Any:
 
 
 _EXTRAS: dict[str, Callable[..., Any]] = {
+    "matmul_add": _matmul_add,
     "conj": _conj,
     "astype": _astype,
     "constant": _constant,

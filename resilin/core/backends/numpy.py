@@ -85,6 +85,7 @@ def make_xp() -> SimpleNamespace:
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
         "matmul": gemm.matmul,
+        "matmul_add": gemm.matmul_add,
         "sigmoid": sigmoid.forward,
         "broadcast_to": quick.broadcast_to,
         "expand_dims": quick.expand_dims,

@@ -1,4 +1,4 @@
-"""Matrix products. They go to numpy's BLAS; gradients multiply transposed views, so nothing is copied."""
+"""Matrix products. Gradients multiply transposed views, so nothing is copied."""
 
 from __future__ import annotations
 
@@ -65,15 +65,9 @@ def _(xp, g, _y, a, _b):
 )
 def linear(xp, x, w, b=None):
     """x @ w.T + b for `w` of shape (out, in)."""
-    if x.ndim > 2:  # one product over all rows: BLAS runs one large product faster than many small ones
-        y = xp.matmul(_rows(x), w.T)
-        if b is not None:
-            y += b
-        return y.reshape(*x.shape[:-1], w.shape[0])
-    y = xp.matmul(x, w.T)
-    if b is not None:
-        y = y + b if y.ndim < 2 else xp.add(y, b, out=y)
-    return y
+    rows = _rows(x) if x.ndim > 2 else x  # one product over all rows: a large one is faster than many small ones
+    y = xp.matmul(rows, w.T) if b is None else xp.matmul_add(rows, w.T, b)
+    return y.reshape(*x.shape[:-1], w.shape[0]) if x.ndim > 2 else y
 
 
 @linear.vjp_all

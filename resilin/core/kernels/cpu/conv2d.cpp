@@ -217,7 +217,7 @@ template <class T> struct Conv {
             for (int64_t o = 0; o < O && bias; o++)
                 std::fill_n(out.data + o * out.ld, length(t), bias[group * O + o]);
             multiply<T>({O, length(t), s.depth(), {w + group * O * s.depth(), s.depth(), 1}, {cols.data, cols.ld, 1},
-                         out.data, out.ld, bias != nullptr},
+                         out.data, out.ld, bias ? out.data : nullptr, out.ld},
                         false);
             if (t.n1 - t.n0 > 1)
                 each_sample_row(t, group, [&](int64_t to, int64_t from, int64_t) {
@@ -233,14 +233,14 @@ template <class T> struct Conv {
             const Rows<const T> out = gradients(g, t, group, side);
             const int64_t l = length(t), each = (t.p1 - t.p0) * s.Q;
             multiply<T>({s.depth(), l, s.outputs(), {w + group * s.outputs() * s.depth(), 1, s.depth()},
-                         {out.data, out.ld, 1}, scratch, l, false},
+                         {out.data, out.ld, 1}, scratch, l},
                         false);
             for (int64_t n = t.n0; n < t.n1; n++)
                 scatter_tile(scratch + (n - t.n0) * each, s, t, l, image(dx, n, group));
         }
     }
 
-    // Adds the tile's share to dw (O, depth) and db (O); output channels [o0, o1) of each group.
+    // Adds the tile's share to dw (each group: depth, O) and db (O); output channels [o0, o1) of each group.
     void weight_gradient(const T *g, const T *x, const Tile &t, int64_t o0, int64_t o1, T *scratch, T *dw, T *db) const {
         T *side = scratch + s.depth() * tiles.positions();
         for (int64_t group = 0; group < s.G; group++) {
@@ -248,8 +248,9 @@ template <class T> struct Conv {
             const int64_t O = s.outputs();
             if (dw) {
                 const Rows<const T> cols = columns(x, t, group, scratch);
-                multiply<T>({o1 - o0, s.depth(), length(t), {out.data + o0 * out.ld, out.ld, 1}, {cols.data, 1, cols.ld},
-                             dw + (group * O + o0) * s.depth(), s.depth(), true},
+                T *sums = dw + group * O * s.depth() + o0;
+                multiply<T>({s.depth(), o1 - o0, length(t), {cols.data, cols.ld, 1}, {out.data + o0 * out.ld, 1, out.ld},
+                             sums, O, sums, O},
                             false);
             }
             for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + o * out.ld, length(t));
@@ -299,6 +300,12 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
     return dx.object;
 }
 
+// Where the i-th of the weight's sums (each group: depth, O) belongs in the weight (each group: O, depth).
+int64_t turned(const Shape &s, int64_t i) {
+    const int64_t O = s.outputs(), each = O * s.depth();
+    return i / each * each + i % O * s.depth() + i % each / O;
+}
+
 // Tiles in runs that are summed one after the other; the runs' sums are added in order. Large weights allow few partial
 // sums: their rows are divided among the threads, too.
 template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s, bool weight, bool bias) {
@@ -327,7 +334,7 @@ template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &
             for (int64_t i = begin; i < end; i++) {
                 T sum = sums.data[i];
                 for (int64_t run = 1; run < runs; run++) sum += sums.data[run * row + i];
-                (i < wide ? dw.data[i] : db.data[i - wide]) = sum;
+                (i < wide ? dw.data[turned(s, i)] : db.data[i - wide]) = sum;
             }
         });
     }

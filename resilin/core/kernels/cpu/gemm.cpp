@@ -62,7 +62,7 @@ bool takes(const PyArrayObject *out, const std::vector<npy_intp> &shape, const P
            !may_overlap(out, b);
 }
 
-template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out) {
+template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, const T *plus) {
     const int na = PyArray_NDIM(a), nb_ = PyArray_NDIM(b);
     const int64_t rows = PyArray_DIM(a, na - 2), depth = PyArray_DIM(a, na - 1), columns = PyArray_DIM(b, nb_ - 1);
     std::vector<npy_intp> shape;
@@ -80,7 +80,7 @@ template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArra
                           : NewArray<T>(static_cast<int>(shape.size()), shape.data()).object;
     out = reinterpret_cast<PyArrayObject *>(made.ptr());
     if (!view_of(out, vo) || vo.column != 1) return nb::none();
-    const Product<T> first{rows, columns, depth, va, vb, static_cast<T *>(PyArray_DATA(out)), vo.row, false};
+    const Product<T> first{rows, columns, depth, va, vb, static_cast<T *>(PyArray_DATA(out)), vo.row, plus};
     auto one = [&](int64_t i, bool threads) {
         Product<T> product = first;
         product.a.data += offset_of(a, leading, i) / static_cast<int64_t>(sizeof(T));
@@ -97,20 +97,21 @@ template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArra
     return made;
 }
 
-// a @ b into `out` or a new array; None for what has no kernel, and for vectors.
-nb::object matmul(ExactArray a, ExactArray b, ExactArray out) {
+// a @ b, plus the vector `plus`, into `out` or a new array; None for what has no kernel, and for vectors.
+nb::object matmul(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
     if (!a || !b || a.ndim() < 2 || b.ndim() < 2) return nb::none();
     const int type = PyArray_TYPE(a.array);
     if (PyArray_TYPE(b.array) != type || (out && PyArray_TYPE(out.array) != type)) return nb::none();
-    if (type == NPY_FLOAT32) return product<float>(a.array, b.array, out.array);
-    if (type == NPY_FLOAT64) return product<double>(a.array, b.array, out.array);
+    if (plus && (plus.ndim() != 1 || plus.size() != b.last())) return nb::none();
+    if (type == NPY_FLOAT32 && plus.is_or_none<float>()) return product(a.array, b.array, out.array, plus.data<float>());
+    if (type == NPY_FLOAT64 && plus.is_or_none<double>()) return product(a.array, b.array, out.array, plus.data<double>());
     return nb::none();
 }
 
 } // namespace
 
 void bind_gemm(nb::module_ &m) {
-    m.def("matmul", &matmul, nb::arg("a"), nb::arg("b"), nb::arg("out").none());
+    m.def("matmul", &matmul, nb::arg("a"), nb::arg("b"), nb::arg("out").none(), nb::arg("plus").none());
     m.def("use_tiles", [](const char *name) { return use_tiles(name); });
 }
 

@@ -16,13 +16,15 @@ template <class T> struct View {
     int64_t row, column;
 };
 
-// c (rows, columns; each row contiguous, ldc apart) = a (rows, depth) @ b (depth, columns), or c plus it where `add`.
+// c (rows, columns; each row contiguous, ldc apart) = a (rows, depth) @ b (depth, columns) + plus (rows ld_plus apart; 0: one
+// row for all; null: nothing). `plus` may be c.
 template <class T> struct Product {
     int64_t rows, columns, depth;
     View<T> a, b;
     T *c;
     int64_t ldc;
-    bool add;
+    const T *plus = nullptr;
+    int64_t ld_plus = 0;
 
     double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth); }
 };

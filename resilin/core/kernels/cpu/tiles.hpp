@@ -1,17 +1,27 @@
-// The innermost part of a matrix product: one tile of C from two packed panels, per instruction set.
+// The innermost part of a matrix product: one tile of C, per instruction set.
 //
-// A panel holds some lanes (rows of A, or columns of B) of all depths: lane i at depth p is at p * lanes + i. An element
-// of C is one chain of fused multiply-adds over the depth, ascending, whatever the tile's size and the instruction set:
-// so every CPU that has a version here gives the same bits.
+// Both operands are lanes (rows of A, columns of B) of some depth. An element of C is one chain of fused multiply-adds
+// over the depth, ascending, whatever the tile's size, the strides and the instruction set: so every CPU that has a
+// version here gives the same bits.
 #pragma once
 #include <cstdint>
 
 namespace resilin {
 
-// c (height, columns; rows ldc apart) = the products of panels a (height lanes) and b (width lanes) over `depth`, or c
-// plus them where `add`. columns <= width: the rest of b's lanes is padding.
-template <class T>
-using Tile = void (*)(const T *a, const T *b, int64_t depth, T *c, int64_t ldc, int64_t columns, bool add);
+// c (height, columns; rows ldc apart) = plus + a @ b. The sums come first, then `plus` (rows ld_plus apart; 0: the same
+// for every row; null: nothing). Lanes of `a` may lie anywhere, those of `b` side by side: all of the tile's width is
+// read, only `columns` are written.
+template <class T> struct Multiplicands {
+    const T *a;
+    int64_t a_lane, a_step;
+    const T *b;
+    int64_t b_step, depth;
+    T *c;
+    int64_t ldc, columns;
+    const T *plus;
+    int64_t ld_plus;
+};
+template <class T> using Tile = void (*)(const Multiplicands<T> &);
 
 template <class T> struct Tiles {
     int64_t height, width; // of the largest tile, which keeps all of its sums in registers

@@ -4,8 +4,7 @@
 
 namespace {
 
-template <class T, int Height, int Vectors>
-void tile(const T *a, const T *b, int64_t depth, T *c, int64_t ldc, int64_t columns, bool add) {
+template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of) {
     using V = Vector<T>;
     constexpr int width = Vectors * V::lanes;
     typename V::type sum[Height][Vectors];
@@ -13,24 +12,26 @@ void tile(const T *a, const T *b, int64_t depth, T *c, int64_t ldc, int64_t colu
     for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) sum[i][j] = V::broadcast(T(0));
-    for (int64_t p = 0; p < depth; p++, a += Height, b += width) {
+    const T *a = of.a, *b = of.b;
+    const int64_t a_lane = of.a_lane, a_step = of.a_step, b_step = of.b_step;
+    for (int64_t p = 0; p < of.depth; p++, a += a_step, b += b_step) {
         typename V::type right[Vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
 #pragma GCC unroll 16
         for (int i = 0; i < Height; i++) {
-            const typename V::type left = V::broadcast(a[i]);
+            const typename V::type left = V::broadcast(a[i * a_lane]);
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
         }
     }
-    if (columns == width) {
+    if (of.columns == width) {
 #pragma GCC unroll 16
         for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) {
-                T *to = c + i * ldc + j * V::lanes;
-                V::store(to, add ? V::add(V::load(to), sum[i][j]) : sum[i][j]);
+                const T *plus = of.plus + i * of.ld_plus + j * V::lanes;
+                V::store(of.c + i * of.ldc + j * V::lanes, of.plus ? V::add(V::load(plus), sum[i][j]) : sum[i][j]);
             }
         return;
     }
@@ -39,8 +40,8 @@ void tile(const T *a, const T *b, int64_t depth, T *c, int64_t ldc, int64_t colu
     for (int i = 0; i < Height; i++) {
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) V::store(row + j * V::lanes, sum[i][j]);
-        T *to = c + i * ldc;
-        for (int64_t j = 0; j < columns; j++) to[j] = add ? to[j] + row[j] : row[j];
+        for (int64_t j = 0; j < of.columns; j++)
+            of.c[i * of.ldc + j] = of.plus ? of.plus[i * of.ld_plus + j] + row[j] : row[j];
     }
 }
 

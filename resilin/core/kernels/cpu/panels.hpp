@@ -1,0 +1,67 @@
+// The operands of a matrix product, cut into panels: the lanes (rows of A or columns of B) of one tile. A panel is read
+// where it lies, or from a packed copy in which lane i at depth p is at p * size + i.
+#pragma once
+#include "product.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace resilin {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Where the i-th of `count` even parts of `length` begins.
+constexpr int64_t edge(int64_t length, int64_t count, int64_t i) { return length * i / count; }
+
+// The rows of A or the columns of B (`lanes`), cut into panels.
+struct Panels {
+    int64_t lanes, width; // width 0: panels of even heights, `count` of them; else of `width`, the last half as wide
+    int64_t count;        //   where that suffices, and padded
+
+    static Panels of_rows(int64_t rows, int64_t height) { return {rows, 0, ceil_div(rows, height)}; }
+    static Panels of_columns(int64_t columns, int64_t width) { return {columns, width, ceil_div(columns, width)}; }
+
+    int64_t begin(int64_t i) const { return width ? std::min(i * width, lanes) : edge(lanes, count, i); }
+    int64_t used(int64_t i) const { return begin(i + 1) - begin(i); }
+    int64_t size(int64_t i) const { return !width ? used(i) : used(i) <= width / 2 ? width / 2 : width; }
+    int64_t padded() const { return place(count - 1) + size(count - 1); }
+    // lanes before panel i, with padding
+    int64_t place(int64_t i) const { return width ? i * width : begin(i); }
+};
+
+// to[p * size + i] = from[i * lane + p * step] for `used` lanes of `depth`; the other lanes up to `size` are zero.
+void pack(const float *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
+void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, double *to);
+
+// One operand: its panels, where they are in memory, and whether tiles read them there. A panel with padding is packed
+// in any case.
+template <class T> struct Operand {
+    Panels panels;
+    int64_t lane, step; // strides of a lane and of a step in depth
+    const T *data;
+    bool direct;
+
+    bool is_direct(int64_t i) const { return direct && panels.used(i) == panels.size(i); }
+    // packed lanes before panel i
+    int64_t stored(int64_t i) const {
+        if (!direct) return i < panels.count ? panels.place(i) : panels.padded();
+        return i < panels.count || is_direct(i - 1) ? 0 : panels.size(i - 1);
+    }
+    // Packs a block that starts at depth p: panels [begin, end), one after another. Lanes that lie side by side are read
+    // along memory: a few steps of all panels, then the next.
+    void pack(int64_t begin, int64_t end, int64_t p, int64_t depth, T *to) const {
+        const int64_t strip = lane == 1 ? 16 : depth, start = stored(begin);
+        for (int64_t q = 0; q < depth; q += strip)
+            for (int64_t i = direct ? end - 1 : begin; i < end; i++)
+                if (!is_direct(i))
+                    resilin::pack(data + panels.begin(i) * lane + (p + q) * step, lane, step, panels.used(i), panels.size(i),
+                                  std::min(strip, depth - q), to + (stored(i) - start) * depth + q * panels.size(i));
+    }
+    // Panel i of a block that starts at depth p, for a tile: lane, step and first element. `packed` is what pack() made
+    // of panels from `begin` on.
+    View<T> at(int64_t i, int64_t p, int64_t depth, int64_t begin, const T *packed) const {
+        if (is_direct(i)) return {data + panels.begin(i) * lane + p * step, lane, step};
+        return {packed + (stored(i) - stored(begin)) * depth, 1, panels.size(i)};
+    }
+};
+
+} // namespace resilin
