@@ -1,0 +1,99 @@
+"""Moving and converting a module: the values of parameters and buffers are replaced, parameters keep their identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from resilin.core import dtype as dtypes
+from resilin.core.ops.creation import empty_like
+from resilin.core.tensor import Parameter, Tensor
+from resilin.nn.parameter import is_lazy
+
+
+class Convertible:
+    """What a Module can be converted to; Module is the only class to inherit from it."""
+
+    _buffers: dict[str, Tensor | None]
+    modules: Callable[[], Iterator[Any]]
+    parameters: Callable[[bool], Iterator[Parameter]]
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or convert parameters and buffers in place; arguments as `Tensor.to`. A dtype changes floats only."""
+
+        for wanted in (*args, kwargs.get("dtype")):
+            if isinstance(wanted, dtypes.dtype) and not (wanted.is_floating_point or wanted.is_complex):
+                raise TypeError(
+                    f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted}"
+                )
+
+        def convert(tensor: Tensor) -> Tensor:
+            if tensor.is_floating_point() or tensor.is_complex():
+                converted: Tensor = tensor.to(*args, **kwargs)
+                return converted
+            moved = [arg for arg in args if not isinstance(arg, dtypes.dtype)]
+            left = {key: value for key, value in kwargs.items() if key != "dtype"}
+            kept: Tensor = tensor.to(*moved, **left) if moved or left else tensor
+            return kept
+
+        return self._apply(convert)
+
+    def float(self) -> Self:
+        """Convert floating point parameters and buffers to float32."""
+        return self.to(dtypes.float32)
+
+    def double(self) -> Self:
+        """Convert floating point parameters and buffers to float64."""
+        return self.to(dtypes.float64)
+
+    def half(self) -> Self:
+        """Convert floating point parameters and buffers to float16."""
+        return self.to(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Convert floating point parameters and buffers to bfloat16."""
+        return self.to(dtypes.bfloat16)
+
+    def cpu(self) -> Self:
+        """Move parameters and buffers to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Self:
+        """Move parameters and buffers to a GPU (default: the first)."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def type(self, dst_type: Any) -> Self:
+        """Convert all parameters and buffers, integers too, to the dtype `dst_type`."""
+        return self._apply(lambda tensor: tensor.type(dst_type))
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Move parameters and buffers to `device` without their values: new memory, to be written before it is read."""
+        return self._apply(lambda tensor: empty_like(tensor, device=device), recurse)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Refused with NotImplementedError: there is no compiler, operations run when they are called."""
+        raise NotImplementedError("compile: there is no compiler; call the module as it is, its operations are fused")
+
+    def share_memory(self) -> Self:
+        """Refused with NotImplementedError: processes do not see one another's writes to parameters."""
+        raise NotImplementedError(
+            "share_memory: parameters written by one process are not seen by others; train with "
+            "DistributedDataParallel, or send state_dict() to the other process"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Replace the value of every parameter and buffer by `fn` of it; parameters keep their identity."""
+        for parameter in self.parameters(recurse):
+            parameter.data = fn(parameter.data)
+            if parameter.grad is not None:
+                parameter._grad = fn(parameter.grad.detach())
+        done: dict[int, Tensor] = {}
+        for module in self.modules() if recurse else (self,):
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    if is_lazy(buffer):
+                        buffer.data = fn(buffer.data)
+                        continue
+                    done.setdefault(id(buffer), fn(buffer))
+                    module._buffers[name] = done[id(buffer)]
+        return self
