@@ -46,15 +46,39 @@ def test_gradients_that_change_from_run_to_run_need_a_tolerance() -> None:
 
 
 def test_options_that_are_not_there_are_refused_by_name() -> None:
-    with pytest.raises(NotImplementedError, match="check_forward_ad"):
-        gradcheck(lambda x: x, (X,), check_forward_ad=True)
+    with pytest.raises(NotImplementedError, match="masked"):
+        gradcheck(lambda x: x, (X,), masked=True)
+    with pytest.raises(ValueError, match="nothing is left to check"):
+        gradcheck(lambda x: x, (X,), check_backward_ad=False)
+    with pytest.raises(ValueError, match="requires check_forward_ad"):
+        gradcheck(lambda x: x, (X,), check_batched_forward_grad=True)
     with pytest.raises(TypeError, match="epsilon"):
         gradcheck(lambda x: x, (X,), epsilon=1)
 
 
+def test_forward_mode_and_batches_are_checked_when_asked_for() -> None:
+    everything = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert gradcheck(lambda x: (x.sin() * x.sum()).cumsum(0), (X,), **everything)
+    assert gradgradcheck(lambda x: (x.sin() * x.sum()).cumsum(0), (X,), **everything)
+    z = resilin.tensor([1 + 2j, 0.5 - 1j], requires_grad=True, dtype=resilin.complex128)
+    assert gradcheck(lambda z: (z * z.conj() * z).exp(), (z,), **everything)
+
+    class Wrong(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 3
+
+    with pytest.raises(GradcheckError, match="forward mode"):
+        gradcheck(Wrong.apply, (X,), check_forward_ad=True, check_backward_ad=False)
+
+
 def test_anomaly_mode_looks_for_nan_only_if_asked_to() -> None:
     x = resilin.tensor([0.0], requires_grad=True)
-    with detect_anomaly(), pytest.raises(RuntimeError, match="NaN"):
+    with detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
         (x.sqrt() * 0).sum().backward()
     with detect_anomaly(check_nan=False):
         (x.sqrt() * 0).sum().backward()

@@ -91,3 +91,17 @@ def test_a_jacobian_by_rows_at_once_is_that_of_single_backwards(name: str, numbe
 
 def _outputs(value: Any) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize(("name", "number"), [c for c in check_ops.cases(gradients=True) if c[0] not in NOT_OF_BATCHES])
+def test_the_derivative_in_a_direction_is_the_adjoint_of_backward(name: str, number: int) -> None:
+    tensors, call = _batches(OPS[name], number)
+    inputs = tuple(t[0] for t in tensors)
+    outs, back = func.vjp(lambda *given: [o for o in _outputs(call(*given)) if o.requires_grad], *inputs)
+    random = np.random.default_rng(0)
+    weights = [wrap(random.normal(size=o.shape).astype(o.numpy().dtype)) for o in outs]
+    directions = tuple(wrap(random.normal(size=t.shape).astype(t.numpy().dtype)) for t in inputs)
+    tangents = func.jvp(lambda *given: [o for o in _outputs(call(*given)) if o.requires_grad], inputs, directions)[1]
+    forward = sum(np.vdot(w.numpy(), t.numpy()).real for w, t in zip(weights, tangents, strict=True))
+    backward = sum(np.vdot(g.numpy(), d.numpy()).real for g, d in zip(back(weights), directions, strict=True))
+    assert np.isclose(forward, backward, rtol=1e-8, atol=1e-9)

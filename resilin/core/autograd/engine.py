@@ -311,7 +311,7 @@ def _check_nan(node: Node, parts: Any) -> None:
     for index, part in enumerate(parts):
         array = part._array if isinstance(part, Tensor) else part
         if array is not None and array.dtype.kind in "fc" and bool(np.isnan(np.sum(array))):
-            error = RuntimeError(f"{node.name()} returned NaN in the gradient of its input {index}")
+            error = RuntimeError(f"Function '{node.name()}' returned nan values in its {index}th output.")
             if node.trace is not None:
                 error.add_note("forward call of this operation:\n" + "".join(node.trace))
             raise error

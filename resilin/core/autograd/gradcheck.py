@@ -9,6 +9,8 @@ import numpy as np
 
 from resilin.core.autograd.grad import grad
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
+from resilin.core.autograd.transforms import linearize
+from resilin.core.autograd.vmap import vmap
 from resilin.core.tensor import Tensor, wrap
 
 Fn = Callable[..., Any]
@@ -57,13 +59,66 @@ def check_direction(fn: Fn, inputs: Sequence[Tensor], *, eps: float, atol: float
 
 
 def _shifted(fn: Fn, inputs: Sequence[Tensor], chosen: list[Tensor], directions: list[Any], step: float) -> list[Any]:
-    moved = {id(t): wrap(t._array + step * d, t._dev) for t, d in zip(chosen, directions, strict=True)}
-    arguments = [moved.get(id(t), t) for t in inputs]
-    for t in moved.values():
+    moved = [wrap(t._array + step * d, t._dev) for t, d in zip(chosen, directions, strict=True)]
+    for t in moved:
         t._rg = True  # a function may ask its arguments for gradients itself
     with enable_grad():
-        outs = _outs(fn(*arguments))
+        outs = _outs(_of_chosen(fn, inputs, chosen)(*moved))
     return [np.array(o._array) for o in outs]
+
+
+def _of_chosen(fn: Fn, inputs: Sequence[Tensor], chosen: list[Tensor]) -> Fn:
+    """`fn` as a function of the inputs that want gradients."""
+
+    def call(*given: Tensor) -> Any:
+        moved = {id(t): value for t, value in zip(chosen, given, strict=True)}
+        return fn(*(moved.get(id(t), t) for t in inputs))
+
+    return call
+
+
+def _check_forward(fn: Fn, inputs: Sequence[Tensor], *, eps: float, atol: float, rtol: float, batched: bool) -> None:
+    """Compare the jvp in a random direction with finite differences, and with `batched` a vmapped jvp with single ones,
+    or GradcheckError."""
+    random = np.random.default_rng(3)
+    chosen = [t for t in inputs if t.requires_grad]
+    points = tuple(t.detach() for t in chosen)
+    value, push = linearize(lambda *given: tuple(_outs(_of_chosen(fn, inputs, chosen)(*given))), *points)
+    directions = [[_direction(random, t._array) for t in chosen] for _ in range(2)]
+    pushed = [push(*(wrap(d, t._dev) for d, t in zip(one, chosen, strict=True))) for one in directions]
+    ends = [_shifted(fn, inputs, chosen, directions[0], step) for step in (eps, -eps)]
+    for number, (tangent, up, down) in enumerate(zip(pushed[0], *ends, strict=True)):
+        weights = _direction(random, value[number]._array)
+        found, numerical = _inner(weights, tangent._array), _inner(weights, (up - down) / (2 * eps))
+        if not np.isclose(found, numerical, rtol=rtol, atol=atol):
+            raise GradcheckError(
+                f"forward mode, output {number}, along a random direction: analytical {found:.10g}, numerical "
+                f"{numerical:.10g} (inputs {[tuple(t.shape) for t in inputs]}, eps {eps})"
+            )
+    if batched:
+        rows = [wrap(np.stack(column), t._dev) for column, t in zip(zip(*directions, strict=True), chosen, strict=True)]
+        _compare_batch("forward mode", vmap(push)(*rows), pushed, atol, rtol)
+
+
+def _check_batched(fn: Fn, tensors: Sequence[Tensor], atol: float, rtol: float) -> None:
+    """GradcheckError when a backward of two cotangents at once gives others than two backwards."""
+    chosen = [t for t in tensors if t.requires_grad]
+    with enable_grad():
+        outs = [o for o in _outs(fn(*tensors)) if o.requires_grad]
+    if not outs:
+        return
+    random = np.random.default_rng(5)
+    seeds = [[wrap(_direction(random, o._array), o._dev) for o in outs] for _ in range(2)]
+    each = [grad(outs, chosen, one, True, allow_unused=True, materialize_grads=True) for one in seeds]
+    rows = [wrap(np.stack([s._array for s in column]), column[0]._dev) for column in zip(*seeds, strict=True)]
+    found = grad(outs, chosen, rows, True, allow_unused=True, is_grads_batched=True, materialize_grads=True)
+    _compare_batch("batched backward", found, each, atol, rtol)
+
+
+def _compare_batch(what: str, found: Any, each: Sequence[Any], atol: float, rtol: float) -> None:
+    for part, *single in zip(found, *each, strict=True):
+        if not np.allclose(part._array, np.stack([one._array for one in single]), rtol=rtol, atol=atol):
+            raise GradcheckError(f"{what}: a batch gives other results than its samples, shape {tuple(part.shape)}")
 
 
 def gradcheck(
@@ -88,21 +143,16 @@ def gradcheck(
 
     Always compares directions, as PyTorch's `fast_mode` does; a gradient has its input's dtype whatever the function,
     so `check_grad_dtypes` has nothing to find, nor has `check_undefined_grad`: rules never see an undefined gradient.
-    With `nondet_tol`, a second backward may differ from the first by that much in each element.
-    Raises: GradcheckError unless `raise_exception` is False; NotImplementedError for forward mode, batched gradients
-            and masked layouts.
+    With `nondet_tol`, a second backward may differ from the first by that much in each element. `check_forward_ad`
+    compares jvps as well; the batched checks compare vmapped derivatives with single ones.
+    Raises: GradcheckError unless `raise_exception` is False; NotImplementedError for masked layouts.
     """
-    wanted = {
-        "check_batched_grad": check_batched_grad,
-        "check_batched_forward_grad": check_batched_forward_grad,
-        "check_forward_ad": check_forward_ad,
-        "masked": masked,
-    }
-    refused = [name for name, value in wanted.items() if value]
-    if refused:
-        raise NotImplementedError(f"gradcheck: {', '.join(refused)}: only backward's gradients of strided tensors")
-    if not check_backward_ad:
-        raise NotImplementedError("gradcheck: check_backward_ad=False would leave nothing to check")
+    if masked:
+        raise NotImplementedError("gradcheck: masked: only gradients of strided tensors")
+    if not (check_backward_ad or check_forward_ad):
+        raise ValueError("gradcheck: check_backward_ad or check_forward_ad must be True: nothing is left to check")
+    if check_batched_forward_grad and not check_forward_ad:
+        raise ValueError("Setting check_batched_forward_grad=True requires check_forward_ad to be True")
     values = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not any(isinstance(t, Tensor) and t.requires_grad for t in values):
         raise ValueError("gradcheck expects at least one input tensor to require gradient")
@@ -113,9 +163,14 @@ def gradcheck(
         return func(*(next(rest) if isinstance(v, Tensor) else v for v in values))
 
     try:
-        for seed in range(2):
+        for seed in range(2 * check_backward_ad):
             check_direction(on_tensors, tensors, eps=eps, atol=atol, rtol=rtol, seed=seed)
         _check_repeated(on_tensors, tensors, nondet_tol)
+        if check_forward_ad:
+            batched = check_batched_forward_grad
+            _check_forward(on_tensors, tensors, eps=eps, atol=atol, rtol=rtol, batched=batched)
+        if check_batched_grad:
+            _check_batched(on_tensors, tensors, atol, rtol)
     except GradcheckError:
         if raise_exception:
             raise
