@@ -24,7 +24,7 @@ from resilin.array_api.creation import (
     triu,
     zeros,
 )
-from resilin.array_api.elementwise import clip, copysign, nextafter, positive
+from resilin.array_api.elementwise import clip, copysign, nextafter, positive, round
 from resilin.array_api.info import namespace_info as __array_namespace_info__
 from resilin.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
 from resilin.array_api.manipulation import (
@@ -126,7 +126,6 @@ from resilin.core.api.math import (
     real,
     reciprocal,
     remainder,
-    round,
     signbit,
     sin,
     sinh,

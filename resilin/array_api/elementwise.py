@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.array_api.types import result_type
-from resilin.core.api import convert, elementwise, math, shaping
+from resilin.core.api import complexes, convert, elementwise, math, shaping
 from resilin.core.tensor import Tensor
+
+
+def round(x: Tensor, /) -> Tensor:
+    """Rounded half to even, complex numbers by parts."""
+    return complexes.complex(math.round(x.real), math.round(x.imag)) if x.is_complex() else math.round(x)
 
 
 def positive(x: Tensor, /) -> Tensor:

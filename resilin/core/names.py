@@ -378,6 +378,13 @@ from resilin.core.rng import (
     seed,
     set_rng_state,
 )
+from resilin.core.settings import (
+    get_float32_matmul_precision,
+    get_num_interop_threads,
+    set_float32_matmul_precision,
+    set_flush_denormal,
+    set_num_interop_threads,
+)
 from resilin.core.size import Size
 from resilin.core.tensor import Tensor
 from resilin.core.threads import get_num_threads, set_num_threads
@@ -385,6 +392,7 @@ from resilin.core.threads import get_num_threads, set_num_threads
 bool = bool_
 float, double, half, cfloat, cdouble = float32, float64, float16, complex64, complex128
 int, long, short = int32, int64, int16
+newaxis = None
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
 for _module in (

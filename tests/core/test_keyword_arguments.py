@@ -126,3 +126,54 @@ def test_tensors_split_at_indices_in_any_order_and_at_most_into_empty_parts():
     assert [part.tolist() for part in x.tensor_split(sections=2)] == [[0, 1, 2], [3, 4]]
     with pytest.raises(RuntimeError, match="larger than 0"):
         resilin.tensor_split(x, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda x: resilin.roll(x, (1, 2)), RuntimeError, "must align"),
+        (lambda x: resilin.movedim(x, (0, 1), (1,)), RuntimeError, "as many dims"),
+        (lambda x: resilin.diag(x[0, 0]), RuntimeError, "Got 0D"),
+        (lambda x: resilin.tril(x[0]), RuntimeError, "at least 2 dimensions"),
+        (lambda x: resilin.repeat_interleave(x, -1), RuntimeError, "non-negative"),
+        (lambda x: resilin.repeat_interleave(x, resilin.tensor([1, 2, 3]), 0), RuntimeError, "same size as input"),
+        (lambda x: resilin.cat(x), TypeError, "tuple or list of Tensors"),
+        (lambda x: resilin.hstack([]), RuntimeError, "non-empty"),
+        (lambda x: resilin.outer(x, x), RuntimeError, "1-D"),
+        (lambda x: resilin.masked_fill(x, x > 0, x), RuntimeError, "0-dimensional value"),
+        (lambda x: resilin.where(x.long(), 1.0, 2.0), RuntimeError, "boolean tensor"),
+        (lambda x: resilin.isclose(x, x.double()), RuntimeError, "one dtype"),
+        (lambda x: resilin.allclose(x, x[:, :2].t()), RuntimeError, "cannot be broadcast"),
+        (lambda x: resilin.add(x.long(), 1, alpha=0.5), RuntimeError, "alpha"),
+        (lambda x: resilin.norm(x, p="zz"), RuntimeError, "order 'zz'"),
+        (lambda x: resilin.arange(0, float("inf")), RuntimeError, "unsupported range"),
+        (lambda x: resilin.bincount(x[0].long() + 2, minlength=-1), RuntimeError, "minlength"),
+        (lambda x: resilin.unique(x[0, 0], dim=0), IndexError, "no dimensions"),
+        (lambda x: resilin.set_float32_matmul_precision("low"), ValueError, "highest"),
+        (lambda x: resilin.set_num_interop_threads(0), RuntimeError, "positive"),
+    ],
+)
+def test_arguments_that_do_not_fit_raise_pytorchs_type_of_error(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call(resilin.arange(6.0).reshape(2, 3))
+
+
+def test_indices_along_a_dimension_broadcast_over_the_others():
+    x = resilin.arange(6.0).reshape(2, 3).requires_grad_()
+    found = resilin.take_along_dim(x, resilin.tensor([[2]]), 1)
+    assert found.tolist() == [[2.0], [5.0]]
+    found.sum().backward()
+    assert x.grad.tolist() == [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+
+
+def test_a_number_between_integers_is_searched_as_it_is():
+    assert resilin.searchsorted(resilin.tensor([1, 3, 5]), 3.5).item() == 2
+
+
+def test_the_nuclear_norm_is_the_sum_of_singular_values():
+    x = resilin.tensor([[3.0, 0.0], [0.0, -4.0]], requires_grad=True)
+    total = resilin.norm(x, p="nuc")
+    total.backward()
+    assert total.item() == pytest.approx(7.0)
+    assert resilin.allclose(x.grad, resilin.tensor([[1.0, 0.0], [0.0, -1.0]]), atol=1e-6)
+    assert resilin.norm(x, p="nuc", dim=(0, 1), keepdim=True).shape == (1, 1)

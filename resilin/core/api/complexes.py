@@ -60,8 +60,10 @@ def view_as_complex(input: Tensor) -> Tensor:
         raise RuntimeError("Input tensor must have one or more dimensions")
     if shape[-1] != 2:
         raise RuntimeError(f"Tensor must have a last dimension of size 2, got shape {tuple(shape)}")
-    if strides[-1] != 1:
+    if input._array.size and strides[-1] != 1:
         raise RuntimeError(f"Tensor must have a last dimension with stride 1, got strides {strides}")
+    if input._array.size == 0:
+        return strided.view_as_complex.call(input.contiguous())
     if any(step % 2 for step, n in zip(strides[:-1], shape[:-1], strict=True) if n > 1) or input.storage_offset() % 2:
         raise RuntimeError(
             "Tensor must have a stride divisible by 2 for all but last dimension, and a storage_offset divisible by 2; "

@@ -113,7 +113,17 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     if dim is None:
         flat = shape_ops.reshape.call(input, (input._array.size,))
         return gather(flat, 0, indices.reshape(-1))
-    return gather(input, dim, indices)
+    axis, shape, wanted = check_dim(dim, input._array.ndim), list(input._array.shape), list(indices._array.shape)
+    if len(shape) != len(wanted):
+        raise RuntimeError(
+            f"take_along_dim(): input and indices should have the same number of dimensions, but got {len(shape)} "
+            f"dimensions for input, and {len(wanted)} dimensions for indices"
+        )
+    own, along = shape[axis : axis + 1], wanted[axis : axis + 1]
+    shape[axis : axis + 1] = wanted[axis : axis + 1] = [1] * len(own)
+    common = list(shaping.broadcast_shapes(shape, wanted))
+    spread = [[*common[:axis], *part, *common[axis + 1 :]] for part in (own, along)]
+    return gather(input.expand(spread[0]), dim, indices.expand(spread[1]))
 
 
 @_also_of_scalars
@@ -195,6 +205,11 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`value` where `mask` is true, else `input`."""
     if mask._array.dtype.kind != "b":
         raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
+    if isinstance(value, Tensor) and value._array.ndim:
+        raise RuntimeError(
+            "masked_fill only supports a 0-dimensional value tensor, but got tensor with "
+            f"{value._array.ndim} dimension(s)."
+        )
     number = value if isinstance(value, Tensor) else wrap(input._dev.xp.asarray(value, input._array.dtype), input._dev)
     return ops.where_else.call(number, input, mask._array)
 
@@ -204,6 +219,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
     cond = condition._array if isinstance(condition, Tensor) else condition
+    if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
+        raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
     a, b = input, other
     dev = next(v._dev for v in (condition, a, b) if isinstance(v, Tensor))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -331,6 +348,13 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     array = index_array("bincount", input)
     if array.ndim != 1 or (array.size and int(array.min()) < 0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError(f"bincount: minlength should be >= 0, got {minlength}")
+    if weights is not None and weights._array.shape != array.shape:
+        raise RuntimeError(
+            f"bincount: weights should be 1-d and have the same length as input, got {tuple(weights.shape)} for "
+            f"{tuple(array.shape)}"
+        )
     return wrap(input._dev.xp.bincount(array, None if weights is None else weights._array, minlength), input._dev)
 
 

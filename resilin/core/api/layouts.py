@@ -17,7 +17,7 @@ from resilin.core.hooks import RETAIN
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 
-__all__ = ["empty_permuted", "empty_strided", "fill", "range", "scalar_tensor"]
+__all__ = ["empty_permuted", "empty_strided", "fill", "is_storage", "range", "scalar_tensor"]
 METHODS = [
     "const_data_ptr",
     "dim_order",
@@ -214,6 +214,11 @@ class UntypedStorage:
 
     def __repr__(self) -> str:
         return f"<resilin.UntypedStorage: {self.nbytes()} bytes at {self.data_ptr():#x} on {self.device}>"
+
+
+def is_storage(obj: Any) -> bool:
+    """Whether `obj` is what `untyped_storage` gives."""
+    return isinstance(obj, UntypedStorage)
 
 
 def untyped_storage(self: Tensor) -> UntypedStorage:

@@ -34,14 +34,21 @@ multiply, negative = mul, neg
 _add, _subtract, _divide, _power = (OPS[n].call for n in ["add", "subtract", "divide", "power"])
 
 
+def _scaled(input: Any, other: Any, alpha: Any) -> Any:
+    """other * alpha. RuntimeError when a fraction would meet integers only."""
+    if isinstance(alpha, float) and all(x._array.dtype.kind in "biu" for x in (input, other) if isinstance(x, Tensor)):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    return other * alpha
+
+
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input + alpha * other."""
-    return _add(input, other if alpha == 1 else other * alpha)
+    return _add(input, other if alpha == 1 else _scaled(input, other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input - alpha * other."""
-    return _subtract(input, other if alpha == 1 else other * alpha)
+    return _subtract(input, other if alpha == 1 else _scaled(input, other, alpha))
 
 
 subtract = sub
@@ -333,6 +340,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The outer product of two vectors."""
+    if input._array.ndim != 1 or vec2._array.ndim != 1:
+        raise RuntimeError(f"outer: expected 1-D arguments, got {input.dim()}-D and {vec2.dim()}-D")
     return input.unsqueeze(1) * vec2
 
 
@@ -378,13 +387,24 @@ def equal(input: Tensor, other: Tensor) -> bool:
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """|input - other| <= atol + rtol * |other|, elementwise."""
+    if input._array.dtype != other._array.dtype:
+        raise RuntimeError(f"isclose: expected tensors of one dtype, got {input.dtype} and {other.dtype}")
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     xp = input._dev.xp
-    return wrap(xp.asarray(xp.isclose(input._array, other._array, rtol, atol, equal_nan)), input._dev)
+    try:
+        close = xp.isclose(input._array, other._array, rtol, atol, equal_nan)
+    except ValueError:
+        raise RuntimeError(
+            f"isclose: the shapes {tuple(input.shape)} and {tuple(other.shape)} cannot be broadcast"
+        ) from None
+    return wrap(xp.asarray(close), input._dev)
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements are close; see `isclose`."""
-    return bool(input._dev.xp.allclose(input._array, other._array, rtol, atol, equal_nan))
+    close: Tensor = isclose(input, other, rtol, atol, equal_nan)
+    return bool(close.all())
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:

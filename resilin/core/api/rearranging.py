@@ -166,6 +166,8 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """The plane of two dimensions turned by k * 90 degrees, from the first towards the second. A copy."""
+    if input._array.ndim < 2:
+        raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {input._array.ndim}")
     if len(dims) != 2 or check_dim(dims[0], input._array.ndim) == check_dim(dims[1], input._array.ndim):
         raise RuntimeError(f"rot90: expected two different dims, got {tuple(dims)}")
     a, b = dims
@@ -234,13 +236,20 @@ atleast_3d = _atleast(3, _boxed)
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the second dimension (the first for vectors)."""
-    parts = [atleast_1d(x) for x in tensors]
+    parts = _parts("hstack", atleast_1d, tensors)
     return shaping.cat(parts, 0 if parts and parts[0]._array.ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the first dimension; vectors become rows."""
-    return shaping.cat([atleast_2d(x) for x in tensors], 0)
+    return shaping.cat(_parts("vstack", atleast_2d, tensors), 0)
+
+
+def _parts(where: str, grow: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor with enough dimensions. RuntimeError for none."""
+    if not len(tensors):
+        raise RuntimeError(f"{where} expects a non-empty TensorList")
+    return [grow(x) for x in tensors]
 
 
 row_stack = vstack
@@ -253,7 +262,7 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the third dimension."""
-    return shaping.cat([atleast_3d(x) for x in tensors], 2)
+    return shaping.cat(_parts("dstack", atleast_3d, tensors), 2)
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
@@ -325,7 +334,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Views of all tensors in their common shape."""
-    shape = np.broadcast_shapes(*(x._array.shape for x in tensors))
+    shape = shaping.broadcast_shapes(*(x._array.shape for x in tensors))
     return tuple(shaping.expand(x, shape) for x in tensors)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.ops import elementwise
+from resilin.core.ops import decompositions, elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as ops
 from resilin.core.ops import shape as shape_ops
@@ -219,6 +219,10 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     """The p-norm of the elements over `dim`; "fro" and 2 are the Euclidean norm."""
     input = _floating("norm", input, dtype)
     axis = axes(dim, input._array.ndim)
+    if p == "nuc":
+        return _nuclear(input, axis, keepdim)
+    if isinstance(p, str) and p != "fro":
+        raise RuntimeError(f"norm: order {p!r} is not supported; expected a number, 'fro' or 'nuc'")
     if p in ("fro", 2, None):
         return ops.norm2.call(input, axis, keepdim)
     size = input.abs()
@@ -231,6 +235,17 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     if p == 1:
         return sum(size, dim, keepdim)
     return ops.norm_of.call(size, axis, keepdim, float(p))
+
+
+def _nuclear(input: Tensor, axis: Any, keepdim: bool) -> Tensor:
+    """The sum of the singular values of the matrices in the two dimensions `axis`."""
+    ndim = input._array.ndim
+    plane = (0, 1) if axis is None and ndim == 2 else axis
+    if not isinstance(plane, tuple) or len(plane) != 2:
+        raise RuntimeError(f"norm: the nuclear norm needs a matrix or two dimensions, got {ndim} and dim={axis}")
+    rest = tuple(d for d in range(ndim) if d not in plane)
+    total = ops.sum.call(decompositions.svdvals.call(shape_ops.permute_dims.call(input, (*rest, *plane))), -1, False)
+    return shape_ops.expand_dims.call(total, tuple(sorted(plane))) if keepdim else total
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:

@@ -140,7 +140,7 @@ def searchsorted(
             f"searchsorted(): side can only be 'left' or 'right' and must agree with right={right}: {side}"
         )
     lines = sorted_sequence._array
-    values = input._array if isinstance(input, Tensor) else np.asarray(input, lines.dtype)
+    values = input._array if isinstance(input, Tensor) else np.asarray(input)
     if sorter is not None:
         if sorter._array.shape != lines.shape:
             raise RuntimeError(f"searchsorted(): sorter {tuple(sorter.shape)} must have the shape {tuple(lines.shape)}")

@@ -133,6 +133,8 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     ndim = input._array.ndim
     sources = [check_dim(d, ndim) for d in ([source] if isinstance(source, int) else source)]
     targets = [check_dim(d, ndim) for d in ([destination] if isinstance(destination, int) else destination)]
+    if len(sources) != len(targets) or len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
+        raise RuntimeError(f"movedim: source {source} and destination {destination} must name as many dims, each once")
     rest = iter(d for d in range(ndim) if d not in sources)
     places = dict(zip(targets, sources, strict=True))
     return ops.permute_dims.call(input, tuple(places[i] if i in places else next(rest) for i in range(ndim)))
@@ -222,6 +224,14 @@ def repeat_interleave(
         input, dim = ravel(input), 0
     axis = check_dim(dim, input._array.ndim)
     counts = repeats._array if isinstance(repeats, Tensor) else repeats
+    length = input._array.shape[axis]
+    if isinstance(repeats, Tensor) and (counts.dtype.kind not in "iu" or counts.size not in (1, length)):
+        raise RuntimeError(
+            f"repeats must be integers of the same size as input along dim, but got {repeats.dtype} of shape "
+            f"{tuple(counts.shape)} for a dimension of length {length}"
+        )
+    if np.any(np.asarray(counts) < 0):
+        raise RuntimeError(f"Repeats must be non-negative, got {repeats}")
     return index_ops.getitem.call(
         input, (slice(None),) * axis + (np.repeat(np.arange(input._array.shape[axis]), counts),)
     )
@@ -229,6 +239,8 @@ def repeat_interleave(
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors joined along an existing dimension; other lengths must agree."""
+    if isinstance(tensors, Tensor):
+        raise TypeError("cat(): argument 'tensors' must be a tuple or list of Tensors, not a Tensor")
     tensors = [x for x in tensors if x._array.shape != (0,)] or list(tensors)[:1]
     if not tensors:
         raise ValueError("cat(): expected a non-empty list of Tensors")
@@ -334,7 +346,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `dim`."""
     if not input._array.ndim:
-        raise RuntimeError("unbind(): expected a tensor of one dimension or more, got one of 0; it has no slices")
+        raise IndexError("unbind(): expected a tensor of one dimension or more, got one of 0; it has no slices")
     axis = check_dim(dim, input._array.ndim)
     return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if input._array.shape[axis] else ()
 
@@ -351,9 +363,17 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """Elements moved by `shifts` along `dims`; those that leave come back at the start."""
-    if isinstance(shifts, int) and isinstance(dims, int | None):
-        return ops.roll.call(input, shifts, dims)
-    return ops.roll.call(input, tuple(shifts), tuple(dims))
+    shifts = shifts if isinstance(shifts, int) else tuple(shifts)
+    given = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
+    if given or not isinstance(shifts, int):
+        count = 1 if isinstance(shifts, int) else len(shifts)
+        if count != len(given):
+            raise RuntimeError(f"shifts and dimensions must align. shifts: {count}, dims:{len(given)}")
+        for d in given:
+            check_dim(d, input._array.ndim)
+    if not given:
+        return ops.roll.call(input, shifts, None)
+    return ops.roll.call(input, (shifts,) if isinstance(shifts, int) else shifts, given)
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -366,18 +386,27 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """The diagonal of a matrix, or a matrix with this diagonal."""
     if input._array.ndim == 2:
         return ops.copy.call(ops.diagonal.call(input, diagonal, 0, 1))
+    if input._array.ndim != 1:
+        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input._array.ndim}D")
     size = input._array.shape[0] + abs(diagonal)
     places = np.arange(input._array.shape[0])
     return index_ops.index_add_zeros.call(input, (size, size), (places + max(-diagonal, 0), places + max(diagonal, 0)))
 
 
+def _need_matrix(where: str, input: Tensor) -> None:
+    if input._array.ndim < 2:
+        raise RuntimeError(f"{where}: input tensor must have at least 2 dimensions, got {input._array.ndim}")
+
+
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The part on and below a diagonal of the last two dimensions."""
+    _need_matrix("tril", input)
     return ops.tril.call(input, diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The part on and above a diagonal of the last two dimensions."""
+    _need_matrix("triu", input)
     return ops.triu.call(input, diagonal)
 
 

@@ -362,11 +362,10 @@ def histogramdd(
     highest edge of the first dimension, of the second, ...
     """
     array = input._array
-    if array.dtype not in (np.float32, np.float64) or array.ndim < 2:
-        raise RuntimeError(
-            f"histogramdd(): expected float32 or float64 points with 2 or more dimensions, got {input.dtype} of shape "
-            f"{tuple(array.shape)}"
-        )
+    if array.dtype not in (np.float32, np.float64):
+        raise NotImplementedError(f"histogramdd(): not implemented for {input.dtype}; supported: float32, float64")
+    if array.ndim < 2:
+        raise RuntimeError(f"histogramdd(): input tensor should have at least 2 dimensions, got {array.ndim}")
     count = array.shape[-1]
     each = [bins] * count if isinstance(bins, int) else list(bins)
     if len(each) != count or (range is not None and len(range) != 2 * count):

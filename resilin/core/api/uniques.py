@@ -32,8 +32,6 @@ def distinct(input: Tensor, dim: int | None = None) -> Distinct:
     """
     array = input._dev.backend.to_host(input._array)
     axis = None if dim is None else check_dim(dim, array.ndim)
-    if axis is not None and array.ndim == 0:
-        array = array.reshape(1)
     values, first, inverse, counts = np.unique(array, True, True, True, axis, equal_nan=False)
     inverse = inverse.reshape(input._array.shape if axis is None else array.shape[axis])
     return Distinct(*(_tensor(part, input) for part in (values, first, inverse, counts)))
@@ -65,8 +63,10 @@ def unique(
 def _check_slices(where: str, input: Tensor, dim: int) -> None:
     """RuntimeError when a dimension other than an empty `dim` is empty: its slices hold nothing to compare."""
     shape = input._array.shape
+    if not shape:
+        raise IndexError(f"{where}: dimension specified as {dim} but tensor has no dimensions")
     axis = check_dim(dim, len(shape))
-    if len(shape) and 0 in shape and shape[axis] != 0:
+    if 0 in shape and shape[axis] != 0:
         raise RuntimeError(
             f"{where}: there are {shape.count(0)} zero sized dimensions in shape {tuple(shape)}, and they aren't "
             "selected, so unique cannot be applied"

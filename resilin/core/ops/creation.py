@@ -245,6 +245,8 @@ def arange(
     start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
+    if not all(math.isfinite(v) for v in (start, end, step)):
+        raise RuntimeError(f"arange: unsupported range: {start} -> {end} in steps of {step}")
     if (end - start) * step < 0:
         raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
     if dtype is None:
