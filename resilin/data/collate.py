@@ -154,6 +154,11 @@ default_collate_fn_map: CollateMap = {
 """What `default_collate` does with a type; add one in place to extend it. A function must return memory of its own."""
 
 
+def stacks_tensors() -> bool:
+    """Whether `default_collate` stacks tensors, as it does unless the table was changed."""
+    return default_collate_fn_map.get(Tensor) is collate_tensor_fn
+
+
 def _need_one_shape(samples: Sequence[Any]) -> None:
     shapes = {tuple(sample.shape) for sample in samples}
     if len(shapes) != 1:

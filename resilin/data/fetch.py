@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from resilin.data.dataset import IterableDataset
+from resilin.core.tensor import Tensor
+from resilin.data import collate
+from resilin.data.dataset import IterableDataset, Subset, TensorDataset
 from resilin.errors import ResilinError
 
 
@@ -58,9 +60,24 @@ class _MapFetcher:
     def __call__(self, index: Any) -> Any:
         if not self._batched:
             return self._collate(self._dataset[index])
+        if self._collate is collate.default_collate and collate.stacks_tensors():
+            rows = _rows(self._dataset, index)
+            if rows is not None:
+                return rows
         if self._many is not None:
             return self._collate(self._many(index))
         return self._collate([self._dataset[i] for i in index])
+
+
+def _rows(dataset: Any, indices: Any) -> list[Tensor] | None:
+    """What collating samples of a TensorDataset comes to, by one indexing per tensor; None for anything else."""
+    if not indices or type(indices) is not list or not all(type(index) is int for index in indices):
+        return None
+    if type(dataset) is TensorDataset:
+        return [tensor[indices] for tensor in dataset.tensors]
+    if type(dataset) is Subset:
+        return _rows(dataset.dataset, [dataset.indices[index] for index in indices])
+    return None
 
 
 class _StreamFetcher:

@@ -15,6 +15,8 @@ from resilin.data.seeds import draw_seed
 from resilin.data.shuffle import permutation
 from resilin.errors import UsageError
 
+_DRAWN_AT_ONCE = 1 << 16  # the numbers drawn depend on it: never change it
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -82,13 +84,19 @@ class RandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         length, seed = len(self.data_source), draw_seed(self.generator)
         if self.replacement:
-            return iter(Generator(seed=seed).integers(0, length, (self.num_samples,)).tolist())
+            return _draw(Generator(seed=seed), length, self.num_samples)
         rounds = -(-self.num_samples // length) if length else 0
         orders = (permutation(length, seed, number).tolist() for number in range(rounds))
         return itertools.islice(itertools.chain.from_iterable(orders), self.num_samples)
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+def _draw(generator: Generator, length: int, count: int) -> Iterator[int]:
+    """`count` numbers below `length`, a part at a time: counts may be far larger than what memory holds."""
+    for begin in range(0, count, _DRAWN_AT_ONCE):
+        yield from generator.integers(0, length, (min(_DRAWN_AT_ONCE, count - begin),)).tolist()
 
 
 class SubsetRandomSampler(Sampler[int]):

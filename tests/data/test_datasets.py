@@ -14,8 +14,10 @@ from resilin.data import (
     StackDataset,
     Subset,
     TensorDataset,
+    default_collate,
     random_split,
 )
+from resilin.data.collate import default_collate_fn_map
 from resilin.errors import UsageError
 
 
@@ -165,3 +167,40 @@ def test_tensor_datasets_need_tensors():
     (batch,) = DataLoader(data, batch_size=3)
     assert batch[0].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert np.array_equal(batch[1].numpy(), [0, 1, 2])
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.multiproc)])
+def test_rows_taken_at_once_are_those_collated_one_by_one(num_workers):
+    whole = TensorDataset(
+        resilin.randn(20, 3), resilin.arange(20), resilin.randn(3, 20).t(), resilin.ones(20, 0), resilin.ones(20) > 0
+    )
+    for data in (whole, Subset(whole, list(range(19, 0, -2))), Subset(Subset(whole, range(4, 9)), np.array([3, 0, 1]))):
+        batches = list(DataLoader(data, batch_size=4, num_workers=num_workers))
+        one_by_one = list(DataLoader(data, batch_size=4, collate_fn=lambda samples: default_collate(samples)))
+        for batch, expected in zip(batches, one_by_one, strict=True):
+            assert type(batch) is list
+            for part, other in zip(batch, expected, strict=True):
+                assert (part.dtype, part.shape, part.tolist()) == (other.dtype, other.shape, other.tolist())
+
+
+def test_rows_taken_at_once_are_no_views_and_keep_gradients():
+    values = resilin.ones(4, 2, requires_grad=True)
+    (batch,) = DataLoader(TensorDataset(values), batch_size=4)
+    batch[0].sum().backward()
+    assert values.grad.tolist() == [[1, 1]] * 4
+    plain = resilin.zeros(4)
+    (batch,) = DataLoader(TensorDataset(plain), batch_size=4)
+    batch[0].add_(1)
+    assert plain.tolist() == [0] * 4
+
+
+def test_a_changed_collation_of_tensors_counts_for_tensor_datasets_too(monkeypatch):
+    data = TensorDataset(resilin.arange(4))
+    monkeypatch.setitem(default_collate_fn_map, resilin.Tensor, lambda batch, *, collate_fn_map: len(batch))
+    assert list(DataLoader(data, batch_size=3)) == [[3], [1]]
+
+
+@pytest.mark.parametrize("index", [4, -5])
+def test_an_index_outside_of_a_tensor_dataset_is_an_error(index):
+    with pytest.raises(IndexError):
+        list(DataLoader(TensorDataset(resilin.arange(4)), batch_sampler=[[0, index]]))

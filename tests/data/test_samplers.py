@@ -169,3 +169,11 @@ def test_weights_are_kept_as_a_tensor_and_can_be_one():
     sampler = WeightedRandomSampler(resilin.tensor([0.0, 1.0], requires_grad=True), 5)
     assert sampler.weights.dtype is resilin.float64
     assert list(sampler) == [1] * 5
+
+
+def test_any_number_of_samples_can_be_drawn_with_replacement():
+    endless = iter(RandomSampler(range(10), replacement=True, num_samples=10**15))
+    assert {next(endless) for _ in range(200)} == set(range(10))
+    drawn = list(RandomSampler(range(5), replacement=True, num_samples=70_000))
+    assert len(drawn) == 70_000
+    assert drawn[:4464] != drawn[65_536:]
