@@ -9,6 +9,7 @@ and makes the tensors of its result instances of the subclass. The page docs/cus
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -18,21 +19,24 @@ from resilin.core import dispatch, names
 from resilin.core.dispatch import Disable as DisableTensorFunctionSubclass
 from resilin.core.dispatch import DisableAll as DisableTensorFunction
 from resilin.core.tensor import Tensor
-from resilin.nn import functional
+from resilin.nn import functional, init
 
 __all__ = [
+    "BaseTensorFunctionMode",
     "DisableTensorFunction",
     "DisableTensorFunctionSubclass",
     "TensorFunctionMode",
     "get_default_nowrap_functions",
     "get_ignored_functions",
     "get_overridable_functions",
+    "get_testing_overrides",
     "handle_tensor_function",
     "has_tensor_function",
     "has_tensor_function_unary",
     "has_tensor_function_variadic",
     "is_tensor_like",
     "is_tensor_method_or_property",
+    "redispatch_function",
     "resolve_name",
     "wrap_tensor_function",
 ]
@@ -106,17 +110,48 @@ class TensorFunctionMode:
         dispatch.leave_mode()
 
 
+class BaseTensorFunctionMode(TensorFunctionMode):
+    """A mode that changes nothing: it makes the calls as they are."""
+
+    def __tensor_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The result of the plain call."""
+        return func(*args, **(kwargs or {}))
+
+
+def redispatch_function(
+    func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    """For handlers: run `func` itself, without offering the call again, while calls inside it are offered as ever."""
+    return dispatch.redispatch(func, args, kwargs or {})
+
+
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
     """The functions whose calls can be taken over, by the module or class that holds them.
 
     An attribute of Tensor is here as the function that reads or writes it, such as `Tensor.shape.__get__`.
     """
     found: dict[Any, list[Callable[..., Any]]] = {}
-    for module in (resilin, functional, linalg, fft, special):
+    for module in (resilin, functional, init, linalg, fft, special):
         found[module] = [f for f in dispatch.PUBLIC if (f.__module__, f.__name__) == (module.__name__, f.__qualname__)]
     found[Tensor] = [f for f in dispatch.PUBLIC if f.__qualname__.startswith("Tensor.")]
     found[Tensor] += dispatch.attributes()
     return found
+
+
+def get_testing_overrides() -> dict[Callable[..., Any], Callable[..., int]]:
+    """For each function whose calls can be taken over, one with the same parameters that returns -1."""
+    return {func: _returning_minus_one(func) for func in (*dispatch.PUBLIC, *dispatch.attributes())}
+
+
+def _returning_minus_one(func: Any) -> Callable[..., int]:
+    def override(*args: Any, **kwargs: Any) -> int:
+        return -1
+
+    if func in dispatch.PUBLIC:
+        override.__signature__ = inspect.signature(func)  # type: ignore[attr-defined]
+    return override
 
 
 def get_ignored_functions() -> set[Callable[..., Any]]:

@@ -35,6 +35,7 @@ _active = 0  # modes that are active in any thread; guarded by _LOCK
 class _State(threading.local):
     def __init__(self) -> None:
         self.disabled = 0  # how many DisableTensorFunctionSubclass are entered
+        self.skip = False  # the next question whether classes take over is answered with no
         self.modes: list[Any] = []
 
 
@@ -62,8 +63,25 @@ def overrides(value: Any) -> bool:
 
 
 def enabled() -> bool:
-    """Whether classes may take over calls in this thread now."""
+    """Whether classes may take over calls in this thread now; asked by functions that look at their arguments."""
+    if _state.skip:
+        _state.skip = False
+        return False
     return not _state.disabled
+
+
+def redispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `func` without offering the call; calls inside it are offered as ever."""
+    if func in PUBLIC:
+        return func.__wrapped__(*args, **kwargs)
+    if func in _ATTRIBUTES:
+        with Disable():
+            return func(*args, **kwargs)
+    _state.skip = True
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _state.skip = False
 
 
 def _elements(args: Iterable[Any]) -> Iterable[Any]:
@@ -114,7 +132,7 @@ def offer(func: Function, found: Sequence[Any], args: tuple[Any, ...], kwargs: d
     else:
         asked = list(found)
         for value in found:
-            answer = type(value).__tensor_function__(func, types, args, kwargs)
+            answer = value.__tensor_function__(func, types, args, kwargs)
             if answer is not NotImplemented:
                 return answer
     names = ", ".join(f"{type(v).__module__}.{type(v).__qualname__}" for v in asked)

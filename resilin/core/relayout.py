@@ -12,6 +12,7 @@ from typing import Any
 from resilin.core.api import layouts, rearranging, shaping
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of
+from resilin.core.determinism import uninitialized
 from resilin.core.inplace import check_writable
 from resilin.core.memory_format import orders
 from resilin.core.size import lengths_of
@@ -83,7 +84,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     if count <= old.size and old.flags.c_contiguous:
         self._array = old.reshape(-1)[:count].reshape(shape)
     else:
-        new = self._dev.xp.empty(count, old.dtype)
+        new = uninitialized(count, old.dtype, self._dev.xp)
         kept = old.reshape(-1)[:count]
         new[: kept.size] = kept
         self._array, self._view, self._vc = new.reshape(shape), None, None

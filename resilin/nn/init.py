@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from resilin.core import dispatch
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.rng import Generator
 from resilin.core.tensor import Tensor
@@ -219,3 +220,6 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
         np.put_along_axis(tensor._array, order[:count], 0, 0)
         tensor._bump()
     return tensor
+
+
+dispatch.publish(__name__, globals(), [name for name in globals() if name.endswith("_") and not name.startswith("_")])

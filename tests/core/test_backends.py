@@ -267,6 +267,7 @@ def test_memory_that_nobody_wrote_is_filled_as_in_pytorch():
     resilin.use_deterministic_algorithms(True)
     for made in (resilin.empty(2), resilin.empty_like(resilin.ones(2)), resilin.ones(1).new_empty(2)):
         assert np.isnan(made.numpy()).all()
+    assert np.isnan(resilin.ones(1).resize_(3).numpy()[1:]).all()
     assert resilin.empty(1, dtype=resilin.int32).item() == 2147483647
     assert resilin.empty(1, dtype=resilin.uint8).item() == 255
     assert resilin.empty(1, dtype=resilin.bool).item() is True

@@ -385,6 +385,48 @@ def test_a_mode_is_for_its_thread_only():
     assert found == [2.0]
 
 
+def test_a_handler_may_run_the_function_and_see_the_calls_inside_it():
+    calls = []
+
+    class Inner(Tensor):
+        @classmethod
+        def __tensor_function__(cls, func, types, args=(), kwargs=None):
+            calls.append(getattr(func, "__name__", "?"))
+            return overrides.redispatch_function(func, types, args, kwargs)
+
+    def scaled(a, b):
+        if overrides.has_tensor_function((a, b)):
+            return overrides.handle_tensor_function(scaled, (a, b), a, b)
+        return a * b + 1
+
+    x = Inner([3.0])
+    result = scaled(x, x)
+    assert result.tolist() == [10.0]
+    assert type(result) is Tensor
+    assert calls == ["scaled", "mul"]
+    assert x.shape == (1,)
+    assert calls == ["scaled", "mul", "__get__"]
+
+
+def test_the_plain_mode_and_the_testing_overrides_cover_every_function():
+    with overrides.BaseTensorFunctionMode():
+        assert resilin.ones(2).sum().item() == 2.0
+    made = overrides.get_testing_overrides()
+    everything = {f for functions in overrides.get_overridable_functions().values() for f in functions}
+    assert everything <= set(made)
+    assert made[resilin.add](1, 2) == -1
+    assert inspect.signature(made[F.linear]) == inspect.signature(F.linear)
+
+
+def test_start_values_are_offered_and_a_plain_method_works_as_a_handler():
+    class Plain:
+        def __tensor_function__(self, func, types, args=(), kwargs=None):
+            return self, overrides.resolve_name(func)
+
+    duck = Plain()
+    assert nn.init.uniform_(duck, 0, 1) == (duck, "resilin.nn.init.uniform_")
+
+
 def test_functions_of_users_can_be_taken_over():
     @overrides.wrap_tensor_function(lambda a, b=None: (a, b))
     def mine(a, b=None):
