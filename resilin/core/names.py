@@ -10,6 +10,7 @@ from resilin.core.api import elementwise as _elementwise
 from resilin.core.api import exchange as _exchange
 from resilin.core.api import layouts as _layouts
 from resilin.core.api import rearranging as _rearranging
+from resilin.core.api import root_layers as _root_layers
 from resilin.core.api import scattering as _scattering
 from resilin.core.api import spectral as _spectral
 from resilin.core.api import statistics as _statistics
@@ -212,7 +213,7 @@ from resilin.core.api.math import (
     vdot,
     xlogy,
 )
-from resilin.core.api.neural import dropout, erf, log_softmax, relu, sigmoid, softmax
+from resilin.core.api.neural import erf, log_softmax, relu, sigmoid, softmax
 from resilin.core.api.printing import set_printoptions
 from resilin.core.api.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from resilin.core.api.reducing import (
@@ -402,6 +403,7 @@ for _module in (
     _exchange,
     _layouts,
     _rearranging,
+    _root_layers,
     _scattering,
     _spectral,
     _statistics,
