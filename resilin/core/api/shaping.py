@@ -12,6 +12,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, mark_view
+from resilin.core.batching.active import BATCHED
 from resilin.core.memory_format import orders
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
@@ -285,7 +286,7 @@ def split(
         sizes = list(split_size_or_sections)
         if sum(sizes) != length or min(sizes, default=0) < 0:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
-    if not (mode.grad and tensor.requires_grad):
+    if not (mode.grad and tensor.requires_grad) or type(tensor) in BATCHED:
         ends = list(itertools.accumulate(sizes))
         return tuple(narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True))
     edge_of(tensor)  # a stale view is recorded anew before its node is read
