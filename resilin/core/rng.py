@@ -144,6 +144,8 @@ def _checked_seed(seed: int) -> int:
 
 
 class _Default(threading.local):
+    generator: Generator
+
     def __init__(self) -> None:
         self.generator = Generator(seed=_process_seed)
 
