@@ -6,7 +6,7 @@ import pytest
 import resilin
 from resilin.data import DataLoader
 
-pytestmark = [pytest.mark.usefixtures("standin"), pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
+pytestmark = [pytest.mark.usefixtures("cuda"), pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
 
 
 def test_pinned_tensors_hold_the_values_and_say_so():

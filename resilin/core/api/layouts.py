@@ -25,7 +25,7 @@ METHODS = [
     "new_empty_strided",
     "untyped_storage",
 ]
-METHODS += ["storage_offset", "sum_to_size", "fill_diagonal_", "is_set_to", "is_pinned", "apply_", "map_"]
+METHODS += ["storage_offset", "sum_to_size", "fill_diagonal_", "is_set_to", "apply_", "map_"]
 
 
 def _start(array: Any) -> int:
@@ -69,11 +69,6 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     """Whether both show the same memory in the same way."""
     a, b = self._array, tensor._array
     return _start(a) == _start(b) and a.shape == b.shape and a.strides == b.strides
-
-
-def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """False: no memory is pinned without a GPU."""
-    return False
 
 
 def apply_(self: Tensor, fn: Any) -> Tensor:
