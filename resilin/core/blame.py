@@ -53,6 +53,15 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
     return error
 
 
+def wrong_argument(name: str, given: tuple[Any, ...], error: AttributeError) -> Exception:
+    """TypeError where `error` says that one of the values `given` lacks what tensors have; else `error` itself."""
+    if _is_from_here(error.__traceback__) and any(error.obj is value for value in given):
+        made = TypeError(f"{name}({_described(given)}): expected a Tensor, got {type(error.obj).__name__}")
+        made.__cause__ = error
+        return made
+    return error
+
+
 def _said(error: Exception) -> str:
     if isinstance(error, AttributeError) and str(error.name).startswith("_"):  # of Tensor's own
         return f"expected a Tensor, got {type(error.obj).__name__}"

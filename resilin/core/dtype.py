@@ -161,12 +161,20 @@ def _promote(a: NpDtype, b: NpDtype) -> NpDtype:
 
 def promote_types(type1: dtype, type2: dtype) -> dtype:
     """The dtype that arithmetic between the two gives."""
+    _expect_dtypes("promote_types", type1, type2)
     return from_numpy(promote_np(type1.np, type2.np))
 
 
 def can_cast(from_: dtype, to: dtype) -> bool:
     """Whether `from_` converts to `to` without leaving its kind (as in-place results must)."""
+    _expect_dtypes("can_cast", from_, to)
     return from_.kind <= to.kind
+
+
+def _expect_dtypes(where: str, *given: Any) -> None:
+    for value in given:
+        if not isinstance(value, dtype):
+            raise TypeError(f"{where}(): expected a resilin.dtype, got {type(value).__name__}")
 
 
 class finfo:

@@ -9,6 +9,7 @@ made on the host and copied where they are wanted, so they are the same on every
 from __future__ import annotations
 
 import math
+import operator
 import os
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from resilin.core.tensor import Tensor, wrap
 
 _MASK = (1 << 64) - 1
 _DEFAULT_SEED = 0x5EED
+_MOST = 1 << 60  # numbers of one draw
 
 
 class Generator:
@@ -59,6 +61,9 @@ class Generator:
         """(seed, stream, offset) of a draw of `count` values; the offset moves on."""
         if ACTIVE:
             ACTIVE[-1].drawing()
+        count = operator.index(count)  # a tensor of one integer counts; whatever else would stay in the offset
+        if count > _MOST:
+            raise RuntimeError(f"a draw of {count} numbers is larger than any memory")
         offset = self.offset
         self.offset = offset + philox.blocks(count, dtype)
         return self._seed, self.stream, offset

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import resilin
+from resilin import nn
 from resilin.core import blame, dispatch
 from resilin.nn import functional as F
 
@@ -18,6 +19,15 @@ X = resilin.ones(2, 3)
         (lambda: X.flip(5), IndexError, r"flip\(float32 \[2, 3\], 5\): Dimension out of range"),
         (lambda: resilin.zeros(1 << 40), RuntimeError, r"zeros\(1099511627776\): there is not enough memory"),
         (lambda: resilin.randn(1 << 70), RuntimeError, r"randn\(.*more elements than any memory can hold"),
+        (
+            lambda: nn.BatchNorm1d(3)([X]),
+            TypeError,
+            r"BatchNorm1d\(\[.*\]\): expected a Tensor, got list",
+        ),
+        (lambda: resilin.atleast_2d("abc"), TypeError, r"atleast_2d\(\): expected a Tensor or a list"),
+        (lambda: resilin.where(1, 2, 3), TypeError, r"where\(\): expected a Tensor as condition, got int"),
+        (lambda: resilin.can_cast(X, 1), TypeError, r"can_cast\(\): expected a resilin.dtype, got Tensor"),
+        (lambda: resilin.randperm(resilin.tensor(2.5)), TypeError, "randperm"),
         (lambda: F.gelu(resilin.arange(3)), NotImplementedError, r"gelu\(int64 \[3\]\): not implemented for int64"),
     ],
 )
@@ -36,6 +46,15 @@ def test_a_failed_draw_leaves_the_generator_as_it_was():
     assert resilin.randn(3).tolist() == expected
 
 
+def test_an_attribute_that_a_module_lacks_stays_an_attribute_error():
+    class Lacking(nn.Module):
+        def forward(self, x):
+            return self.missing(x)
+
+    with pytest.raises(AttributeError, match="missing"):
+        Lacking()(X)
+
+
 def test_errors_of_others_code_stay_as_they_are():
     class Odd:
         def __array__(self, dtype=None, copy=None):
@@ -48,7 +67,7 @@ def test_errors_of_others_code_stay_as_they_are():
     x.register_hook(hook)
     with pytest.raises(KeyError, match="mine, too"):
         x.sum().backward()
-    with pytest.raises(AttributeError, match="^mine$"):
+    with pytest.raises(AttributeError, match=r"^mine$"):
         resilin.tensor(Odd())
 
 

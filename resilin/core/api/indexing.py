@@ -222,7 +222,9 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
     a, b = input, other
-    dev = next(v._dev for v in (condition, a, b) if isinstance(v, Tensor))
+    dev = next((v._dev for v in (condition, a, b) if isinstance(v, Tensor)), None)
+    if dev is None:
+        raise TypeError(f"where(): expected a Tensor as condition, got {type(condition).__name__}")
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a._array.dtype is b._array.dtype and a._dev is b._dev is dev:
             return ops.where_else.call(a, b, cond)

@@ -215,6 +215,8 @@ def _atleast(least: int, grow: Any) -> Any:
         given = tensors[0] if len(tensors) == 1 else tensors
         if isinstance(given, Tensor):
             return given if given._array.ndim >= least else grow(given)
+        if not isinstance(given, list | tuple):
+            raise TypeError(f"atleast_{least}d(): expected a Tensor or a list of Tensors, got {type(given).__name__}")
         return tuple(atleast(x) for x in given)
 
     atleast.__name__ = atleast.__qualname__ = f"atleast_{least}d"

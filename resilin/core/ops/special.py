@@ -339,11 +339,16 @@ _FAMILIES: dict[str, tuple[Any, Any]] = {
 }
 
 
+_LARGEST_DEGREE = 1 << 24  # a step of the recurrence for each: seconds, and nobody has asked for more
+
+
 def _polynomial(family: str, shifted: bool) -> Any:
     first, following = _FAMILIES[family]
 
     def evaluate(x, n):
         x, n = np.broadcast_arrays(2 * x - 1 if shifted else x, np.trunc(n))
+        if np.max(n, initial=0) > _LARGEST_DEGREE:
+            raise RuntimeError(f"{family}: the degree {np.max(n):.0f} is above {_LARGEST_DEGREE}, where this stops")
         before, now = np.ones_like(x), first(x)
         found = np.where(n < 0, 0, np.where(n == 0, before, now))
         for k in range(1, int(np.max(n, initial=0))):

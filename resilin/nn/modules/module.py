@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+from resilin.core import blame
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible
@@ -55,7 +56,13 @@ class Module(Convertible, Hooked):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._hooked:
             return self._call_hooked(args, kwargs)
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except AttributeError as error:
+            made = blame.wrong_argument(type(self).__name__, (*args, *kwargs.values()), error)
+            if made is error:
+                raise
+            raise made from error
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
