@@ -28,6 +28,7 @@ IGNORED = frozenset(("as_tensor", "asarray", "from_dlpack", "from_numpy", "is_te
 _ATTRIBUTES: dict[Any, str] = {}  # Tensor.shape.__get__ and its like -> "Tensor.shape.__get__"
 _LOCK = threading.Lock()
 _plain: tuple[type, ...] = ()  # Tensor and Parameter
+_never: frozenset[type] = frozenset()  # classes of common arguments that take over nothing and hold nothing
 _retype: Function  # core.subclass.retype
 _active = 0  # modes that are active in any thread; guarded by _LOCK
 
@@ -212,7 +213,9 @@ def _count(change: int) -> None:
 
 def _in_python(raw: Function, reflected: str | None) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        taken = _active or any(overrides(value) for value in _elements((*args, *kwargs.values())))
+        taken = _active > 0
+        if not taken and (kwargs or not all([type(value) in _never for value in args])):  # most calls: neither
+            taken = any(overrides(value) for value in _elements((*args, *kwargs.values())))
         try:
             return take_over(call, args, kwargs) if taken else raw(*args, **kwargs)
         except Exception as error:
@@ -286,8 +289,9 @@ def name_of(func: Any) -> str:
 
 def configure(tensor: type, parameter: type, retype: Function) -> None:
     """Say which classes are plain, and what makes one an instance of a subclass. Called once, by `core.subclass`."""
-    global _plain, _retype
+    global _never, _plain, _retype
     _plain, _retype = (tensor, parameter), retype
+    _never = frozenset((tensor, parameter, int, float, bool, str, type(None)))
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
         native.function_explain(blame.explain)
