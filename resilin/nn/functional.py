@@ -85,6 +85,7 @@ from resilin.core.api.margin_losses import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
+from resilin.core.api.multihead import multi_head_attention_forward
 from resilin.core.api.neural import (
     dropout,
     gelu,
@@ -222,6 +223,7 @@ __all__ = [
     "max_unpool3d",
     "mish",
     "mse_loss",
+    "multi_head_attention_forward",
     "multi_margin_loss",
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",

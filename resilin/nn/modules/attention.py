@@ -1,11 +1,9 @@
-"""Multi-head attention. # B batch, T queries, S keys, E width, H heads, D width of a head (E = H * D)"""
+"""Multi-head attention. # B batch, T queries, S keys, E width, H heads"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api.shaping import cat
-from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
@@ -96,116 +94,33 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """See the class."""
-        batched = query.dim() == 3
-        if query.dim() not in (2, 3) or key.dim() != query.dim() or value.dim() != query.dim():
-            raise UsageError(
-                "MultiheadAttention: query, key and value must all have 2 or all have 3 dimensions, got "
-                f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
-            )
-        q_BTE, k_BSE, v_BSE = self._project(query, key, value, batched)
-        mask = self._mask(q_BTE, k_BSE, key_padding_mask, attn_mask, is_causal, need_weights)
-        k_BSE, v_BSE, mask = self._extend(k_BSE, v_BSE, mask)
-        q, k, v = (self._heads(x) for x in (q_BTE, k_BSE, v_BSE))
-        dropout = self.dropout if self.training else 0.0
-        weights = None
-        if need_weights:
-            weights = _weights(q, k, mask)
-            y_BHTD = F.dropout(weights, dropout, self.training) @ v
-        else:
-            y_BHTD = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal and mask is None)
-        y = self.out_proj(y_BHTD.transpose(1, 2).reshape(q_BTE.shape))
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(dim=1)
-        if not batched:
-            return y[0], None if weights is None else weights[0]
-        return y if self.batch_first else y.transpose(0, 1), weights
-
-    def _project(self, query: Tensor, key: Tensor, value: Tensor, batched: bool) -> list[Tensor]:
-        """Queries, keys and values (B, length, E), each through its projection."""
-        if query is key and key is value and self._same_width:
-            x = self._batch_first(query, batched)
-            return list(F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1))
-        if self._same_width:
-            weights = self.in_proj_weight.chunk(3, dim=0)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3, dim=0)
-        sources = (self._batch_first(x, batched) for x in (query, key, value))
-        return [F.linear(x, w, b) for x, w, b in zip(sources, weights, biases, strict=True)]
-
-    def _batch_first(self, x: Tensor, batched: bool) -> Tensor:
-        if not batched:
-            return x[None]
-        first: Tensor = x if self.batch_first else x.transpose(0, 1)
-        return first
-
-    def _heads(self, x: Tensor) -> Tensor:
-        heads: Tensor = x.reshape(x.shape[0], x.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
-        return heads
-
-    def _mask(
-        self,
-        q_BTE: Tensor,
-        k_BSE: Tensor,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        need_weights: bool,
-    ) -> Tensor | None:
-        """All masks as one that is added to the scores, (1 or B, 1 or H, 1 or T, S); None: nothing, or only causal."""
-        batch, queries, keys = q_BTE.shape[0], q_BTE.shape[1], k_BSE.shape[1]
-        alone = key_padding_mask is None and self.bias_k is None and not self.add_zero_attn
-        if is_causal and alone and not need_weights:
-            return None  # the fused kernel knows the causal mask; attn_mask, if given, says the same
-        if is_causal and attn_mask is None:
-            attn_mask = creation.ones(queries, keys, device=q_BTE.device, dtype="bool").triu(1)
-        merged: Tensor | None = None
-        if attn_mask is not None:
-            merged = _added(attn_mask, q_BTE)
-            shape = (1, 1, queries, keys) if merged.dim() == 2 else (batch, self.num_heads, queries, keys)
-            merged = _shaped("attn_mask", merged, shape)
-        if key_padding_mask is not None:
-            padding = _shaped("key_padding_mask", _added(key_padding_mask, q_BTE), (batch, 1, 1, keys))
-            merged = padding if merged is None else merged + padding
-        return merged
-
-    def _extend(self, k_BSE: Tensor, v_BSE: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append the learned key and value (add_bias_kv) and a zero one (add_zero_attn), which no mask forbids."""
-        batch, _, width = k_BSE.shape
-        more_k, more_v = [k_BSE], [v_BSE]
-        if self.bias_k is not None:
-            more_k.append(self.bias_k.expand(batch, 1, width))
-            more_v.append(self.bias_v.expand(batch, 1, width))
-        if self.add_zero_attn:
-            zero = creation.zeros(batch, 1, width, device=k_BSE.device, dtype=k_BSE.dtype)
-            more_k.append(zero)
-            more_v.append(zero)
-        extra = len(more_k) - 1
-        if extra == 0:
-            return k_BSE, v_BSE, mask
-        if mask is not None:
-            free = creation.zeros(*mask.shape[:-1], extra, device=mask.device, dtype=mask.dtype)
-            mask = cat([mask, free], dim=-1)
-        return cat(more_k, dim=1), cat(more_v, dim=1), mask
-
-
-def _weights(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax of the scores: what each query takes of each value."""
-    scores = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-2, -1)
-    return F.softmax(scores if mask is None else scores + mask, -1)
-
-
-def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask (True forbids) as numbers to add; a float mask as it is."""
-    if str(mask.dtype).endswith("bool"):
-        zeros = creation.zeros(*mask.shape, device=like.device, dtype=like.dtype)
-        forbidden: Tensor = zeros.masked_fill(mask, float("-inf"))
-        return forbidden
-    return mask
-
-
-def _shaped(name: str, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if mask.numel() != shape[0] * shape[1] * shape[2] * shape[3]:
-        raise UsageError(f"MultiheadAttention: {name} of shape {tuple(mask.shape)} does not fit (B, H, T, S) = {shape}")
-    shaped: Tensor = mask.reshape(shape)
-    return shaped
+        turned = self.batch_first and query.dim() == 3
+        if turned and key.dim() == value.dim() == 3:
+            known = {id(x): x.transpose(0, 1) for x in (query, key, value)}  # one for several stays one
+            query, key, value = (known[id(x)] for x in (query, key, value))
+        y, weights = F.multi_head_attention_forward(
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            self.in_proj_weight,
+            self.in_proj_bias,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            self.training,
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            not self._same_width,
+            self.q_proj_weight,
+            self.k_proj_weight,
+            self.v_proj_weight,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return y.transpose(0, 1) if turned else y, weights
