@@ -91,6 +91,11 @@ class WorkerPool:
     """Worker processes; see `Pool`."""
 
     def __init__(self, configs: Sequence[WorkerConfig], context: BaseContext | None) -> None:
+        if multiprocessing.current_process().daemon:
+            raise ResilinError(
+                "DataLoader: this process is a daemonic one of multiprocessing, which may start no processes: start it "
+                "with daemon=False, or use num_workers=0 or worker_method='thread'"
+            )
         self._context: Any = context or multiprocessing.get_context()
         self._owner_pid = os.getpid()
         self._epoch = 0
@@ -98,11 +103,6 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         self._readers = memory.Readers()  # forked workers read the data set's tensors where they lie
         self.usable = True
-        if multiprocessing.current_process().daemon:
-            raise ResilinError(
-                "DataLoader: this process is a daemonic one of multiprocessing, which may start no processes: start it "
-                "with daemon=False, or use num_workers=0 or worker_method='thread'"
-            )
         try:
             for config in configs:
                 self._start(config)

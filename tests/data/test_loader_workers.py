@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 from data_descriptors import descriptors
 
-from resilin import ones, zeros
+from resilin import ones, rand, zeros
 from resilin.core import memory, rng
 from resilin.core.kernels.loader import native
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from resilin.data.seeds import draw_seed
 from resilin.errors import ResilinError
 
 # the machine may have fewer cores than a test has workers
@@ -230,6 +232,21 @@ def test_workers_know_themselves_and_are_seeded_differently():
     rng.manual_seed(0)
     assert [row.tolist() for row in loader] == rows
     assert get_worker_info() is None
+
+
+def test_every_generator_of_a_worker_starts_from_the_base_seed_and_its_number():
+    def draw():
+        return np.array([get_worker_info().seed, random.random(), np.random.random(), rand(1).item()], np.float64)
+
+    rng.manual_seed(1)
+    rows = [row.tolist() for row in DataLoader(Scripted(draw, draw), batch_size=None, num_workers=2)]
+    rng.manual_seed(1)
+    base = draw_seed(None)
+    for number, row in enumerate(rows):
+        state = np.random.SeedSequence([number, base & 0xFFFFFFFF, base >> 32, 0]).generate_state(4)  # PyTorch's choice
+        expected = rand(1, generator=rng.Generator().manual_seed(base + number)).item()
+        assert row[0] == float(base + number)
+        assert row[1:] == [random.Random(base + number).random(), np.random.RandomState(state).random(), expected]
 
 
 def test_loaders_can_run_inside_one_another():
