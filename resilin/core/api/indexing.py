@@ -14,7 +14,7 @@ from resilin.core.api import shaping
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.batching.active import BATCHED
+from resilin.core.batching.active import ACTIVE, BATCHED, batched_in
 from resilin.core.device import different_devices
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
@@ -275,6 +275,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     if input._array.ndim == 0:
         return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
     axis = check_dim(dim, input._array.ndim)
+    if ACTIVE and batched_in((input,)):
+        return Found(*ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
     order = _argsort(input._array, axis, descending)
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 
@@ -301,6 +303,8 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
         return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
+    if ACTIVE and batched_in((input,)):
+        return Found(*ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
     order = _argsort(input._array, axis, largest)[(slice(None),) * axis + (slice(k),)]
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import different_devices
 from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import elementwise as ops
@@ -91,6 +93,8 @@ def _trunc_divide(input: Any, other: Any) -> Tensor:
 
 def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     """A numpy function of two operands through the promotion of subtraction."""
+    if ACTIVE and batched_in((a, b)):
+        return ACTIVE[-1].elementwise(functools.partial(_without_grad, name), a, b)  # type: ignore[no-any-return]
     tensor = a if isinstance(a, Tensor) else b
     x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
     if isinstance(x, Tensor) and isinstance(y, Tensor):
@@ -125,6 +129,8 @@ def bitwise_not(input: Tensor) -> Tensor:
     """~input for booleans and integers."""
     if input._array.dtype.kind not in "biu":
         raise TypeError(f"~ needs a boolean or integer tensor, got {input.dtype}")
+    if ACTIVE and batched_in((input,)):
+        return ACTIVE[-1].elementwise(bitwise_not, input)  # type: ignore[no-any-return]
     return wrap(input._dev.xp.asarray(~input._array), input._dev)
 
 

@@ -13,6 +13,7 @@ from resilin.core.autograd import engine
 from resilin.core.autograd.function import Function
 from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.tape import CheckpointError
+from resilin.core.batching.levels import current
 from resilin.core.tensor import Tensor
 
 
@@ -173,6 +174,7 @@ def checkpoint(
     the backward, as PyTorch's older form does: then parameters accumulate in `.grad` whatever was asked for, keyword
     arguments are a ValueError, and only first derivatives of tensors that `function` returns (or of a tuple) are given.
 
+    Inside vmap the function is called plainly: what it computes there ends with the vmap, and could not be run again.
     context_fn: gives two context managers, for the run in forward and the one in backward.
     determinism_check: "default" compares shapes and dtypes of both runs, "none" does not. early_stop: end the second
         run once all that is needed is there. debug: accepted; errors always name the operations.
@@ -189,7 +191,7 @@ def checkpoint(
         if not any(isinstance(a, Tensor) and a.requires_grad for a in args):
             return function(*args)
         return _Checkpoint.apply(function, preserve_rng_state, *args)
-    if not mode.grad:
+    if not mode.grad or current():
         return function(*args, **kwargs)
     first, again = (contextlib.nullcontext(), None) if context_fn is None else context_fn()
     stops = early_stop if _stopping.early is None else _stopping.early

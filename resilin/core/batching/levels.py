@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dispatch
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE, BATCHED, Unbatchable
 from resilin.core.ops.shape import broadcast_to, copy, moveaxis, permute_dims, reshape
-from resilin.core.size import Size
+from resilin.core.size import Size, check_dim
 from resilin.core.tensor import Tensor
 from resilin.core.versions import share_version
 
@@ -64,7 +65,10 @@ class Level:
 
     def write(self, tensor: Tensor, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """An in-place operation of which something is batched: what `fn(tensor, ...)` gives, written into `tensor`."""
-        result = fn(tensor, *args, **kwargs)
+        before = tensor
+        if mode.grad and any(isinstance(v, Tensor) and v.requires_grad for v in (tensor, *args)):
+            before = hide(copy.call(inner(tensor)), levels_of(tensor))  # the graph keeps what will be overwritten
+        result = fn(before, *args, **kwargs)
         own = levels_of(tensor)
         if any(level not in own for level in levels_of(result)):
             raise RuntimeError(
@@ -80,6 +84,18 @@ class Level:
         target: Any = inner(tensor)
         target.copy_(full(result, own))
         return tensor
+
+    def elementwise(self, fn: Any, *values: Any) -> Tensor:
+        """`fn` of values of which some are batched, where fn treats all elements alike."""
+        levels = union(values)
+        rank = max(value._array.ndim for value in values if isinstance(value, Tensor))
+        return hide(fn(*(lead(v, levels, rank) if isinstance(v, Tensor) else v for v in values)), levels)
+
+    def along(self, fn: Any, tensor: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """`fn(tensor, dim)`, which treats all lines along a dimension alike and gives several tensors."""
+        levels = levels_of(tensor)
+        axis = check_dim(dim, tensor._array.ndim) + len(levels)
+        return tuple(hide(part, levels) for part in fn(inner(tensor), axis))
 
     def made_like(self, tensor: Tensor, made: Tensor) -> Tensor:
         """`made`, which no sample has touched, with memory of its own for every sample of `tensor`."""

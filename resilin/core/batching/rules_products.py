@@ -6,6 +6,8 @@ import math
 import string
 from typing import Any
 
+import numpy as np
+
 from resilin.core.batching.active import Unbatchable
 from resilin.core.batching.dispatch import Batch, rule, shown
 from resilin.core.batching.levels import BatchedArray, inner, levels_of
@@ -153,6 +155,13 @@ def _split_channels(batch: Batch, y: Tensor) -> Tensor:
     channels = shape[1] // math.prod(batch.shape)
     split = ops.reshape.call(y, (shape[0], *batch.shape, channels, *shape[2:]))
     return ops.permute_dims.call(split, (*range(1, k + 1), 0, *range(k + 1, split._array.ndim)))  # type: ignore[no-any-return]
+
+
+@rule("max_pool2d_scatter")
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    (index, shape), count = params, math.prod(batch.shape)
+    everywhere = np.broadcast_to(index, (count, *index.shape)).reshape(-1, *index.shape[1:])
+    return batch.unfolded(op.call(batch.folded(inputs[0]), everywhere, (count * shape[0], *shape[1:])))
 
 
 @rule("max_pool2d", "avg_pool2d", "avg_pool2d_spread", "unfold_windows", "fold_windows")

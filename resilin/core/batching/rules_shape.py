@@ -170,6 +170,12 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return op.call([batch.full(x) for x in inputs], _behind(batch.k, params[0], shown(inputs[0]) + 1))
 
 
+@rule("resample")
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    *ways, axis = params
+    return op.call(batch.lead(inputs[0]), *ways, _behind(batch.k, axis, shown(inputs[0])))
+
+
 @rule("split_parts")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return op.call(batch.lead(inputs[0]), _behind(batch.k, params[0], shown(inputs[0])), *params[1:])
