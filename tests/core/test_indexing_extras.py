@@ -163,3 +163,14 @@ def test_scatter_adds_or_multiplies_with_what_is_there() -> None:
         x.scatter(0, index, src, reduce="multiply")
     with pytest.raises(RuntimeError, match="either add or multiply"):
         x.scatter(0, index, src, reduce="mean")
+
+
+@pytest.mark.parametrize("reduce", ["sum", "amax", "amin", "mean", "prod"])
+def test_scattering_with_an_index_shorter_than_the_input_has_gradients(reduce):
+    x = resilin.ones(4, 5, requires_grad=True, dtype=resilin.float64)
+    source = resilin.full((3, 2), 2.0, dtype=resilin.float64).requires_grad_()
+    index = resilin.tensor([[0, 0], [2, 2], [3, 1]])
+    x.scatter_reduce(1, index, source, reduce).sum().backward()
+    assert x.grad.shape == (4, 5)
+    assert source.grad.shape == (3, 2)
+    resilin.zeros(4, 5, dtype=resilin.float64).scatter_add(1, index, source).sum().backward()

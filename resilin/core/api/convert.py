@@ -29,7 +29,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             dev, dtype = value._dev, value.dtype
         elif isinstance(value, dtypes.dtype) or value in (float, int, bool, complex):
             dtype = value
-        elif isinstance(value, device | str):
+        elif isinstance(value, device | str) or type(value) is int:
             dev = value
         elif value is not None and not isinstance(value, bool):
             raise TypeError(f"to(): expected a dtype, device or Tensor, got {type(value).__name__}")

@@ -56,7 +56,7 @@ def ctc_loss(
         return losses if x.ndim == 3 else losses.squeeze(0)
     if reduction == "sum":
         return reducing.sum(losses)
-    return reducing.mean(losses / wrap(log_probs._dev.xp.maximum(sizes, 1).astype(x.dtype), log_probs._dev))
+    return reducing.mean(losses / wrap(log_probs._dev.xp.asarray(np.maximum(sizes, 1).astype(x.dtype)), log_probs._dev))
 
 
 def _lengths(name: str, given: Any, count: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.backends.numpy import is_basic
+from resilin.core.backends.numpy import is_basic, shortened
 from resilin.core.kernels.cuda import row_sums, sources
 
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
@@ -105,6 +105,21 @@ def _indices(xp: Any, shape: tuple[int, ...], sparse: bool = False) -> Any:
     return grid if sparse else xp.stack([xp.broadcast_to(part, shape) for part in grid])
 
 
+def _take_along_axis(xp: Any, x: Any, index: Any, axis: int) -> Any:
+    return xp.module.take_along_axis(shortened(x, index, axis), xp.asarray(index), axis)
+
+
+def _matmul(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
+    """The product; of bfloat16 in float32 and rounded once, as PyTorch's is."""
+    if a.dtype.kind != "V":
+        return xp.module.matmul(a, b) if out is None else xp.module.matmul(a, b, out=out)
+    made = xp.module.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+    if out is None:
+        return made
+    out[...] = made
+    return out
+
+
 def _zeros_like(xp: Any, x: Any, dtype: Any = None, shape: Any = None) -> Any:
     return xp.zeros(x.shape if shape is None else shape, x.dtype if dtype is None else dtype)
 
@@ -171,6 +186,8 @@ _EXTRAS: dict[str, Callable[..., Any]] = {
     "zeros_like": _zeros_like,
     "index_add_zeros": _index_add_zeros,
     "scatter_add_zeros": _scatter_add_zeros,
+    "take_along_axis": _take_along_axis,
+    "matmul": _matmul,
     "launch": _launch,
     "from_host": _from_host,
     "to_host": _to_host,

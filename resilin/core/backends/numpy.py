@@ -64,6 +64,18 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
     out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0)
 
 
+def shortened(x: Any, index: Any, axis: int) -> Any:
+    """`x` as long as `index` in every dimension but `axis`: there, PyTorch's gather leaves the rest out."""
+    axis %= x.ndim
+    if all(n == m or i == axis for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))):
+        return x
+    return x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(index.shape))]
+
+
+def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
+    return np.take_along_axis(shortened(x, index, axis), index, axis)
+
+
 def _scatter_add_zeros(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
     """Zeros of `shape` with `g` added at `index` along `axis`. What undoes take_along_axis."""
     out = np.zeros(shape, g.dtype)
@@ -97,6 +109,7 @@ def make_xp() -> SimpleNamespace:
         "max": quick.max,
         "min": quick.min,
         "scatter_add_zeros": _scatter_add_zeros,
+        "take_along_axis": _take_along_axis,
         "linalg": np.linalg,
         "fft": np.fft,
         "asarray": np.asarray,

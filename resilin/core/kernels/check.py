@@ -85,7 +85,8 @@ class Nvrtc:
             options = [*sources.OPTIONS, f"--gpu-architecture={architecture}", f"-I{self.include}"]
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             if self._library.nvrtcCompileProgram(program, len(options), given):
-                raise CompileError(f"{name}.cu for {architecture}:\n{self._text(program, 'ProgramLog').decode()}")
+                log = self._text(program, "ProgramLog").decode().rstrip("\0")
+                raise CompileError(f"{name}.cu for {architecture}:\n{log}")
             return self._text(program, "CUBIN"), [self._lowered(program, instance) for instance in instances]
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))

@@ -90,10 +90,7 @@ def _(xp, g, _y, _x, _value, index=None):
 @op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)])
 def take_along_axis(xp, x, index=None, axis=0):
     """Elements picked along `axis`, one index per element of the result."""
-    if all(a == b for i, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if i != axis):
-        return xp.take_along_axis(x, index, axis)
-    cut = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(index.shape))
-    return xp.take_along_axis(x[cut], index, axis)
+    return xp.take_along_axis(x, index, axis)
 
 
 @take_along_axis.vjp

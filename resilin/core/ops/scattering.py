@@ -11,6 +11,7 @@ import numpy as np
 
 from resilin.core.ops.registry import op
 
+_HOST = "CuPy scatters maxima and minima of few dtypes, and no products"
 _INDEX = np.array([[0, 1], [2, 2], [3, 0]])
 _OWN = np.array([[0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]], bool)  # false only where something is scattered to
 
@@ -25,7 +26,7 @@ def _places(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
     return tuple(places)
 
 
-@op(takes="biuf", samples=lambda r: [(*s[:4], True, s[4]) for s in _samples(r)], order=1)
+@op(takes="biuf", host=_HOST, samples=lambda r: [(*s[:4], True, s[4]) for s in _samples(r)], order=1)
 def scatter_extreme(xp, x, src, index=None, axis=0, largest=True, own=None):
     """At each place the largest (or smallest) of `x` there and of what `src` has for it; ties share the gradient."""
     pick = xp.maximum if largest else xp.minimum
@@ -63,7 +64,7 @@ def _(xp, g, y, x, src, index=None, axis=0, largest=True, own=None):
 
 @op(
     complex=True,
-    host="CuPy has no multiplying scatter",
+    host=_HOST,
     samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 2, low=0.5, high=2.0), *s[2:]) for s in _samples(r)],
 )
 def scatter_product(xp, x, src, index=None, axis=0, own=None):

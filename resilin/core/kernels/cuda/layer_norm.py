@@ -48,15 +48,15 @@ def backward(xp: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> tupl
     if x.size:
         args = (g, x, _as(xp, weight, acc), mean, rstd, dx, np.int64(D))
         xp.launch("layer_norm", f"layer_norm_backward<{_types(x)}>", (N,), (THREADS,), args)
-        _sum_rows(xp, g, x, mean, rstd, dw, db)
+        sum_rows(xp, g, x, mean, rstd, dw, db)
     if weight is None:
         return dx, None, db.astype(x.dtype, copy=False)
     shape, dtype = weight.shape, weight.dtype
     return dx, dw.astype(dtype, copy=False).reshape(shape), db.astype(dtype, copy=False).reshape(shape)
 
 
-def _sum_rows(xp: Any, g: Any, x: Any, mean: Any, rstd: Any, dw: Any, db: Any) -> None:
-    """Sums over rows, into `dw` and `db`."""
+def sum_rows(xp: Any, g: Any, x: Any, mean: Any, rstd: Any, dw: Any, db: Any) -> None:
+    """Write the sums over rows of g * hat (N, D) into `dw` and of g into `db`, hat = (x - mean) * rstd."""
     N, D, acc = mean.size, dw.size, dw.dtype
     P = math.ceil(N / ROW_BLOCK)
     parts = xp.empty((2, P, D), acc)

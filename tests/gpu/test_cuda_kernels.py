@@ -1,0 +1,158 @@
+"""The CUDA kernels' own text, run on the host thread by thread, equals the numpy references and the stated order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from resilin.core import dtype as dtypes
+from resilin.core.kernels import check, layer_norm
+from resilin.core.kernels.cuda import layer_norm as cuda_layer_norm
+from resilin.core.kernels.cuda import row_sums, sources
+
+SIZES = [(1, 1), (2, 31), (3, 33), (1, 4097), (5, 256)]
+TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), dtypes.bfloat16.np]
+
+
+def draws(seed, *shapes, dtype):
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def equal(found, expected, dtype, scale=1.0):
+    found, expected = (x.get() if hasattr(x, "get") else x for x in (found, expected))
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    tolerance = TOLERANCES[dtype.name] * scale
+    wide = np.float64
+    np.testing.assert_allclose(found.astype(wide), expected.astype(wide), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "D"), SIZES)
+def test_layer_norm_equals_its_reference_forward_and_backward(cuda, N, D, dtype):
+    xp = cuda.xp
+    x, g, weight, bias = draws(N + D, (N, D), (N, D), (D,), (D,), dtype=dtype)
+    for w, b in ((weight, bias), (weight, None), (None, bias), (None, None)):
+        on_device = [None if v is None else xp.asarray(v) for v in (w, b)]
+        y, mean, rstd = cuda_layer_norm.forward(xp, xp.asarray(x), *on_device, 1e-5, D)
+        for found, expected in zip((y, mean, rstd), layer_norm.reference_forward(x, w, b, 1e-5, D), strict=True):
+            equal(found, expected, dtype, scale=10.0 if D == 1 else 1.0)
+        expected = layer_norm.reference_backward(g, x, w, mean.get(), rstd.get())
+        grads = cuda_layer_norm.backward(xp, xp.asarray(g), xp.asarray(x), on_device[0], mean, rstd)
+        for found, wanted in zip(grads, expected, strict=True):
+            if wanted is None:
+                assert found is None
+            else:
+                equal(found, wanted, dtype, scale=max(1.0, N**0.5) * (300.0 if D == 1 else 1.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("N", [511, 513, 1030])
+def test_layer_norm_sums_many_rows_in_blocks(cuda, N, dtype):
+    xp = cuda.xp
+    D, acc = 3, np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    g, x = draws(N, (N, D), (N, D), dtype=dtype)
+    mean, rstd = draws(N, (N,), (N,), dtype=acc)
+    dw, db = xp.zeros(D, acc), xp.zeros(D, acc)
+    cuda_layer_norm.sum_rows(xp, *map(xp.asarray, (g, x, mean, rstd)), dw, db)
+    wide = g.astype(np.float64)
+    hat = (x.astype(np.float64) - mean[:, None]) * rstd[:, None]
+    np.testing.assert_allclose(dw.get(), (wide * hat).sum(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(db.get(), wide.sum(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("N", "D"), [(0, 4), (0, 0)])
+def test_layer_norm_of_no_rows_launches_nothing(cuda, N, D):
+    xp = cuda.xp
+    x = xp.zeros((N, D), np.float32)
+    y, mean, rstd = cuda_layer_norm.forward(xp, x, None, None, 1e-5, D)
+    dx, dw, db = cuda_layer_norm.backward(xp, x, x, xp.ones(D, np.float32), mean, rstd)
+    assert (y.shape, mean.shape, dx.shape, dw.shape, db.shape) == ((N, D), (0,), (N, D), (D,), (D,))
+    assert not db.get().any()
+
+
+def test_layer_norm_sums_in_the_order_that_its_source_states(cuda):
+    """The same bits as a model of the order in numpy: a thread's elements ascending, lanes and warps in pairs."""
+    xp = cuda.xp
+    (x,) = draws(5, (1, 1000), dtype=np.float32)
+    _, mean, _ = cuda_layer_norm.forward(xp, xp.asarray(x), None, None, 1e-5, 1000)
+    threads = np.zeros(256, np.float32)
+    for begin in range(0, 1000, 256):
+        part = x[0, begin : begin + 256]
+        threads[: len(part)] += part
+    lanes = threads.reshape(8, 32)
+    for distance in (16, 8, 4, 2, 1):
+        lanes = lanes + lanes[:, np.arange(32) ^ distance]
+    warps = np.zeros(32, np.float32)
+    warps[:8] = lanes[:, 0]
+    for distance in (16, 8, 4, 2, 1):
+        warps = warps + warps[np.arange(32) ^ distance]
+    assert mean.get()[0] == warps[0] / np.float32(1000)
+
+
+def test_layer_norm_refuses_a_weight_of_another_size(cuda):
+    xp = cuda.xp
+    with pytest.raises(RuntimeError, match="layer_norm: weight has 3 elements, expected 4"):
+        cuda_layer_norm.forward(xp, xp.zeros((2, 4), np.float32), xp.zeros(3, np.float32), None, 1e-5, 4)
+
+
+@pytest.mark.parametrize(
+    "dtype", [*DTYPES, *map(np.dtype, (np.int64, np.int32, np.int8, np.bool_, np.complex64, np.complex128))], ids=str
+)
+@pytest.mark.parametrize(("N", "D", "rows"), [(1, 1, 1), (33, 3, 5), (31, 1, 40), (600, 2, 3), (0, 4, 2)])
+def test_rows_are_added_in_order(cuda, N, D, rows, dtype):
+    random = np.random.default_rng(N)
+    g = (random.standard_normal((N, D)) * 3).astype(dtype)
+    target = random.integers(0, rows, N)
+    found = row_sums.add_rows(cuda.xp, (rows, D), cuda.xp.asarray(target), cuda.xp.asarray(g)).get()
+    wide = np.float32 if dtype.itemsize == 2 and dtype.kind in "fV" else np.int64 if dtype.kind in "bi" else dtype
+    expected = np.zeros((rows, D), wide)
+    np.add.at(expected, target, g.astype(wide))  # one after the other
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected.astype(dtype))
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    try:
+        return check.Nvrtc()
+    except check.CompilerMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("architecture", check.ARCHITECTURES)
+@pytest.mark.parametrize("name", sources.KERNELS)
+def test_every_kernel_compiles_without_a_gpu(nvrtc, name, architecture):
+    done = check.check(nvrtc, name, architecture)
+    assert [one.kernel for one in done] == list(sources.KERNELS[name])
+    for one in done:
+        assert 8 <= one.registers <= 128  # 128: two blocks of 256 threads fit a multiprocessor's registers
+        assert one.code_bytes > 0
+
+
+def test_a_kernel_that_does_not_compile_shows_the_compilers_words_and_the_line(nvrtc, monkeypatch, capsys):
+    broken = sources.text("row_sums").replace("A sum = 0;", "A sum = nothing;")
+    monkeypatch.setattr(sources, "text", lambda name: broken)
+    monkeypatch.setattr(sources, "KERNELS", {"row_sums": sources.KERNELS["row_sums"]})
+    assert check.main(["sm_80"]) == 1
+    said = capsys.readouterr().err
+    line = next(i for i, text in enumerate(broken.splitlines()) if "= nothing;" in text)
+    assert f"row_sums.cu({line})" in said
+    assert '"nothing" is undefined' in said
+
+
+def test_the_check_prints_each_kernel_with_its_registers(nvrtc, capsys):
+    assert check.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for architecture in check.ARCHITECTURES:
+        for instances in sources.KERNELS.values():
+            for instance in instances:
+                assert any(architecture in x and "registers" in x and x.endswith(instance) for x in lines), instance
+
+
+def test_without_the_compiler_the_check_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
+    assert check.main([]) == 2
+    assert "pip install nvidia-cuda-nvrtc-cu12" in capsys.readouterr().err

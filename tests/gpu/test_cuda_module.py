@@ -1,0 +1,184 @@
+"""resilin.cuda: torch.cuda's names, on the stand-in with two devices; and what is said without any device."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import cuda as module
+from resilin.core import device as devices
+
+
+@pytest.fixture(autouse=True)
+def fresh(cuda):
+    """Each test begins as a process without tensors on a device."""
+    cuda.computing_on = None
+    cuda.choose(0)
+    yield
+    cuda.computing_on = None
+    cuda.choose(0)
+
+
+def test_a_tensor_goes_to_the_device_and_back(cuda):
+    x = resilin.arange(6.0).reshape(2, 3)
+    for there in (x.to("cuda"), x.cuda(), x.cuda(0), x.to("cuda:0"), x.to(resilin.device("cuda", 0)), x.to(0)):
+        assert there.is_cuda
+        assert str(there.device) == "cuda:0"
+        assert there.device == resilin.device("cuda:0") == resilin.device("cuda") == resilin.device(0)
+        np.testing.assert_array_equal(there.cpu().numpy(), x.numpy())
+    there = x.cuda()
+    assert there.cuda() is there
+    assert there.to("cuda") is there
+    with pytest.raises(TypeError, match=r"call \.cpu\(\) first"):
+        there.numpy()
+
+
+def test_gradients_cross_devices(cuda):
+    x = resilin.ones(3, requires_grad=True)
+    (x.cuda() * 2).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    assert not x.grad.is_cuda
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda a, b: a + b,
+        lambda a, b: a @ b,
+        lambda a, b: resilin.cat([a, b]),
+        lambda a, b: resilin.where(a > 0, a, b),
+        lambda a, b: resilin.nn.functional.linear(a, b),
+        lambda a, b: a // b,
+        lambda a, b: resilin.searchsorted(a[0], b),
+    ],
+    ids=["+", "@", "cat", "where", "linear", "//", "searchsorted"],
+)
+def test_mixed_devices_are_refused_and_both_named(cuda, operation):
+    a, b = resilin.ones(2, 2), resilin.ones(2, 2)
+    with pytest.raises(RuntimeError, match=r"same device, found (cpu and cuda:0|cuda:0 and cpu)"):
+        operation(a.cuda(), b)
+
+
+def test_a_process_computes_on_one_device(cuda):
+    resilin.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="this process computes on cuda:0: one process uses one GPU"):
+        resilin.ones(2, device="cuda:1")
+    with pytest.raises(RuntimeError, match=r"resilin\.cuda\.set_device before the first tensor"):
+        module.set_device(1)
+    with pytest.raises(RuntimeError, match=r"cuda:2 does not exist: cuda has 2 device"):
+        resilin.ones(2, device="cuda:2")
+
+
+def test_the_device_that_cuda_means_can_be_chosen_before_the_first_tensor(cuda):
+    assert module.current_device() == 0
+    module.set_device("cuda:1")
+    assert module.current_device() == 1
+    assert str(resilin.ones(2, device="cuda").device) == "cuda:1"
+    with pytest.raises(ValueError, match="expected a cuda device, got cpu"):
+        module.set_device("cpu")
+
+
+def test_a_device_is_the_current_one_inside_a_block(cuda):
+    with module.device(1):
+        assert module.current_device() == 1
+    assert module.current_device() == 0
+    with module.device(None):
+        assert module.current_device() == 0
+
+
+def test_devices_are_counted_and_described(cuda):
+    assert module.is_available()
+    assert module.is_initialized()
+    assert module.device_count() == cuda.count()
+    found = module.get_device_properties(0)
+    assert found.name == module.get_device_name("cuda:0") != ""
+    assert module.get_device_capability() == (found.major, found.minor)
+    assert found.total_memory > 0
+    assert found.multi_processor_count > 0
+    assert module.is_bf16_supported()
+
+
+def test_memory_is_counted(cuda):
+    resilin.ones(8, device="cuda")
+    assert 0 < module.memory_allocated() <= module.max_memory_allocated()
+    assert module.memory_allocated() <= module.memory_reserved() <= module.max_memory_reserved()
+    module.reset_peak_memory_stats()
+    assert module.max_memory_allocated() == module.memory_allocated()
+    assert module.memory_allocated(1) == 0 or module.device_count() == 1
+    free, total = module.mem_get_info()
+    assert 0 < free <= total
+    module.empty_cache()
+    module.synchronize()
+
+
+def test_draws_are_those_of_the_cpu_and_one_seed_rules_both(cuda):
+    resilin.manual_seed(3)
+    on_cpu = resilin.randn(5)
+    module.manual_seed_all(3)
+    np.testing.assert_array_equal(resilin.randn(5, device="cuda").cpu().numpy(), on_cpu.numpy())
+    state = module.get_rng_state()
+    first = resilin.rand(3, device="cuda").tolist()
+    module.set_rng_state(state)
+    assert resilin.rand(3, device="cuda").tolist() == first
+    assert module.initial_seed() == 3
+
+
+def test_streams_and_events_have_pytorchs_methods(cuda):
+    stream, start, end = module.Stream(), module.Event(enable_timing=True), module.Event(enable_timing=True)
+    start.record()
+    with module.stream(stream):
+        y = resilin.ones(3, device="cuda") * 2
+    end.record(stream)
+    module.current_stream().wait_stream(stream)
+    end.wait()
+    stream.synchronize()
+    end.synchronize()
+    assert stream.query()
+    assert end.query()
+    assert start.elapsed_time(end) >= 0
+    assert y.tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        start.elapsed_time(module.Event())
+    with pytest.raises(NotImplementedError, match="interprocess"):
+        module.Event(interprocess=True)
+
+
+def test_an_index_that_is_out_of_range_is_refused_although_cupy_would_wrap_it_around(cuda):
+    x = resilin.ones(3, 2, device="cuda")
+    with pytest.raises(IndexError, match="out of"):
+        x[resilin.tensor([0, 3], device="cuda")]
+    with pytest.raises((RuntimeError, IndexError), match="out of"):
+        x.gather(0, resilin.tensor([[5, 0]], device="cuda"))
+    with pytest.raises((RuntimeError, IndexError), match="out of range"):
+        resilin.nn.functional.embedding(resilin.tensor([7], device="cuda"), x)
+
+
+WITHOUT = """
+import resilin
+from resilin import cuda
+assert not cuda.is_available() and cuda.device_count() == 0 and not cuda.is_initialized()
+cuda.manual_seed(1); cuda.manual_seed_all(1); cuda.empty_cache(); cuda.seed_all()
+assert cuda.memory_allocated() == cuda.max_memory_allocated() == 0 and cuda.get_rng_state_all() == []
+for call in (cuda.current_device, cuda.synchronize, cuda.get_device_name, cuda.Stream, cuda.Event, cuda.init):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "device type 'cuda' needs" in str(error), error
+    else:
+        raise AssertionError(call)
+"""
+
+
+@pytest.mark.skipif("cuda" not in devices._BACKENDS and module.is_available(), reason="there is a CUDA device here")
+def test_without_a_device_seeds_are_ignored_and_the_rest_says_what_is_missing():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
