@@ -1,5 +1,5 @@
-"""The names of torch.utils that have a place here; data loading is `resilin.data`, checkpointing `resilin.autograd`."""
+"""The names of torch.utils that have a place here; data loading is `resilin.data`."""
 
-from resilin.utils import deterministic
+from resilin.utils import checkpoint, deterministic
 
-__all__ = ["deterministic"]
+__all__ = ["checkpoint", "deterministic"]
