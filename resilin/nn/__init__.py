@@ -22,6 +22,7 @@ from resilin.nn.modules.attention import MultiheadAttention
 from resilin.nn.modules.bilinear import Bilinear
 from resilin.nn.modules.container import ModuleDict, ModuleList, ParameterList, Sequential
 from resilin.nn.modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from resilin.nn.modules.data_parallel import DataParallel
 from resilin.nn.modules.distance import (
     CosineSimilarity,
     PairwiseDistance,
@@ -200,6 +201,7 @@ __all__ = [
     "CosineSimilarity",
     "CrossEntropyLoss",
     "CrossMapLRN2d",
+    "DataParallel",
     "Dropout",
     "Dropout1d",
     "Dropout2d",

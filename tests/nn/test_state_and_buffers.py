@@ -167,3 +167,12 @@ def test_skipping_start_values_leaves_the_generator_where_it_was():
         nn.utils.skip_init(nn.ReLU)
     with pytest.raises(RuntimeError, match="Module class"):
         nn.utils.skip_init(resilin.ones)
+
+
+def test_data_parallel_calls_its_module_and_leaves_several_devices_to_processes():
+    net = nn.Linear(2, 1)
+    wrapped = nn.DataParallel(net)
+    assert resilin.equal(wrapped(resilin.ones(2)), net(resilin.ones(2)))
+    assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
+    with pytest.raises(NotImplementedError, match="DistributedDataParallel"):
+        nn.DataParallel(net, device_ids=[0, 1])
