@@ -22,9 +22,10 @@ def set_num_threads(n: int) -> None:
     if n < 1:
         raise UsageError(f"set_num_threads: expected at least 1, got {n}")
     _set_pool(n)
-    setter = blas.function("set_num_threads")
-    if setter is not None:
-        setter(n if native is None else 1)
+    setter, getter = blas.function("set_num_threads"), blas.function("get_num_threads")
+    wanted = n if native is None else 1
+    if setter is not None and (getter is None or getter() != wanted):  # in a forked child it would start OpenBLAS anew
+        setter(wanted)
     _chosen[0] = n
 
 

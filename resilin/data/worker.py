@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import numpy.random as numpy_random  # numpy loads it late: here, so that not every forked worker does
 
 from resilin.core import rng
 from resilin.data.fetch import Exhausted, Fetcher, make_fetcher, stopped
@@ -23,7 +23,7 @@ class WorkerRNG:
     """Of Python's `random`."""
     torch_generator: rng.Generator
     """The thread's default one."""
-    numpy_generator: np.random.Generator
+    numpy_generator: numpy_random.Generator
     """Of numpy."""
 
 
@@ -159,7 +159,7 @@ def seed_process(config: WorkerConfig, base_seed: int) -> None:
     _process_info = WorkerInfo(id=config.number, num_workers=config.num_workers, seed=seed, dataset=config.dataset)
     rng.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(_numpy_state(config, base_seed))
+    numpy_random.seed(_numpy_state(config, base_seed))
 
 
 def seed_thread(config: WorkerConfig, base_seed: int) -> None:
@@ -168,7 +168,7 @@ def seed_thread(config: WorkerConfig, base_seed: int) -> None:
     generators = WorkerRNG(
         random_generator=random.Random(seed),
         torch_generator=rng.default_generator().manual_seed(seed),
-        numpy_generator=np.random.default_rng(_numpy_state(config, base_seed)),
+        numpy_generator=numpy_random.default_rng(_numpy_state(config, base_seed)),
     )
     _own.info = WorkerInfo(
         id=config.number,
@@ -188,4 +188,4 @@ def seed_prefetcher(config: WorkerConfig, base_seed: int) -> None:
 def _numpy_state(config: WorkerConfig, base_seed: int) -> Any:
     """32-bit words from all bits of the seed, so that numpy and `random` do not start from one state; as in PyTorch."""
     entropy = [config.number, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
-    return np.random.SeedSequence(entropy).generate_state(4)
+    return numpy_random.SeedSequence(entropy).generate_state(4)
