@@ -61,7 +61,7 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 def tensordot(x1: Tensor, x2: Tensor, /, *, axes: Any = 2) -> Tensor:
     """Sums of products over `axes`: the last of `x1` with the first of `x2`, or two lists of dimensions."""
     x1, x2 = promoted(x1, x2)
-    return math.tensordot(x1, x2, axes)
+    return linear_algebra.tensordot(x1, x2, axes)
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from resilin.array_api.types import promoted
-from resilin.core.api import indexing, reducing, scattering, shaping, uniques
+from resilin.core.api import indexing, reducing, scattering, shaping, sorting, uniques
 from resilin.core.tensor import Tensor
 
 
@@ -71,12 +71,12 @@ def where(condition: Tensor, x1: Any, x2: Any, /) -> Tensor:
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Sorted along `axis`."""
-    return indexing.sort(x, axis, descending, stable=stable).values
+    return sorting.sort(x, axis, descending, stable=stable).values
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The indices that sort along `axis`; equal elements keep their order."""
-    return indexing.argsort(x, axis, descending, stable=stable)
+    return sorting.argsort(x, axis, descending, stable=stable)
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:

@@ -5,7 +5,7 @@ from __future__ import annotations
 METHODS = """
     absolute acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asinh atan2 atanh bitwise_left_shift bitwise_not
     bitwise_right_shift conj_physical copysign cosh deg2rad divide eq fix float_power frac gcd ge greater greater_equal
-    gt heaviside hypot lcm ldexp le less less_equal logical_and logical_or logical_xor lt multiply ne negative nextafter renorm
+    gt heaviside hypot lcm ldexp le less less_equal logical_and logical_or logical_xor lt multiply ne negative nextafter
     not_equal rad2deg sgn sinh subtract tan true_divide xlogy
 """.split()  # noqa: SIM905 - a list of 50 strings would fill a page
 

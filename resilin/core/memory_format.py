@@ -37,3 +37,11 @@ def orders(where: str, ndim: int, wanted: Any) -> tuple[tuple[int, ...], tuple[i
     if ndim != wanted.ndim:
         raise RuntimeError(f"{where}(): required rank {wanted.ndim} tensor to use {wanted!r} format, got rank {ndim}")
     return (0, *range(2, ndim), 1), (0, ndim - 1, *range(1, ndim - 1))
+
+
+def lies_in(array: Any, wanted: Any) -> bool:
+    """Whether an array's elements lie without gaps in a memory format (None: in C order)."""
+    if isinstance(wanted, memory_format) and wanted.ndim not in (None, array.ndim):
+        return False
+    order = orders("is_contiguous", array.ndim, wanted)
+    return bool((array if order is None else array.transpose(order[0])).flags.c_contiguous)

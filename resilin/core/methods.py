@@ -24,6 +24,7 @@ from resilin.core.api import (
     reducing,
     scattering,
     shaping,
+    sorting,
     special,
     spectral,
     statistics,
@@ -46,7 +47,7 @@ def _words(text: str) -> list[str]:
 _MATH = _words(
     """
     asinh acosh atanh arcsin arccos arctan arctan2 arcsinh arccosh arctanh not_equal less less_equal greater
-    greater_equal logaddexp hypot clamp_min clamp_max logit xlogy trace vdot inner exp expm1 exp2 log log1p log2
+    greater_equal logaddexp hypot clamp_min clamp_max logit xlogy trace vdot exp expm1 exp2 log log1p log2
     log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin acos atan atan2 floor ceil trunc
     sign isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor logical_not maximum
     minimum remainder fmod mul multiply add sub subtract div divide true_divide floor_divide bitwise_and bitwise_or
@@ -70,13 +71,13 @@ _SHAPE = _words(
 _INDEX = _words(
     """
     index_fill index_copy index_put take argwhere gather take_along_dim scatter_add scatter index_select index_add
-    masked_select masked_fill nonzero nonzero_static sort argsort topk kthvalue median bincount cummax cummin unfold
+    masked_select masked_fill nonzero nonzero_static bincount unfold
     """
 )
 _LINEAR_ALGEBRA = _words(
     """
     det slogdet logdet inverse pinverse matrix_exp matrix_power cholesky cholesky_inverse cholesky_solve qr svd cross
-    kron ger
+    kron ger inner
     """
 )
 _SPECIAL = _words(
@@ -96,7 +97,7 @@ _ACTIVATIONS = _words(
 )
 _IN_PLACE = _words(
     """
-    erfc erfinv sinc i0 lgamma digamma igamma igammac mvlgamma polygamma
+    erfc erfinv sinc i0 lgamma digamma igamma igammac mvlgamma polygamma renorm
     clamp_min clamp_max index_fill index_copy index_put index_add addmm baddbmm cumprod erf asin acos atan log2
     log10 exp2 logit exp log sqrt rsqrt reciprocal neg sin cos tanh floor ceil trunc sign round abs add sub mul div
     floor_divide remainder pow clamp lerp addcmul addcdiv maximum minimum scatter_add scatter masked_fill relu
@@ -123,6 +124,7 @@ def _attach() -> None:
         (statistics, statistics.METHODS),
         (layouts, layouts.METHODS),
         (pinning, pinning.METHODS),
+        (sorting, sorting.__all__),
         (spectral, spectral.METHODS),
         (uniques, uniques.__all__),
     )
@@ -142,7 +144,7 @@ def _attach() -> None:
     tensor.bernoulli, tensor.multinomial = random.bernoulli, random.multinomial
     tensor.where = _where
     tensor.backward = backward
-    tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_adjoint)
+    tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_hermitian)
     tensor.mH, tensor.adjoint = property(_adjoint), _adjoint
     tensor.real, tensor.imag = property(math.real), property(math.imag)
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
@@ -264,13 +266,26 @@ def _reversed(self: Tensor) -> Tensor:
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:
-    """A view with the last two dimensions exchanged."""
+    """A view with the last two dimensions exchanged. RuntimeError for vectors and numbers."""
+    if self._array.ndim < 2:
+        raise RuntimeError(
+            f"tensor.mT is only supported on matrices or batches of matrices. Got {self.dim()}-D tensor."
+        )
     return self.transpose(-2, -1)  # type: ignore[no-any-return]
 
 
 def _adjoint(self: Tensor) -> Tensor:
-    """The last two dimensions exchanged, conjugated."""
+    """The last two dimensions exchanged, conjugated. RuntimeError for vectors and numbers."""
+    if self._array.ndim < 2:
+        raise RuntimeError(f"adjoint: expected a matrix or a batch of matrices, got a {self.dim()}-D tensor")
     return math.conj(self.transpose(-2, -1))
+
+
+def _hermitian(self: Tensor) -> Tensor:
+    """The conjugate transpose of a matrix. RuntimeError for other numbers of dimensions."""
+    if self._array.ndim not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors), got {self.dim()}-D; use .mH")
+    return _adjoint(self) if self._array.ndim else math.conj(self)
 
 
 def _new(make: Any) -> Any:

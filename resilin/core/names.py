@@ -12,6 +12,7 @@ from resilin.core.api import layouts as _layouts
 from resilin.core.api import rearranging as _rearranging
 from resilin.core.api import root_layers as _root_layers
 from resilin.core.api import scattering as _scattering
+from resilin.core.api import sorting as _sorting
 from resilin.core.api import spectral as _spectral
 from resilin.core.api import statistics as _statistics
 from resilin.core.api import uniques as _uniques
@@ -38,11 +39,8 @@ from resilin.core.api.distances import (
     pdist,
 )
 from resilin.core.api.indexing import (
-    argsort,
     argwhere,
     bincount,
-    cummax,
-    cummin,
     gather,
     index_add,
     index_copy,
@@ -50,18 +48,14 @@ from resilin.core.api.indexing import (
     index_put,
     index_select,
     isin,
-    kthvalue,
     masked_fill,
     masked_select,
-    median,
     nonzero,
     nonzero_static,
     scatter,
     scatter_add,
-    sort,
     take,
     take_along_dim,
-    topk,
     tril_indices,
     triu_indices,
     where,
@@ -77,6 +71,7 @@ from resilin.core.api.linear_algebra import (
     cross,
     det,
     ger,
+    inner,
     inverse,
     kron,
     logdet,
@@ -86,6 +81,7 @@ from resilin.core.api.linear_algebra import (
     qr,
     slogdet,
     svd,
+    tensordot,
     vander,
 )
 from resilin.core.api.margin_losses import (
@@ -152,7 +148,6 @@ from resilin.core.api.math import (
     gt,
     hypot,
     imag,
-    inner,
     is_complex,
     is_floating_point,
     is_tensor,
@@ -206,7 +201,6 @@ from resilin.core.api.math import (
     subtract,
     tan,
     tanh,
-    tensordot,
     trace,
     true_divide,
     trunc,
@@ -405,6 +399,7 @@ for _module in (
     _rearranging,
     _root_layers,
     _scattering,
+    _sorting,
     _spectral,
     _statistics,
     _uniques,

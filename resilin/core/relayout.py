@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from resilin.core.api import layouts, rearranging, shaping
+from resilin.core.api import rearranging, shaping
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of
 from resilin.core.determinism import uninitialized
 from resilin.core.inplace import check_writable
 from resilin.core.memory_format import orders
-from resilin.core.size import lengths_of
+from resilin.core.size import contiguous_strides, lengths_of
 from resilin.core.tensor import Tensor, wrap
 from resilin.core.versions import share_version
 
@@ -114,7 +114,7 @@ def set_(
         )
     shown = source.detach()
     if size is not None:
-        steps = layouts.contiguous_strides(size) if stride is None else stride
+        steps = contiguous_strides(size) if stride is None else stride
         shown = rearranging.as_strided(shown, size, steps, storage_offset)
     self._array, self._view, self._vc = shown._array, None, share_version(source)
     self._bump()

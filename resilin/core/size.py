@@ -30,6 +30,22 @@ def check_dim(dim: int, ndim: int) -> int:
     return dim + size if dim < 0 else dim
 
 
+def contiguous_strides(size: Any) -> tuple[int, ...]:
+    """Steps in elements of a contiguous tensor in C order."""
+    strides, step = [], 1
+    for length in reversed(tuple(size)):
+        strides.append(step)
+        step *= max(int(length), 1)
+    return tuple(reversed(strides))
+
+
+def strides_of(array: Any) -> tuple[int, ...]:
+    """Steps in elements; those of a contiguous array where there are no elements, for which numpy has no steps."""
+    if not array.size:
+        return contiguous_strides(array.shape)
+    return tuple(step // array.dtype.itemsize for step in array.strides)
+
+
 def lengths_of(where: str, size: tuple[Any, ...]) -> list[int]:
     """The lengths that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` names. TypeError when one is no integer."""
     if len(size) == 1 and isinstance(size[0], (tuple, list)):

@@ -18,7 +18,8 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU, device
 from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.kernels.common import address_of
-from resilin.core.size import Size, check_dim
+from resilin.core.memory_format import lies_in
+from resilin.core.size import Size, check_dim, strides_of
 from resilin.core.versions import InferenceCount, View, share_version, share_writes
 
 Array = Any  # the backend's array; numpy.ndarray on cpu
@@ -179,12 +180,12 @@ class Tensor:
 
     def stride(self, dim: int | None = None) -> Any:
         """Steps in elements to the next index, per dimension or of dimension `dim`."""
-        strides = tuple(s // self._array.dtype.itemsize for s in self._array.strides)
+        strides = strides_of(self._array)
         return strides if dim is None else strides[check_dim(dim, len(strides))]
 
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return bool(self._array.flags.c_contiguous)
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in C order without gaps, or in the order of `memory_format`."""
+        return lies_in(self._array, memory_format)
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is a floating point one."""

@@ -1,4 +1,4 @@
-"""Indexing, gathering, scattering, choosing, sorting with PyTorch's arguments."""
+"""Indexing, gathering, scattering and choosing with PyTorch's arguments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
-from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.batching.active import ACTIVE, BATCHED, batched_in
+from resilin.core.batching.active import BATCHED
 from resilin.core.device import different_devices
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
@@ -270,84 +269,6 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return shaping.cat([found, rows], 0) if rows._array.shape[0] else found
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
-    """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
-    if input._array.ndim == 0:
-        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
-    axis = check_dim(dim, input._array.ndim)
-    if ACTIVE and batched_in((input,)):
-        return Found(*ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
-    order = _argsort(input._array, axis, descending)
-    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
-
-
-def _argsort(array: Any, axis: int, descending: bool) -> Any:
-    xp = array_namespace(array)
-    if not descending:
-        return xp.argsort(array, axis=axis, kind="stable")
-    backwards = xp.flip(array, axis)  # sorting the reversed order and reversing it keeps equal elements in order
-    order = xp.flip(xp.argsort(backwards, axis=axis, kind="stable"), axis)
-    return array.shape[axis] - 1 - order
-
-
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort `input` along `dim`."""
-    return sort(input, dim, descending).indices
-
-
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
-    """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
-    axis = check_dim(dim, input._array.ndim)
-    length = input._array.shape[axis] if input._array.ndim else 1
-    if not 0 <= k <= length:
-        raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
-    if input._array.ndim == 0:
-        return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
-    if ACTIVE and batched_in((input,)):
-        return Found(*ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
-    order = _argsort(input._array, axis, largest)[(slice(None),) * axis + (slice(k),)]
-    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
-
-
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Found:
-    """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
-    axis = check_dim(dim, input._array.ndim)
-    length = input._array.shape[axis] if input._array.ndim else 1
-    if not 1 <= k <= length:
-        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
-    if input._array.ndim == 0:
-        return sort(input)
-    order = _argsort(input._array, axis, False)[(slice(None),) * axis + (slice(k - 1, k),)]
-    return _picked(input, order, axis, keepdim)
-
-
-def _picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> Found:
-    """The elements at `places`, one along `axis`, and the places."""
-    values, indices = ops.take_along_axis.call(input, places, axis), wrap(places, input._dev)
-    if keepdim:
-        return Found(values, indices)
-    return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis))
-
-
-def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median (the lower one of two), NaN if there is one; with `dim` a pair (values, indices)."""
-    if dim is None:
-        flat = input.reshape(-1)
-        return median(flat, 0).values if flat.numel() else input.new_full((), float("nan"))
-    axis = check_dim(dim, input._array.ndim)
-    array = input._array
-    if array.ndim == 0:
-        return sort(input)
-    if array.shape[axis] == 0:
-        raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
-    middle = (array.shape[axis] - 1) // 2
-    order = _argsort(array, axis, False)[(slice(None),) * axis + (slice(middle, middle + 1),)]
-    nan = array != array
-    xp = array_namespace(array)
-    first_nan = xp.argmax(nan, axis=axis, keepdims=True)
-    return _picked(input, xp.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
-
-
 @through_host
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each non-negative integer occurs, or the sum of its weights."""
@@ -362,29 +283,6 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
             f"{tuple(array.shape)}"
         )
     return wrap(input._dev.xp.bincount(array, None if weights is None else weights._array, minlength), input._dev)
-
-
-@through_host
-def cummax(input: Tensor, dim: int) -> Found:
-    """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
-    return _running(input, dim, np.maximum)
-
-
-@through_host
-def cummin(input: Tensor, dim: int) -> Found:
-    """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
-    return _running(input, dim, np.minimum)
-
-
-def _running(input: Tensor, dim: int, pick: Any) -> Found:
-    axis = check_dim(dim, input._array.ndim)
-    array = input._array
-    if array.ndim == 0:
-        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
-    new = (array == pick.accumulate(array, axis)) | (array != array)
-    places = np.arange(array.shape[axis]).reshape(-1, *(1,) * (array.ndim - 1 - axis))
-    found = np.maximum.accumulate(np.where(new, places, 0), axis)
-    return Found(ops.take_along_axis.call(input, found, axis), wrap(found, input._dev))
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
@@ -414,7 +312,14 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with the slices of `source` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
-    where_ = (slice(None),) * axis + (index_array("index_copy", index, input._array.shape[axis], IndexError),)
+    array = index_array("index_copy", index, input._array.shape[axis], IndexError)
+    expected = (*input._array.shape[:axis], array.size, *input._array.shape[axis + 1 :])
+    if source._array.shape != expected:
+        raise IndexError(
+            f"index_copy(): {array.size} indices along dimension {axis} of shape {tuple(input.shape)} need a source of "
+            f"shape {tuple(expected)}, got {tuple(source.shape)}"
+        )
+    where_ = (slice(None),) * axis + (array.reshape(-1),)
     return ops.index_put.call(input, source, where_)
 
 

@@ -15,6 +15,7 @@ from resilin.core import memory
 from resilin.core.api import shaping
 from resilin.core.hooks import RETAIN
 from resilin.core.ops import creation
+from resilin.core.size import contiguous_strides
 from resilin.core.tensor import Tensor
 
 __all__ = ["empty_permuted", "empty_strided", "fill", "is_storage", "range", "scalar_tensor"]
@@ -88,15 +89,6 @@ def _written(self: Tensor, name: str, values: list[Any]) -> Tensor:
         raise RuntimeError(f"{name}: cannot be used on a tensor that requires grad; use detach()")
     made = np.array(values, dtype=self._array.dtype).reshape(self._array.shape)
     return self.copy_(self.new_tensor(made))
-
-
-def contiguous_strides(size: Any) -> tuple[int, ...]:
-    """Steps in elements of a contiguous tensor in C order."""
-    strides, step = [], 1
-    for length in reversed(tuple(size)):
-        strides.append(step)
-        step *= max(int(length), 1)
-    return tuple(reversed(strides))
 
 
 @creation.factory

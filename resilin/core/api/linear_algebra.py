@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import math, reducing, shaping
 from resilin.core.ops import decompositions
+from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import linalg as ops
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
@@ -186,6 +187,34 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     x, y = (value.movedim(axis, -1) for value in (input, other))
     product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)
     return product.movedim(-1, axis)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sums of products over `dims`: the last of `a` with the first of `b`, or two lists of dimensions."""
+    x, y = a._array.ndim, b._array.ndim
+    left, right = (list(range(x - dims, x)), list(range(dims))) if isinstance(dims, int) else map(list, dims)
+    left, right = [d % x for d in left], [d % y for d in right]
+    for i, j in zip(left, right, strict=True):
+        n, m = a._array.shape[i], b._array.shape[j]
+        if n != m and 1 not in (n, m):
+            raise RuntimeError(
+                f"tensordot(): dimension {i} of the first tensor {tuple(a._array.shape)} has {n} elements, dimension "
+                f"{j} of the second {tuple(b._array.shape)} has {m}; contracted dimensions must be equal"
+            )
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    first = list(letters[:x])
+    second = list(letters[x : x + y])
+    for i, j in zip(left, right, strict=True):
+        second[j] = first[i]
+    out = [c for i, c in enumerate(first) if i not in left] + [c for j, c in enumerate(second) if j not in right]
+    return einsum_ops.einsum_terms.call((a, b), ("".join(first), "".join(second)), "".join(out))
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Sums of products over the last dimensions; a product where one is a single number."""
+    if input._array.ndim == 0 or other._array.ndim == 0:
+        return input * other
+    return tensordot(input, other, ([-1], [-1]))
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:

@@ -260,7 +260,11 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """input + value * tensor1 / tensor2."""
+    """input + value * tensor1 / tensor2. RuntimeError for integers, whose division could mean two things."""
+    if all(x._array.dtype.kind in "biu" for x in (tensor1, tensor2)):
+        raise RuntimeError(
+            "addcdiv does not divide integers; use (input + value * resilin.true_divide(tensor1, tensor2))"
+        )
     return input + (tensor1 / tensor2) * value
 
 
@@ -314,34 +318,6 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The inner product of two vectors, the first conjugated."""
     return dot(conj(input), other)
-
-
-def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Sums of products over the last dimensions; a product where one is a single number."""
-    if input._array.ndim == 0 or other._array.ndim == 0:
-        return input * other
-    return tensordot(input, other, ([-1], [-1]))
-
-
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """Sums of products over `dims`: the last of `a` with the first of `b`, or two lists of dimensions."""
-    x, y = a._array.ndim, b._array.ndim
-    left, right = (list(range(x - dims, x)), list(range(dims))) if isinstance(dims, int) else map(list, dims)
-    left, right = [d % x for d in left], [d % y for d in right]
-    for i, j in zip(left, right, strict=True):
-        n, m = a._array.shape[i], b._array.shape[j]
-        if n != m and 1 not in (n, m):
-            raise RuntimeError(
-                f"tensordot(): dimension {i} of the first tensor {tuple(a._array.shape)} has {n} elements, dimension "
-                f"{j} of the second {tuple(b._array.shape)} has {m}; contracted dimensions must be equal"
-            )
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    first = list(letters[:x])
-    second = list(letters[x : x + y])
-    for i, j in zip(left, right, strict=True):
-        second[j] = first[i]
-    out = [c for i, c in enumerate(first) if i not in left] + [c for j, c in enumerate(second) if j not in right]
-    return einsum_ops.einsum_terms.call((a, b), ("".join(first), "".join(second)), "".join(out))
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:

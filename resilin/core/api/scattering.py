@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import indexing, math, shaping
+from resilin.core.api import indexing, math, shaping, sorting
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
@@ -117,7 +117,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 def msort(input: Tensor) -> Tensor:
     """The elements sorted along the first dimension."""
-    return indexing.sort(input, 0).values
+    return sorting.sort(input, 0).values
 
 
 @through_host

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import indexing, math, rearranging, reducing, shaping
+from resilin.core.api import indexing, math, rearranging, reducing, shaping, sorting
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
@@ -105,7 +105,7 @@ def _quantile(
     ndim = input._array.ndim
     axis = 0 if dim is None else check_dim(dim, ndim)
     lines = input.reshape(-1) if dim is None or not ndim else input
-    order = indexing.sort(lines, axis).values
+    order = sorting.sort(lines, axis).values
     last = lines._array.shape[axis] - 1
     bad = np.isnan(lines._array).sum(axis, keepdims=True)
     spread = points.reshape(-1, *(1,) * lines._array.ndim)
@@ -168,16 +168,16 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     """The median (the lower one of two) of the elements that are not NaN; with `dim` a pair (values, indices)."""
     if dim is None:
         flat = input.reshape(-1)
-        return _shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else indexing.median(input)
+        return _shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else sorting.median(input)
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
-        return indexing.sort(input)
+        return sorting.sort(input)
     if array.shape[axis] == 0:
         raise IndexError(f"nanmedian(): Expected reduction dim {axis} to have non-zero size.")
     good = (array == array).sum(axis, keepdims=True)
-    order = indexing._argsort(array, axis, False)
-    return indexing._picked(input, np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis), axis, keepdim)
+    order = sorting.order_along(array, axis, False)
+    return sorting.picked(input, np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis), axis, keepdim)
 
 
 def _shared(flat: Tensor, value: Tensor) -> Tensor:
@@ -194,13 +194,13 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
     """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence."""
     axis = check_dim(dim, input._array.ndim)
     if input._array.ndim == 0:
-        return indexing.sort(input)
+        return sorting.sort(input)
     if input._array.shape[axis] == 0:
         raise IndexError(f"mode(): Expected reduction dim {axis} to have non-zero size.")
     lines = np.moveaxis(input._array, axis, -1)
     places = np.array([_mode_place(line) for line in lines.reshape(-1, lines.shape[-1])], np.int64)
     shape = (*lines.shape[:-1], 1)
-    return indexing._picked(input, np.moveaxis(places.reshape(shape), -1, axis), axis, keepdim)
+    return sorting.picked(input, np.moveaxis(places.reshape(shape), -1, axis), axis, keepdim)
 
 
 def _mode_place(line: Any) -> int:

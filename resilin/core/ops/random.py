@@ -167,7 +167,12 @@ def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None
     if not lowest >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {lowest}")
     if size is None:
-        size = np.broadcast_shapes(*(v._array.shape for v in (mean, std) if isinstance(v, Tensor)))
+        shapes = [v._array.shape for v in (mean, std) if isinstance(v, Tensor)]
+        if len(shapes) == 2 and len(
+            {n for n in zip(*map(reversed, shapes), strict=False) if 1 not in n and n[0] != n[1]}
+        ):
+            raise RuntimeError(f"normal: the shapes {shapes[0]} of mean and {shapes[1]} of std cannot be broadcast")
+        size = np.broadcast_shapes(*shapes)
     where = next((v._dev for v in (mean, std) if isinstance(v, Tensor)), None)
     return randn(tuple(size), generator=generator, dtype=dtype, device=where) * std + mean
 
@@ -185,6 +190,12 @@ def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
     """Indices drawn with the probabilities that the rows hold (they need not sum to 1)."""
+    if not input.is_floating_point():
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype}")
+    if input._array.ndim not in (1, 2):
+        raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {tuple(input.shape)}")
+    if num_samples <= 0:
+        raise RuntimeError(f"cannot sample n_sample <= 0 samples, got {num_samples}")
     weights = np.atleast_2d(input._dev.xp.to_host(input._array).astype(np.float64))
     if weights.min() < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
@@ -217,9 +228,12 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
     return _fill(self, _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
 
 
-def fill_bernoulli(self: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Write 1 with probability `p`, else 0, into this tensor."""
-    return _fill(self, pick(generator).uniform(self._array.shape) < p, 1, 0)
+def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Write 1 with probability `p` (a number, or a tensor that broadcasts), else 0, into this tensor."""
+    chance = np.asarray(p._dev.backend.to_host(p._array), np.float64) if isinstance(p, Tensor) else np.float64(p)
+    if not ((chance >= 0) & (chance <= 1)).all():
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    return _fill(self, pick(generator).uniform(self._array.shape) < chance, 1, 0)
 
 
 def fill_integers(self: Tensor, *bounds: int, generator: Generator | None = None) -> Tensor:
@@ -233,6 +247,8 @@ def fill_integers(self: Tensor, *bounds: int, generator: Generator | None = None
 
 def fill_exponential(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Write exponentially distributed numbers with rate `lambd` into this tensor."""
+    if not lambd > 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     uniform = pick(generator).uniform(self._array.shape, np.dtype(np.float64))
     return _fill(self, -np.log1p(-uniform), 1 / lambd, 0)
 
