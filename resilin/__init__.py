@@ -39,7 +39,12 @@ _PACKAGES = frozenset(
     )
 )
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
-_MOVED = {"vmap": "resilin.core.autograd.vmap", "save": "resilin.core.serialize", "load": "resilin.core.serialize"}
+_ANOMALY = ("is_anomaly_enabled", "is_anomaly_check_nan_enabled", "set_anomaly_enabled")
+_MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | {
+    "vmap": "resilin.core.autograd.vmap",
+    "save": "resilin.core.serialize",
+    "load": "resilin.core.serialize",
+}
 
 if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a worker learns what ended it
     importlib.import_module("resilin._base.uncaught").watch_worker()

@@ -1,6 +1,8 @@
 """Automatic differentiation: the names of torch.autograd."""
 
 from resilin.autograd import forward_ad as forward_ad
+from resilin.autograd import function as function
+from resilin.autograd import grad_mode as grad_mode
 from resilin.autograd import graph as graph
 from resilin.core.autograd import functional as functional
 from resilin.core.autograd.anomaly import detect_anomaly, set_detect_anomaly
@@ -20,19 +22,23 @@ from resilin.core.autograd.grad_mode import (
 )
 from resilin.core.autograd.gradcheck import gradcheck, gradgradcheck
 from resilin.core.autograd.tape import CheckpointError
+from resilin.core.autograd.variable import Variable
 
 __all__ = [
     "CheckpointError",
     "Function",
     "FunctionCtx",
+    "Variable",
     "backward",
     "checkpoint",
     "checkpoint_sequential",
     "detect_anomaly",
     "enable_grad",
     "forward_ad",
+    "function",
     "functional",
     "grad",
+    "grad_mode",
     "gradcheck",
     "gradgradcheck",
     "graph",

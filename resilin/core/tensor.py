@@ -240,6 +240,11 @@ class Tensor:
         return self._node
 
     @property
+    def output_nr(self) -> int:
+        """Which output of its `grad_fn` it is; 0 for a leaf."""
+        return getattr(self._node, "index", 0)
+
+    @property
     def is_leaf(self) -> bool:
         """Whether it was not computed by a recorded operation."""
         return self._node is None

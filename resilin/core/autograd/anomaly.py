@@ -33,6 +33,21 @@ class detect_anomaly:
         _switch(*self._before)
 
 
+def is_anomaly_enabled() -> bool:
+    """Whether anomaly mode is on in this thread."""
+    return mode.anomaly
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Whether anomaly mode, where it is on, looks for NaN."""
+    return mode.check_nan
+
+
+def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    """Switch anomaly mode of this thread on or off."""
+    _switch(mode, check_nan)
+
+
 def _switch(anomaly: bool, check_nan: bool) -> tuple[bool, bool]:
     before = mode.anomaly, mode.check_nan
     mode.anomaly, mode.check_nan = anomaly, check_nan

@@ -36,6 +36,12 @@ def grad(
     """
     outs, ins = _tuple(outputs), tuple(map(stand_in, _tuple(inputs)))
     seeds: tuple[Any, ...] = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
+    if not ins:
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+        )
     outs = _roots(outs, seeds)
     for tensor in ins:
         if edge_of(tensor) is None:
@@ -46,11 +52,12 @@ def grad(
     found = pulling.pull(outs, ins, seeds, retain_graph=keep, create_graph=create_graph)
     if materialize_grads:
         return tuple(zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True))
-    if not allow_unused and any(g is None for g in found):
-        raise RuntimeError(
-            "One of the differentiated Tensors appears to not have been used in the graph. "
-            "Set allow_unused=True if this is the desired behavior."
-        )
+    for place, g in enumerate(found):
+        if g is None and not allow_unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {place} appears to not have been used in the graph. "
+                "Set allow_unused=True if this is the desired behavior."
+            )
     return tuple(found)
 
 

@@ -295,6 +295,10 @@ class BatchedTensor(Tensor):
         """The same memory outside the graph; writes to it are not noticed by backward."""
         return BatchedTensor(self._inner.data, self.levels)
 
+    def retain_grad(self) -> None:
+        """Keep the gradient of all samples in `grad`."""
+        self._inner.retain_grad()
+
     def register_hook(self, hook: Any) -> Any:
         """Call `hook(grad)` with the gradient of all samples, as batched as the tensor is."""
         levels = self.levels
