@@ -1,6 +1,6 @@
-// Convolution as im2col and matrix products, tile by tile: a tile's columns stay in the cache of the core that made
-// them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the bits do not depend
-// on the number of threads.
+// Convolution as im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
+// the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the
+// bits do not depend on the number of threads.
 #include "array.hpp"
 #include "product.hpp"
 #include "kernels.hpp"
@@ -16,8 +16,9 @@ namespace resilin {
 namespace {
 
 constexpr int64_t MAX_LENGTH = int64_t(1) << 28;
-constexpr int64_t TILE_ELEMENTS = 192 << 10; // of a tile's columns: most of a core's second cache
-constexpr int64_t TILE_POSITIONS = 256;      // output positions that make a matrix product efficient
+constexpr int64_t TILE_POSITIONS = 256;     // output positions that make a matrix product efficient
+constexpr int64_t BLOCK_DEPTH = 384;        // kernel positions of the channels whose columns are there at a time
+constexpr int64_t BLOCK_ELEMENTS = 96 << 10; // and their columns: a part of a core's second cache
 constexpr int64_t SUMS = 16;                 // partial sums of the weight's gradient, at most
 constexpr int64_t SUMS_BYTES = 32 << 20;     // and the memory that they may take
 
@@ -59,9 +60,7 @@ struct Tiles {
     explicit Tiles(const Shape &shape) : s(shape) {
         const int64_t L = s.positions();
         samples = std::max<int64_t>(1, std::min(s.N, TILE_POSITIONS / L));
-        const int64_t wanted = (s.depth() * L + TILE_ELEMENTS - 1) / TILE_ELEMENTS; // tiles of a large sample
-        const int64_t most = std::max<int64_t>(1, L / TILE_POSITIONS);
-        const int64_t pieces = samples > 1 ? 1 : std::min({wanted, most, s.P});
+        const int64_t pieces = samples > 1 ? 1 : std::clamp<int64_t>(L / TILE_POSITIONS, 1, s.P);
         rows = (s.P + pieces - 1) / pieces;
         per_sample = (s.P + rows - 1) / rows;
         count = (s.N + samples - 1) / samples * per_sample;
@@ -107,10 +106,11 @@ template <class T> RESILIN_INLINE void add_rows(const T *from, int64_t down, T *
     }
 }
 
-// fn(down, right, image, cols) for each kernel position of each channel; `cols` advances by `ld` from one to the next.
+// fn(down, right, image, cols) for each kernel position of each of some channels; `cols` advances by `ld` from one to the
+// next.
 template <class Image, class Cols, class Fn>
-RESILIN_INLINE void each_place(const Shape &s, const Tile &tile, int64_t ld, Image *image, Cols *cols, Fn fn) {
-    for (int64_t c = 0; c < s.channels(); c++, image += s.H * s.W)
+RESILIN_INLINE void each_place(const Shape &s, const Tile &tile, int64_t channels, int64_t ld, Image *image, Cols *cols, Fn fn) {
+    for (int64_t c = 0; c < channels; c++, image += s.H * s.W)
         for (int64_t i = 0; i < s.KH; i++) {
             const Span down(tile.p0, tile.p1, i, s.sh, s.ph, s.dh, s.H);
             for (int64_t j = 0; j < s.KW; j++, cols += ld)
@@ -118,8 +118,8 @@ RESILIN_INLINE void each_place(const Shape &s, const Tile &tile, int64_t ld, Ima
         }
 }
 
-template <class T> RESILIN_INLINE void gather(const T *x, const Shape &s, const Tile &tile, int64_t ld, T *into) {
-    each_place(s, tile, ld, x, into, [&](const Span &down, const Span &right, const T *image, T *cols) __attribute__((always_inline)) {
+template <class T> RESILIN_INLINE void gather(const T *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, T *into) {
+    each_place(s, tile, channels, ld, x, into, [&](const Span &down, const Span &right, const T *image, T *cols) __attribute__((always_inline)) {
         const int64_t rows = down.end - down.begin, n = right.end - right.begin;
         if (rows < tile.p1 - tile.p0 || n < s.Q) std::fill(cols, cols + (tile.p1 - tile.p0) * s.Q, T(0));
         const T *from = image + down.first * s.W + right.first;
@@ -131,8 +131,8 @@ template <class T> RESILIN_INLINE void gather(const T *x, const Shape &s, const 
                 for (int64_t q = 0; q < n; q++) to[r * s.Q + q] = from[r * s.sh * s.W + q * s.sw];
     });
 }
-template <class T> RESILIN_INLINE void scatter(const T *from, const Shape &s, const Tile &tile, int64_t ld, T *x) {
-    each_place(s, tile, ld, x, from, [&](const Span &down, const Span &right, T *image, const T *cols) __attribute__((always_inline)) {
+template <class T> RESILIN_INLINE void scatter(const T *from, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, T *x) {
+    each_place(s, tile, channels, ld, x, from, [&](const Span &down, const Span &right, T *image, const T *cols) __attribute__((always_inline)) {
         const int64_t rows = down.end - down.begin, n = right.end - right.begin;
         const T *of = cols + (down.begin - tile.p0) * s.Q + right.begin;
         T *to = image + down.first * s.W + right.first;
@@ -143,17 +143,17 @@ template <class T> RESILIN_INLINE void scatter(const T *from, const Shape &s, co
                 for (int64_t q = 0; q < n; q++) to[r * s.sh * s.W + q * s.sw] += of[r * s.Q + q];
     });
 }
-RESILIN_SIMD void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t ld, float *cols) {
-    gather(x, s, tile, ld, cols);
+RESILIN_SIMD void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *cols) {
+    gather(x, s, tile, channels, ld, cols);
 }
-RESILIN_SIMD void gather_tile(const double *x, const Shape &s, const Tile &tile, int64_t ld, double *cols) {
-    gather(x, s, tile, ld, cols);
+RESILIN_SIMD void gather_tile(const double *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, double *cols) {
+    gather(x, s, tile, channels, ld, cols);
 }
-RESILIN_SIMD void scatter_tile(const float *cols, const Shape &s, const Tile &tile, int64_t ld, float *x) {
-    scatter(cols, s, tile, ld, x);
+RESILIN_SIMD void scatter_tile(const float *cols, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *x) {
+    scatter(cols, s, tile, channels, ld, x);
 }
-RESILIN_SIMD void scatter_tile(const double *cols, const Shape &s, const Tile &tile, int64_t ld, double *x) {
-    scatter(cols, s, tile, ld, x);
+RESILIN_SIMD void scatter_tile(const double *cols, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, double *x) {
+    scatter(cols, s, tile, channels, ld, x);
 }
 RESILIN_SIMD float row_sum(const float *x, int64_t n) { return sum_of(x, n); }
 double row_sum(const double *x, int64_t n) {
@@ -180,12 +180,29 @@ template <class T> struct Conv {
     T *image(T *x, int64_t n, int64_t group) const { return x + (n * s.C + group * s.channels()) * s.H * s.W; }
     int64_t output(int64_t n, int64_t group) const { return (n * s.O + group * s.outputs()) * s.positions(); }
 
-    // The columns of a tile: made in `scratch`, or the image itself.
-    Rows<const T> columns(const T *x, const Tile &t, int64_t group, T *scratch) const {
-        if (s.pointwise() && t.n1 - t.n0 == 1) return {image(x, t.n0, group) + t.p0 * s.Q, s.positions()};
+    // whether a tile's columns are the image itself
+    bool in_place(const Tile &t) const { return s.pointwise() && t.n1 - t.n0 == 1; }
+    // Elements of the columns that are there at a time, at most.
+    int64_t columns_size() const { return block() * s.KH * s.KW * tiles.positions(); }
+    // How many channels' columns are there at a time: even parts of all.
+    int64_t block() const {
+        if (s.pointwise() && tiles.samples == 1) return s.channels();
+        const int64_t most = std::min(BLOCK_DEPTH, BLOCK_ELEMENTS / tiles.positions()) / (s.KH * s.KW);
+        const int64_t blocks = most < 1 ? s.channels() : (s.channels() + most - 1) / most;
+        return (s.channels() + blocks - 1) / blocks;
+    }
+
+    // fn(channel, channels, place) for some channels of a group at a time; `place` is the first one's row of all columns.
+    template <class Fn> void each_block(const Tile &t, Fn fn) const {
+        const int64_t places = s.KH * s.KW, step = block();
+        for (int64_t c = 0; c < s.channels(); c += step) fn(c, std::min(step, s.channels() - c), c * places);
+    }
+    // The columns of some channels of a tile: made in `scratch`, or the image itself.
+    Rows<const T> columns(const T *x, const Tile &t, int64_t group, int64_t channel, int64_t channels, T *scratch) const {
+        if (in_place(t)) return {image(x, t.n0, group) + channel * s.H * s.W + t.p0 * s.Q, s.positions()};
         const int64_t ld = length(t), each = (t.p1 - t.p0) * s.Q;
         for (int64_t n = t.n0; n < t.n1; n++)
-            gather_tile(image(x, n, group), s, t, ld, scratch + (n - t.n0) * each);
+            gather_tile(image(x, n, group) + channel * s.H * s.W, s, t, channels, ld, scratch + (n - t.n0) * each);
         return {scratch, ld};
     }
     // Outputs (or their gradients) of a tile as one matrix: where they lie, or with the samples side by side in `scratch`.
@@ -209,16 +226,19 @@ template <class T> struct Conv {
     }
 
     void forward(const T *x, const T *w, const T *bias, const Tile &t, T *scratch, T *y) const {
-        T *side = scratch + s.depth() * tiles.positions();
+        T *side = scratch + columns_size();
         for (int64_t group = 0; group < s.G; group++) {
-            const Rows<const T> cols = columns(x, t, group, scratch);
             const Rows<T> out = outputs<T>(y, t, group, side);
             const int64_t O = s.outputs();
             for (int64_t o = 0; o < O && bias; o++)
                 std::fill_n(out.data + o * out.ld, length(t), bias[group * O + o]);
-            multiply<T>({O, length(t), s.depth(), {w + group * O * s.depth(), s.depth(), 1}, {cols.data, cols.ld, 1},
-                         out.data, out.ld, bias ? out.data : nullptr, out.ld},
-                        false);
+            each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+                const Rows<const T> cols = columns(x, t, group, channel, channels, scratch);
+                const View<T> weights{w + group * O * s.depth() + place, s.depth(), 1};
+                multiply<T>({O, length(t), channels * s.KH * s.KW, weights, {cols.data, cols.ld, 1}, out.data, out.ld,
+                             bias || channel ? out.data : nullptr, out.ld},
+                            false);
+            });
             if (t.n1 - t.n0 > 1)
                 each_sample_row(t, group, [&](int64_t to, int64_t from, int64_t) {
                     std::copy_n(side + from, s.positions(), y + to);
@@ -228,31 +248,38 @@ template <class T> struct Conv {
 
     // The whole gradient of the tile's samples: `dx` must be zero where windows do not reach.
     void input_gradient(const T *g, const T *w, const Tile &t, T *scratch, T *dx) const {
-        T *side = scratch + s.depth() * tiles.positions();
+        T *side = scratch + columns_size();
         for (int64_t group = 0; group < s.G; group++) {
             const Rows<const T> out = gradients(g, t, group, side);
             const int64_t l = length(t), each = (t.p1 - t.p0) * s.Q;
-            multiply<T>({s.depth(), l, s.outputs(), {w + group * s.outputs() * s.depth(), 1, s.depth()},
-                         {out.data, out.ld, 1}, scratch, l},
-                        false);
-            for (int64_t n = t.n0; n < t.n1; n++)
-                scatter_tile(scratch + (n - t.n0) * each, s, t, l, image(dx, n, group));
+            each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+                const View<T> weights{w + group * s.outputs() * s.depth() + place, 1, s.depth()};
+                T *into = in_place(t) ? image(dx, t.n0, group) + channel * s.H * s.W + t.p0 * s.Q : scratch;
+                multiply<T>({channels * s.KH * s.KW, l, s.outputs(), weights, {out.data, out.ld, 1}, into,
+                             in_place(t) ? s.positions() : l},
+                            false);
+                if (in_place(t)) return;
+                for (int64_t n = t.n0; n < t.n1; n++)
+                    scatter_tile(scratch + (n - t.n0) * each, s, t, channels, l, image(dx, n, group) + channel * s.H * s.W);
+            });
         }
     }
 
     // Adds the tile's share to dw (each group: depth, O) and db (O); output channels [o0, o1) of each group.
     void weight_gradient(const T *g, const T *x, const Tile &t, int64_t o0, int64_t o1, T *scratch, T *dw, T *db) const {
-        T *side = scratch + s.depth() * tiles.positions();
+        T *side = scratch + columns_size();
         for (int64_t group = 0; group < s.G; group++) {
             const Rows<const T> out = gradients(g, t, group, side);
             const int64_t O = s.outputs();
-            if (dw) {
-                const Rows<const T> cols = columns(x, t, group, scratch);
-                T *sums = dw + group * O * s.depth() + o0;
-                multiply<T>({s.depth(), o1 - o0, length(t), {cols.data, cols.ld, 1}, {out.data + o0 * out.ld, 1, out.ld},
-                             sums, O, sums, O},
-                            false);
-            }
+            const View<T> gradients_T{out.data + o0 * out.ld, 1, out.ld};
+            if (dw)
+                each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+                    const Rows<const T> cols = columns(x, t, group, channel, channels, scratch);
+                    T *sums = dw + (group * s.depth() + place) * O + o0;
+                    multiply<T>({channels * s.KH * s.KW, o1 - o0, length(t), {cols.data, cols.ld, 1}, gradients_T, sums,
+                                 O, sums, O},
+                                false);
+                });
             for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + o * out.ld, length(t));
         }
     }
@@ -260,8 +287,7 @@ template <class T> struct Conv {
 
 // Elements of scratch that one thread needs: columns, and outputs side by side where tiles have several samples.
 template <class T> int64_t scratch_size(const Conv<T> &conv) {
-    const int64_t sides = conv.tiles.samples > 1 ? conv.s.outputs() : 0;
-    return (conv.s.depth() + sides) * conv.tiles.positions();
+    return conv.columns_size() + (conv.tiles.samples > 1 ? conv.s.outputs() * conv.tiles.positions() : 0);
 }
 
 template <class T> nb::object forward_as(Array x, Array w, Array bias, const Shape &s) {
