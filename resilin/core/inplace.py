@@ -11,9 +11,9 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, record
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.ops.calling import wants
+from resilin.core.ops.calling import tracked
 from resilin.core.ops.guarding import SILENT, restore, silence
-from resilin.core.ops.index import getitem, index_put, split
+from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, wrap
@@ -171,7 +171,7 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
             return ACTIVE[-1].write(self, fn, args, kwargs)  # type: ignore[no-any-return]
         if self._vc is not None:
             _check_origin(self)
-        recorded = mode.grad and (wants(self, args[0] if args else None) or (len(args) > 1 and _wanted(args)))
+        recorded = mode.grad and tracked((self, *args))
         if recorded:
             check_writable(self)
         elif ufunc is not None and not kwargs and _direct(ufunc, self, args):
@@ -182,10 +182,6 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
     return method
-
-
-def _wanted(args: tuple[Any, ...]) -> bool:
-    return any(wants(argument, None) for argument in args)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -236,7 +232,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     if ACTIVE and batched_in((self, src)):
         return ACTIVE[-1].write(self, _as_large, (src,), {})  # type: ignore[no-any-return]
     _check_origin(self)
-    if mode.grad and wants(self, src):
+    if mode.grad and tracked((self, src)):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
         return self
     array = src._array if src._dev is self._dev else src.to(self._dev)._array
@@ -286,7 +282,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         ACTIVE[-1].write(self, index_put.call, (new, index), {})
         return
     _check_origin(self)
-    if mode.grad and wants(self, value):
+    if mode.grad and tracked((self, value)):
         check_writable(self)
         xp = self._dev.xp
         source = value if isinstance(value, Tensor) else wrap(xp.asarray(value, self._array.dtype), self._dev)
@@ -300,6 +296,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
 
 def _assign(self: Tensor, index: Any, value: Any) -> None:
+    check_range(self._array, index)
     try:
         _writable(self._array)[index] = value
     except ValueError as error:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+_or: Any = np.logical_or.reduce
+_and: Any = np.logical_and.reduce
 
 
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
@@ -59,12 +61,12 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
 
 def any(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether some element over `axis` is true."""
-    return np.logical_or.reduce(x, axis, None, None, keepdims)
+    return _or(x, axis, None, None, keepdims)
 
 
 def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether all elements over `axis` are true."""
-    return np.logical_and.reduce(x, axis, None, None, keepdims)
+    return _and(x, axis, None, None, keepdims)
 
 
 def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:

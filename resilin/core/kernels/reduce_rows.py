@@ -22,7 +22,7 @@ from resilin.core.kernels.loader import kernel
 _native_sum_rows = kernel("sum_rows")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
-_add = np.add.reduce
+_add: Any = np.add.reduce
 _SMALL = 1024  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
 
 

@@ -14,7 +14,9 @@ from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, recor
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
-from resilin.core.tensor import Tensor, wrap
+from resilin.core.kernels.loader import native
+from resilin.core.tensor import Parameter, Tensor, wrap
+from resilin.core.versions import View
 from resilin.errors import ResilinError
 
 
@@ -52,13 +54,52 @@ def make_call(op: Declared) -> Callable[..., Any]:
     return call
 
 
+def _plain(op: Declared) -> Callable[..., Any]:
+    """The native call of plain tensors: Tensors and Parameters of the CPU whose arrays go into the op as they are.
+
+    None for everything else, and for errors; then the way below, which it shortens, says what a call means.
+    """
+    if not hasattr(native, "plain_call") or op.outputs != 1 or not op.n > 0:
+        return _absent
+    pair = op.elementwise and op.n == 2  # promoted to one dtype
+    defaults = op.defaults[op.n :]
+    made = native.plain_call(op, op.impls, op.generic, defaults, finish, op.n, pair, op.floats, op.view)
+    return made or _absent
+
+
+def _absent(*_: object) -> None:
+    """Stands in for a native call."""
+
+
+def finish(
+    op: Declared, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tuple[Any, ...], residual: Any
+) -> None:
+    """Say that `out` is a view of the first input, and record how it was computed, where that is so."""
+    array = out._array
+    if op.view and same_memory(array, inputs[0]._array):
+        mark_view(out, inputs[0], op, params)
+    if op.differentiable and mode.grad and tracked(inputs) and is_differentiable(array):
+        record(op, impl, out, inputs, params, residual)
+
+
+def tracked(inputs: tuple[Any, ...]) -> bool:
+    """Whether a tensor among `inputs` requires gradients."""
+    for value in inputs:
+        if isinstance(value, Tensor) and (value._rg or (value._view is not None and value.requires_grad)):
+            return True
+    return False
+
+
 def _single(op: Declared) -> Callable[..., Any]:
     """One tensor in, one out: most calls, so without loops."""
-    generic, impls, floats, view, differentiable = op.generic, op.impls, op.floats, op.view, op.differentiable
+    generic, impls, floats = op.generic, op.impls, op.floats
     defaults = op.defaults[1:]
     most = len(defaults)
+    plain = _plain(op)
 
     def call(input: Any, *params: Any, **kwargs: Any) -> Tensor:
+        if not kwargs and (out := plain(input, *params)) is not None:
+            return out
         if ACTIVE and batched_in((input, *params)):
             return ACTIVE[-1].call(op, (input, *params), kwargs)
         if not isinstance(input, Tensor):
@@ -78,18 +119,11 @@ def _single(op: Declared) -> Callable[..., Any]:
         residual = None
         if impl.residual:
             value, residual = value
-        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
-        if view and same_memory(value, array):
-            mark_view(out, input, op, params)
-        tracked = input._rg or (input._view is not None and input.requires_grad)
-        if tracked and differentiable and mode.grad and is_differentiable(value):
-            record(op, impl, out, (input,), params, residual)
+        out = wrap(as_array(value), dev)
+        finish(op, impl, out, (input,), params, residual)
         return out
 
     return call
-
-
-_ARRAY = np.ndarray
 
 
 def as_array(value: Any) -> Any:
@@ -98,10 +132,12 @@ def as_array(value: Any) -> Any:
 
 
 def _binary(op: Declared) -> Callable[..., Any]:
-    generic, impls, floats, differentiable = op.generic, op.impls, op.floats, op.differentiable
-    forward = generic.forward
+    generic, impls, floats = op.generic, op.impls, op.floats
+    plain = _plain(op)
 
     def call(input: Any, other: Any) -> Tensor:
+        if (out := plain(input, other)) is not None:
+            return out
         if ACTIVE and batched_in((input, other)):
             return ACTIVE[-1].call(op, (input, other), {})
         if isinstance(input, Tensor) and isinstance(other, Tensor):
@@ -124,30 +160,19 @@ def _binary(op: Declared) -> Callable[..., Any]:
             raise TypeError(f"{op.name}(): expected a Tensor, got {given}")
         if floats and dtype.kind in "iub":
             x, y = to_float(x), to_float(y)
-        residual, impl = None, generic
+        impl = impls.get(dev.type, generic)
         try:
-            if impls and dev.type in impls:
-                impl = impls[dev.type]
-                value = impl.forward(dev.xp, x, y)
-                if impl.residual:
-                    value, residual = value
-            else:
-                value = forward(dev.xp, x, y)
+            value = impl.forward(dev.xp, x, y)
         except _ARRAY_ERRORS as error:
             raise op_error(op, (x, y), (), error) from None
-        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
-        if differentiable and mode.grad and wants(input, other):
-            record(op, impl, out, (input, other), (), residual)
+        residual = None
+        if impl.residual:
+            value, residual = value
+        out = wrap(as_array(value), dev)
+        finish(op, impl, out, (input, other), (), residual)
         return out
 
     return call
-
-
-def wants(a: Any, b: Any) -> bool:
-    """Whether either argument is a tensor that requires gradients."""
-    return (isinstance(a, Tensor) and (a._rg or (a._view is not None and a.requires_grad))) or (
-        isinstance(b, Tensor) and (b._rg or (b._view is not None and b.requires_grad))
-    )
 
 
 def common(x: Any, y: Any) -> tuple[Any, Any]:
@@ -234,14 +259,16 @@ def _general(op: Declared) -> Callable[..., Any]:
     n, total = op.n, len(op.arguments)
     places = tuple(range(n))
     generic, impls = op.generic, op.impls
+    plain = _plain(op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and (out := plain(*args)) is not None:
+            return out
         if ACTIVE and batched_in((*args, *kwargs.values())):
             return ACTIVE[-1].call(op, args, kwargs)
         if kwargs or len(args) != total:
             args = op.bind(args, kwargs)
         dev: device | None = None
-        recorded = False
         arrays = list(args)  # the tensors' arrays, then the parameters
         for place in places:
             value = args[place]
@@ -251,8 +278,6 @@ def _general(op: Declared) -> Callable[..., Any]:
                 elif value._dev is not dev:
                     raise different_devices(op.name, dev, value._dev)
                 arrays[place] = value._array
-                if value._rg or (value._view is not None and value.requires_grad):
-                    recorded = True
         dev = dev or CPU
         impl = impls.get(dev.type, generic) if impls else generic
         try:
@@ -263,14 +288,10 @@ def _general(op: Declared) -> Callable[..., Any]:
         residual = None
         if impl.residual:
             value, residual = value
-        recorded = recorded and op.differentiable and mode.grad
         if op.outputs != 1:
-            return _several(op, impl, value, dev, inputs, params, recorded, residual)
-        out = wrap(value if type(value) is _ARRAY else as_array(value), dev)
-        if op.view and same_memory(value, arrays[0]):
-            mark_view(out, inputs[0], op, params)
-        if recorded and is_differentiable(value):
-            record(op, impl, out, inputs, params, residual)
+            return _several(op, impl, value, dev, inputs, params, residual)
+        out = wrap(as_array(value), dev)
+        finish(op, impl, out, inputs, params, residual)
         return out
 
     return call
@@ -300,7 +321,7 @@ def _sequence(op: Declared) -> Callable[..., Any]:
         if impl.residual:
             value, residual = value
         out = wrap(value, dev)
-        if mode.grad and any([v._rg or (v._view is not None and v.requires_grad) for v in inputs]):
+        if mode.grad and tracked(inputs):
             record(op, impl, out, inputs, params, residual)
         return out
 
@@ -308,10 +329,10 @@ def _sequence(op: Declared) -> Callable[..., Any]:
 
 
 def _several(
-    op: Declared, impl: Any, values: Any, dev: device, inputs: Any, params: Any, recorded: bool, residual: Any
+    op: Declared, impl: Any, values: Any, dev: device, inputs: Any, params: Any, residual: Any
 ) -> tuple[Tensor, ...]:
     outs = tuple(wrap(value, dev) for value in values)
-    if recorded:
+    if op.differentiable and mode.grad and tracked(inputs):
         carrier = wrap(values[0], dev)
         record(op, impl, carrier, inputs, params, residual)
         carrier._node.outputs = len(outs)
@@ -319,3 +340,7 @@ def _several(
             if is_differentiable(out._array):
                 out._node, out._rg = Pick(carrier._node, index), True
     return outs
+
+
+if hasattr(native, "plain_configure"):
+    native.plain_configure(Tensor, Parameter, View, CPU, CPU.xp, ACTIVE, mode, wrap)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.kernels.loader import native
 
 Rule = Callable[..., Any]
 
@@ -43,6 +44,7 @@ silence = _variable.set
 """`token = silence(SILENT)` switches numpy's warnings off in this thread; `restore(token)` puts back what was."""
 restore = _variable.reset
 SILENT = _silent
+_in_native = hasattr(native, "quiet_call") and isinstance(_variable, contextvars.ContextVar)
 
 
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
@@ -79,15 +81,18 @@ def _refused(name: str, x: Any, kinds: str) -> NotImplementedError:
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
 
 
-def guarded(forward: Rule, n: int, arguments: int, *, quiet: bool, moves: bool) -> Rule:
-    """`forward` of an op with `n` tensors among its `arguments` (-1: of a sequence) with what its facts ask for."""
+def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool) -> Rule:
+    """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
     if quiet and not moves:
-        return _computing(forward, n, arguments)
+        return _computing(forward, n)
     silent = _quietly(forward) if quiet else forward
     return silent if moves else _rounded_once(silent, n)
 
 
 def _quietly(forward: Rule) -> Rule:
+    if _in_native:
+        return native.quiet_call(forward, forward, _variable, SILENT, _BFLOAT16, 0)
+
     def run(*args: Any) -> Any:
         token = silence(SILENT)
         try:
@@ -98,40 +103,12 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int, arguments: int) -> Rule:
-    """The common case, both at once. Ops of one tensor, or of two and nothing else, are most calls."""
+def _computing(forward: Rule, n: int) -> Rule:
+    """The common case, both at once; in native code, where there is some."""
     general = _rounded_once(_quietly(forward), n)
-
-    def alone(xp: Any, x: Any) -> Any:
-        if x.dtype is _BFLOAT16:
-            return general(xp, x)
-        token = silence(SILENT)
-        try:
-            return forward(xp, x)
-        finally:
-            restore(token)
-
-    def with_parameters(xp: Any, x: Any, *params: Any) -> Any:
-        if x.dtype is _BFLOAT16:
-            return general(xp, x, *params)
-        token = silence(SILENT)
-        try:
-            return forward(xp, x, *params)
-        finally:
-            restore(token)
-
-    def pair(xp: Any, a: Any, b: Any) -> Any:
-        if getattr(a, "dtype", None) is _BFLOAT16 or getattr(b, "dtype", None) is _BFLOAT16:  # one may be a number
-            return general(xp, a, b)
-        token = silence(SILENT)
-        try:
-            return forward(xp, a, b)
-        finally:
-            restore(token)
-
-    if n == 1:
-        return alone if arguments == 1 else with_parameters
-    return pair if n == arguments == 2 else general
+    if n > 0 and _in_native:
+        return native.quiet_call(forward, general, _variable, SILENT, _BFLOAT16, n)
+    return general
 
 
 def _rounded_once(forward: Rule, n: int) -> Rule:

@@ -82,7 +82,7 @@ class Op:
             forward = taking(forward, name, self.n, self.takes)
         if self.host:
             forward = on_host(forward, name)
-        self.generic = Impl(guarded(forward, self.n, len(names) - 1, quiet=self.quiet, moves=self.moves), None)
+        self.generic = Impl(guarded(forward, self.n, quiet=self.quiet, moves=self.moves), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -134,7 +134,7 @@ class Op:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
         forward = taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
-        self.impls[device_type] = Impl(guarded(forward, self.n, 0, quiet=quiet, moves=True), vjp, residual, saves)
+        self.impls[device_type] = Impl(guarded(forward, self.n, quiet=quiet, moves=True), vjp, residual, saves)
         self._note_saves(saves)
 
     def keeps(self, needs: tuple[bool, ...], impl: Impl) -> tuple[tuple[bool, ...], bool]:

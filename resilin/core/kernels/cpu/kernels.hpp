@@ -38,6 +38,7 @@ void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);
+void bind_plain_call(nanobind::module_ &m);
 void bind_pool(nanobind::module_ &m);
 void bind_recurrent(nanobind::module_ &m);
 void bind_reduce_rows(nanobind::module_ &m);

@@ -1,0 +1,359 @@
+// The short way through an op: for plain tensors of the CPU, checks and conversions come to nothing, and what is left is
+// the op's forward function and a Tensor around its result. Anything else is answered with None, before anything was
+// done, and takes the way in Python (core/ops/calling.py), which says what a call means; so do errors, to get their text.
+//
+// Also here: the switch of numpy's warnings around a forward function (core/ops/guarding.py, `_computing`).
+#include "array.hpp"
+#include "kernels.hpp"
+
+#include <nanobind/stl/string.h>
+#include <structmember.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace resilin {
+namespace {
+
+// Set once, when resilin.core is imported, and kept for the life of the process.
+PyTypeObject *tensor, *parameter;
+PyObject *cpu, *namespace_;               // the device, and the array namespace that forward functions get
+PyObject *active;                         // the list of running vmaps
+PyObject *mode, *inference, *grad;        // grad_mode.mode, and the names of its attributes
+PyObject *wrap_in_python;                 // tensor.wrap, for inference mode
+PyObject *cpu_name, *forward_name, *residual_name;
+struct {
+    Py_ssize_t array, dev, rg, view, versions, node;
+    std::vector<Py_ssize_t> others; // None in a new tensor
+} offsets;
+PyTypeObject *view_type; // versions.View
+struct {
+    Py_ssize_t base, chain, seen, recorded;
+} view_offsets;
+
+PyObject *&slot(PyObject *object, Py_ssize_t offset) {
+    return *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(object) + offset);
+}
+
+Py_ssize_t offset_of(PyTypeObject *type, const char *name) {
+    PyObject *found = PyDict_GetItemString(type->tp_dict, name);
+    if (!found || Py_TYPE(found) != &PyMemberDescr_Type) throw nb::type_error(name);
+    return reinterpret_cast<PyMemberDescrObject *>(found)->d_member->offset;
+}
+
+void configure(nb::type_object tensor_, nb::type_object parameter_, nb::type_object view, nb::object cpu_, nb::object xp, nb::list active_,
+               nb::object mode_, nb::object wrap) {
+    tensor = reinterpret_cast<PyTypeObject *>(tensor_.release().ptr());
+    parameter = reinterpret_cast<PyTypeObject *>(parameter_.release().ptr());
+    offsets = {offset_of(tensor, "_array"), offset_of(tensor, "_dev"), offset_of(tensor, "_rg"),
+               offset_of(tensor, "_view"), offset_of(tensor, "_vc"), offset_of(tensor, "_node"), {}};
+    view_type = reinterpret_cast<PyTypeObject *>(view.release().ptr());
+    view_offsets = {offset_of(view_type, "base"), offset_of(view_type, "chain"), offset_of(view_type, "seen"),
+                    offset_of(view_type, "recorded")};
+    for (nb::handle name : nb::borrow(PyDict_GetItemString(tensor->tp_dict, "__slots__"))) {
+        const std::string text = nb::cast<std::string>(name);
+        if (text != "__weakref__" && text != "_array" && text != "_dev" && text != "_rg")
+            offsets.others.push_back(offset_of(tensor, text.c_str()));
+    }
+    cpu = cpu_.release().ptr();
+    namespace_ = xp.release().ptr();
+    active = active_.release().ptr();
+    mode = mode_.release().ptr();
+    wrap_in_python = wrap.release().ptr();
+    inference = PyUnicode_InternFromString("inference");
+    grad = PyUnicode_InternFromString("grad");
+    cpu_name = PyUnicode_InternFromString("cpu");
+    forward_name = PyUnicode_InternFromString("forward");
+    residual_name = PyUnicode_InternFromString("residual");
+}
+
+// A Tensor around `array`, whose reference it takes over; null with an error set.
+PyObject *wrap(PyObject *array) {
+    PyObject *inside = PyObject_GetAttr(mode, inference);
+    if (inside != Py_False) {
+        PyObject *made = inside ? PyObject_CallFunctionObjArgs(wrap_in_python, array, cpu, nullptr) : nullptr;
+        Py_XDECREF(inside);
+        Py_DECREF(array);
+        return made;
+    }
+    Py_DECREF(inside);
+    PyObject *made = tensor->tp_alloc(tensor, 0);
+    if (!made) {
+        Py_DECREF(array);
+        return nullptr;
+    }
+    slot(made, offsets.array) = array;
+    slot(made, offsets.dev) = Py_NewRef(cpu);
+    slot(made, offsets.rg) = Py_NewRef(Py_False);
+    for (Py_ssize_t offset : offsets.others) slot(made, offset) = Py_NewRef(Py_None);
+    return made;
+}
+
+constexpr Py_ssize_t MOST = 12; // arguments, the namespace among them
+
+struct Plain {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *impls, *generic; // of the op: device type -> Impl, and the Impl of the others
+    PyObject *defaults;        // tuple: the default of each parameter
+    PyObject *op, *finish;     // finish(op, impl, out, inputs, params, None) marks views and records
+    PyObject *impl, *forward;  // the last Impl that was found, and its function; null when it gives a residual
+    int tensors;
+    bool one_dtype, floats, view;
+};
+
+bool is_float(PyObject *array) {
+    return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->kind == 'f';
+}
+
+// The function to run: that of the Impl for the CPU. Null when there is none for this way, or with an error set.
+PyObject *forward_of(Plain *self) {
+    PyObject *impl = PyDict_GetItemWithError(self->impls, cpu_name);
+    if (!impl) impl = self->generic;
+    if (impl == self->impl) return self->forward;
+    Py_XSETREF(self->impl, Py_NewRef(impl));
+    Py_CLEAR(self->forward);
+    PyObject *residual = PyObject_GetAttr(impl, residual_name);
+    if (residual == Py_False) self->forward = PyObject_GetAttr(impl, forward_name);
+    Py_XDECREF(residual);
+    return self->forward;
+}
+
+enum class Operand { other, array, tracked };
+
+// What a tensor argument is; a plain one's array.
+Operand look(PyObject *value, PyObject *&array) {
+    if (Py_TYPE(value) != tensor && Py_TYPE(value) != parameter) return Operand::other;
+    array = slot(value, offsets.array);
+    if (slot(value, offsets.dev) != cpu || !array || !PyArray_CheckExact(array)) return Operand::other;
+    return slot(value, offsets.rg) == Py_True || slot(value, offsets.view) != Py_None ? Operand::tracked : Operand::array;
+}
+
+// Fills `arrays` from the tensors among `args`. False when this is no call of plain tensors.
+bool gather(Plain *self, PyObject *const *args, PyObject **arrays, bool &tracked) {
+    PyObject *first = nullptr;
+    bool numbers = false;
+    for (int i = 0; i < self->tensors; i++) {
+        const Operand kind = look(args[i], arrays[i]);
+        if (kind == Operand::other) {
+            arrays[i] = args[i];
+            if (args[i] == Py_None && first && !self->one_dtype) continue; // an optional one
+            if (!self->one_dtype || !(PyFloat_CheckExact(args[i]) || PyLong_CheckExact(args[i]))) return false;
+            numbers = true;
+            continue;
+        }
+        tracked |= kind == Operand::tracked;
+        auto *descr = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arrays[i]));
+        if (self->floats && (descr->kind == 'i' || descr->kind == 'u' || descr->kind == 'b')) return false;
+        if (first && self->one_dtype && descr != PyArray_DESCR(reinterpret_cast<PyArrayObject *>(first))) return false;
+        if (!first) first = arrays[i];
+    }
+    return first && (!numbers || is_float(first)); // beside a float, a number is taken as it is
+}
+
+PyObject *tuple_of(PyObject *const *items, Py_ssize_t count) {
+    PyObject *made = PyTuple_New(count);
+    for (Py_ssize_t i = 0; made && i < count; i++) PyTuple_SET_ITEM(made, i, Py_NewRef(items[i]));
+    return made;
+}
+
+// `mark_view` of tape.py for the view of a tensor that is none itself. False with an error set.
+bool mark_view(Plain *self, PyObject *out, PyObject *source, PyObject *const *params, Py_ssize_t count) {
+    PyObject *&versions = slot(source, offsets.versions);
+    if (versions == Py_None) Py_SETREF(versions, Py_BuildValue("[i]", 0));
+    if (!versions) return versions = Py_NewRef(Py_None), false;
+    PyObject *made = view_type->tp_alloc(view_type, 0), *rest = tuple_of(params, count);
+    PyObject *chain = made && rest ? Py_BuildValue("((OO))", self->op, rest) : nullptr;
+    PyObject *recorded = chain ? PyObject_GetAttr(mode, grad) : nullptr;
+    Py_XDECREF(rest);
+    if (!recorded) {
+        Py_XDECREF(chain);
+        Py_XDECREF(made);
+        return false;
+    }
+    slot(made, view_offsets.base) = Py_NewRef(source);
+    slot(made, view_offsets.chain) = chain;
+    slot(made, view_offsets.seen) = Py_NewRef(slot(source, offsets.node));
+    slot(made, view_offsets.recorded) = recorded;
+    Py_SETREF(slot(out, offsets.versions), Py_NewRef(versions));
+    Py_SETREF(slot(out, offsets.view), made);
+    return true;
+}
+
+// Whether `view` lies in the memory of `source`, as far as their bases say.
+bool same_memory(PyObject *view, PyObject *source) {
+    PyObject *base = PyArray_BASE(reinterpret_cast<PyArrayObject *>(view));
+    return view == source || (base && (base == source || base == PyArray_BASE(reinterpret_cast<PyArrayObject *>(source))));
+}
+
+// Views are marked and what requires gradients is recorded, in Python.
+bool finish(Plain *self, PyObject *out, PyObject *const *args, PyObject *const *params, Py_ssize_t count) {
+    PyObject *inputs = tuple_of(args, self->tensors), *rest = tuple_of(params, count), *done = nullptr;
+    if (inputs && rest) {
+        PyObject *all[6] = {self->op, self->impl, out, inputs, rest, Py_None};
+        done = PyObject_Vectorcall(self->finish, all, 6, nullptr);
+    }
+    Py_XDECREF(inputs);
+    Py_XDECREF(rest);
+    Py_XDECREF(done);
+    return done;
+}
+
+PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Plain *>(object);
+    const Py_ssize_t given = PyVectorcall_NARGS(flagged), total = self->tensors + PyTuple_GET_SIZE(self->defaults);
+    if (names || given < self->tensors || given > total || PyList_GET_SIZE(active)) Py_RETURN_NONE;
+    PyObject *all[MOST] = {namespace_};
+    bool tracked = false;
+    if (!gather(self, args, all + 1, tracked)) Py_RETURN_NONE;
+    for (Py_ssize_t i = self->tensors; i < total; i++)
+        all[i + 1] = i < given ? args[i] : PyTuple_GET_ITEM(self->defaults, i - self->tensors);
+    PyObject *forward = forward_of(self);
+    if (!forward) {
+        if (PyErr_Occurred()) return nullptr;
+        Py_RETURN_NONE;
+    }
+    Py_INCREF(forward); // what it calls may give the op another one
+    PyObject *value = PyObject_Vectorcall(forward, all, static_cast<size_t>(total + 1), nullptr);
+    Py_DECREF(forward);
+    if (!value) {
+        if (!PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+            !PyErr_ExceptionMatches(PyExc_IndexError))
+            return nullptr;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (PyArray_CheckScalar(value) && !PyArray_Check(value)) { // numpy gives scalars where 0-d arrays are meant
+        PyObject *scalar = value;
+        value = PyArray_FromScalar(scalar, nullptr);
+        Py_DECREF(scalar);
+        if (!value) return nullptr;
+    }
+    PyObject *out = wrap(value);
+    if (!out || (!tracked && !self->view)) return out;
+    PyObject *const *params = all + 1 + self->tensors;
+    const Py_ssize_t count = total - self->tensors;
+    const bool done = !tracked && same_memory(value, all[1]) ? mark_view(self, out, args[0], params, count)
+                                                             : finish(self, out, args, params, count);
+    if (!done) Py_CLEAR(out);
+    return out;
+}
+
+// Calls `forward` with numpy's warnings off.
+struct Quiet {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *forward, *general; // `general` takes tensors of bfloat16
+    PyObject *variable, *silent; // numpy's context variable, and its value without warnings
+    PyObject *bfloat16;          // the dtype
+    int tensors;
+};
+
+PyObject *call_quietly(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Quiet *>(object);
+    const Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
+        PyObject *arg = args[i];
+        if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) continue;
+        if (!PyArray_Check(arg) ||  // another library's array: `general` asks it for its dtype
+            reinterpret_cast<PyObject *>(PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg))) == self->bfloat16)
+            return PyObject_Vectorcall(self->general, args, flagged, names);
+    }
+    PyObject *token = PyContextVar_Set(self->variable, self->silent);
+    if (!token) return nullptr;
+    PyObject *value = PyObject_Vectorcall(self->forward, args, flagged, names);
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    const bool restored = PyContextVar_Reset(self->variable, token) == 0;
+    Py_DECREF(token);
+    if (!restored) {
+        Py_CLEAR(value);
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return nullptr;
+    }
+    PyErr_Restore(kind, error, trace);
+    return value;
+}
+
+template <class T> PyObject **members(T *self);
+template <> PyObject **members(Plain *self) { return &self->impls; }
+template <> PyObject **members(Quiet *self) { return &self->forward; }
+template <class T> constexpr int MEMBERS = 0;
+template <> constexpr int MEMBERS<Plain> = 7;
+template <> constexpr int MEMBERS<Quiet> = 5;
+
+template <class T> int traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    for (int i = 0; i < MEMBERS<T>; i++) Py_VISIT(members(reinterpret_cast<T *>(object))[i]);
+    return 0;
+}
+
+template <class T> void dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    for (int i = 0; i < MEMBERS<T>; i++) Py_CLEAR(members(reinterpret_cast<T *>(object))[i]);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+template <class T> T *make(const char *name, vectorcallfunc function) {
+    static PyMemberDef attributes[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(T, call), READONLY, nullptr},
+                                       {nullptr, 0, 0, 0, nullptr}};
+    static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+                                  {Py_tp_traverse, reinterpret_cast<void *>(traverse<T>)},
+                                  {Py_tp_dealloc, reinterpret_cast<void *>(dealloc<T>)},
+                                  {Py_tp_members, attributes},
+                                  {0, nullptr}};
+    static PyType_Spec spec = {name, sizeof(T), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                                   Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                               slots};
+    static PyTypeObject *type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
+    T *self = type ? PyObject_GC_New(T, type) : nullptr;
+    if (!self) throw nb::python_error();
+    self->call = function;
+    for (int i = 0; i < MEMBERS<T>; i++) members(self)[i] = nullptr;
+    return self;
+}
+
+// None for an op with more arguments than this way takes
+nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tuple defaults, nb::object finish,
+                      int tensors, bool one_dtype, bool floats, bool view) {
+    if (tensors + static_cast<Py_ssize_t>(defaults.size()) >= MOST) return nb::none();
+    Plain *self = make<Plain>("resilin.core._native.PlainCall", call);
+    self->op = op.release().ptr();
+    self->impls = impls.release().ptr();
+    self->generic = generic.release().ptr();
+    self->defaults = defaults.release().ptr();
+    self->finish = finish.release().ptr();
+    self->tensors = tensors;
+    self->one_dtype = one_dtype, self->floats = floats, self->view = view;
+    PyObject_GC_Track(self);
+    return nb::steal(reinterpret_cast<PyObject *>(self));
+}
+
+nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
+                      nb::object bfloat16, int tensors) {
+    Quiet *self = make<Quiet>("resilin.core._native.QuietCall", call_quietly);
+    self->forward = forward.release().ptr();
+    self->general = general.release().ptr();
+    self->variable = variable.release().ptr();
+    self->silent = silent.release().ptr();
+    self->bfloat16 = bfloat16.release().ptr();
+    self->tensors = tensors;
+    PyObject_GC_Track(self);
+    return nb::steal(reinterpret_cast<PyObject *>(self));
+}
+
+} // namespace
+
+void bind_plain_call(nb::module_ &m) {
+    m.def("plain_configure", &configure);
+    m.def("plain_call", &plain_call);
+    m.def("quiet_call", &quiet_call);
+}
+
+} // namespace resilin
