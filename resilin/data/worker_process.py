@@ -27,10 +27,8 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
 
     by_main_thread:  whether the parent's main thread started it.
     """
-    # a signal to the whole process group is the parent's to act on; it ends its workers, or dies and they follow
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)  # a forked event loop's
+    _leave_to_parent(signal.SIGINT, signal.SIGTERM)
     if by_main_thread:
         _die_with(parent_pid)
     forget_forker()
@@ -48,6 +46,16 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
                 _answer(outbox, serving.fetch(request))
     except (BrokenPipeError, ConnectionResetError):
         return  # the parent closed its end in the middle of a pass
+
+
+def _leave_to_parent(*signals: signal.Signals) -> None:
+    """Do nothing on signals to the whole process group: the parent ends its workers, or dies and they follow.
+
+    By a handler: programs that the data set starts would inherit that a signal is ignored, and could not be ended.
+    """
+    for number in signals:
+        signal.signal(number, lambda number, frame: None)
+        signal.siginterrupt(number, False)
 
 
 def _die_with(parent_pid: int) -> None:

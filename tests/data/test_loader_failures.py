@@ -20,7 +20,7 @@ import pytest
 from data_descriptors import descriptors
 
 import resilin
-from resilin.data import DataLoader, Dataset, get_worker_info
+from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from resilin.errors import ResilinError
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
@@ -389,3 +389,24 @@ def test_an_error_of_the_sampler_ends_the_pass():
 
     with pytest.raises(LookupError, match="no more order"):
         list(DataLoader(range(5), sampler=order(), num_workers=1))
+
+
+def test_programs_that_a_worker_starts_can_be_ended_by_signals():
+    def sample(index):
+        with subprocess.Popen(["sleep", "60"]) as program:
+            program.terminate()
+            return program.wait(20)
+
+    assert next(iter(DataLoader(Calls(sample, 1), num_workers=1))).item() == -signal.SIGTERM
+
+
+def test_streams_of_unequal_length_come_whole_in_any_order():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            number = get_worker_info().id
+            return iter(range(number * 100, number * 100 + 3 + 9 * number))
+
+    for in_order in (True, False):
+        loader = DataLoader(Stream(), batch_size=2, num_workers=2, in_order=in_order)
+        values = [value for batch in loader for value in batch.tolist()]
+        assert sorted(values) == [*range(3), *range(100, 112)]
