@@ -239,3 +239,49 @@ def test_random_has_the_names_of_torch_random():
     with resilin.random.fork_rng(enabled=False):
         resilin.rand(1)
     assert resilin.default_generator.get_offset() == 2
+
+
+@pytest.mark.parametrize(
+    ("fill", "error", "message"),
+    [
+        (lambda x: x.random_(5, 3), RuntimeError, "'from' to be less than 'to', but got from=5 >= to=3"),
+        (lambda x: x.random_(-1), RuntimeError, "got from=0 >= to=-1"),
+        (lambda x: x.byte().random_(0, 300), RuntimeError, "to - 1 is out of bounds for resilin.uint8"),
+        (lambda x: x.char().random_(-200, 3), RuntimeError, "from is out of bounds for resilin.int8"),
+        (lambda x: x.random_(1, 2, 3), TypeError, "takes"),
+        (lambda x: x.int().normal_(), NotImplementedError, "normal_.*int32"),
+        (lambda x: x.int().uniform_(), NotImplementedError, "uniform_.*int32"),
+        (lambda x: x.int().log_normal_(), NotImplementedError, "log_normal_.*int32"),
+        (lambda x: x.int().cauchy_(), RuntimeError, "Cauchy distribution is a continuous"),
+        (lambda x: x.int().exponential_(), RuntimeError, "Exponential distribution is a continuous"),
+        (lambda x: x.bool().geometric_(0.5), NotImplementedError, "geometric_.*bool"),
+        (lambda x: x.cfloat().bernoulli_(), NotImplementedError, "bernoulli_.*complex64"),
+        (lambda x: x.cfloat().random_(), NotImplementedError, "random_.*complex64"),
+        (lambda x: resilin.normal(0.0, 1.0), TypeError, "a size is needed"),
+        (lambda x: resilin.normal(x.int(), 1.0), NotImplementedError, "normal.*int32"),
+        (lambda x: x.log_normal_(0, float("nan")), RuntimeError, "std > 0.0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(fill, error, message):
+    with pytest.raises(error, match=message):
+        fill(resilin.ones(3))
+
+
+def test_random_integers_reach_all_that_pytorch_says():
+    resilin.manual_seed(0)
+    assert set(resilin.zeros(200).random_(to=3).tolist()) == {0.0, 1.0, 2.0}
+    assert set(resilin.zeros(200).random_(1, to=3).tolist()) == {1.0, 2.0}
+    assert set(resilin.zeros(20000, dtype=resilin.uint8).random_().tolist()) == set(range(256))
+    assert set(resilin.zeros(50, dtype=resilin.bool).random_().tolist()) == {False, True}
+    wide = resilin.zeros(100, dtype=resilin.int64).random_(-(2**63), None)
+    assert wide.min().item() < 0 < wide.max().item()
+    assert resilin.zeros(100, dtype=resilin.int64).random_(2**62, None).min().item() >= 2**62
+    half = resilin.zeros(5000, dtype=resilin.float16).random_()
+    assert half.max().item() <= 2048
+    assert resilin.zeros(500, dtype=resilin.float64).random_().max().item() > 2**40
+
+
+def test_normal_takes_the_mean_alone_and_keeps_its_dtype():
+    assert resilin.normal(resilin.zeros(3, dtype=resilin.float64)).dtype is resilin.float64
+    assert resilin.normal(0.0, resilin.ones(2, 3)).shape == (2, 3)
+    assert resilin.normal(1, 2, size=(2,)).shape == (2,)

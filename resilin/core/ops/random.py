@@ -161,20 +161,28 @@ def randint_like(
     )
 
 
-def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None, dtype: Any = None) -> Tensor:
-    """Normal with this mean and standard deviation (numbers or tensors that broadcast; no std is negative)."""
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, dtype: Any = None
+) -> Tensor:
+    """Normal with this mean and standard deviation (numbers, with a `size`, or tensors that broadcast)."""
+    tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
+    if size is None and not tensors:
+        raise TypeError("normal(): mean and std are numbers, so a size is needed, as in normal(0.0, 1.0, (2, 3))")
+    for value in tensors:
+        need_floats("normal", value)
     lowest = std if not isinstance(std, Tensor) else std.min().item() if std.numel() else 0
     if not lowest >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {lowest}")
     if size is None:
-        shapes = [v._array.shape for v in (mean, std) if isinstance(v, Tensor)]
+        shapes = [v._array.shape for v in tensors]
         if len(shapes) == 2 and len(
             {n for n in zip(*map(reversed, shapes), strict=False) if 1 not in n and n[0] != n[1]}
         ):
             raise RuntimeError(f"normal: the shapes {shapes[0]} of mean and {shapes[1]} of std cannot be broadcast")
         size = np.broadcast_shapes(*shapes)
-    where = next((v._dev for v in (mean, std) if isinstance(v, Tensor)), None)
-    return randn(tuple(size), generator=generator, dtype=dtype, device=where) * std + mean
+    where = tensors[0]._dev if tensors else None
+    kind = tensors[0].dtype if tensors and dtype is None else dtype
+    return randn(tuple(size), generator=generator, dtype=kind, device=where) * std + mean
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
@@ -216,6 +224,7 @@ def multinomial(
 
 def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write uniform numbers of [from, to) into this tensor."""
+    need_floats("uniform_", self)
     if not from_ <= to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
     return _fill(self, _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
@@ -223,6 +232,7 @@ def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Ge
 
 def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write normal numbers into this tensor."""
+    need_floats("normal_", self)
     if not std >= 0:
         raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
     return _fill(self, _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
@@ -230,27 +240,69 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
 
 def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Write 1 with probability `p` (a number, or a tensor that broadcasts), else 0, into this tensor."""
+    need_floats("bernoulli_", self, "fVbiu")
     chance = np.asarray(p._dev.backend.to_host(p._array), np.float64) if isinstance(p, Tensor) else np.float64(p)
     if not ((chance >= 0) & (chance <= 1)).all():
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     return _fill(self, pick(generator).uniform(self._array.shape) < chance, 1, 0)
 
 
-def fill_integers(self: Tensor, *bounds: int, generator: Generator | None = None) -> Tensor:
-    """Write random integers into this tensor: of [from, to) or [0, to), or of all the dtype holds exactly."""
-    kind = self._array.dtype
-    top = 1 << 24 if kind.kind in "fV" else 2 if kind.kind == "b" else int(np.iinfo(kind).max)
-    low, high = (0, top) if not bounds else (0, bounds[0]) if len(bounds) == 1 else bounds
+def fill_integers(self: Tensor, *bounds: int | None, generator: Generator | None = None, **named: Any) -> Tensor:
+    """`random_(to)`, `random_(from, to)`, `random_(to=...)`: random integers of [from, to) into this tensor.
+
+    Without `to`: of all from 0, or `from`, to the largest (floats: as far as all integers are exact), inclusive.
+    """
+    need_floats("random_", self, "fVbiu")
+    if set(named) - {"to"} or len(bounds) + len(named) > 2:
+        raise TypeError("random_() takes (to), (from, to) or no bounds, and a generator")
+    low, high = (0, *bounds, None)[:2] if len(bounds) < 2 else bounds
+    high = named.get("to", high)
+    low = bounds[0] if bounds and named else low
+    least, most = _integers_of(self._array.dtype)
+    low, high = 0 if low is None else int(low), most + 1 if high is None else int(high)
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    if self._array.dtype.kind in "biu" and not (least <= low and high - 1 <= most):
+        wrong = "from" if low < least else "to - 1"
+        raise RuntimeError(f"random_: {wrong} is out of bounds for {self.dtype}, got from={low} and to={high}")
     drawn = pick(generator).integers(low, high, self._array.shape)
     return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
 
 
+_EXACT_BITS = {2: 11, 4: 24, 8: 53}  # below 2 to this power, floats of so many bytes hold every integer
+
+
+def _integers_of(kind: Any) -> tuple[int, int]:
+    """The smallest and the largest integer of a dtype; of floats, between which all integers are exact."""
+    if kind.kind == "b":
+        return 0, 1
+    if kind.kind in "iu":
+        return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    top = 1 << (8 if kind.kind == "V" else _EXACT_BITS[kind.itemsize])
+    return -top, top
+
+
+def need_floats(name: str, tensor: Tensor, kinds: str = "fVc") -> None:
+    """NotImplementedError for a tensor of a dtype that `name` is not for."""
+    if tensor._array.dtype.kind not in kinds:
+        raise NotImplementedError(f"{name}(): not implemented for {tensor.dtype}")
+
+
 def fill_exponential(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Write exponentially distributed numbers with rate `lambd` into this tensor."""
+    _need_continuous("Exponential", self)
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     uniform = pick(generator).uniform(self._array.shape, np.dtype(np.float64))
     return _fill(self, -np.log1p(-uniform), 1 / lambd, 0)
+
+
+def _need_continuous(name: str, tensor: Tensor) -> None:
+    if tensor._array.dtype.kind not in "fV":
+        raise RuntimeError(
+            f"{name} distribution is a continuous probability distribution. dtype must be a floating point but you "
+            f"specified {tensor.dtype}"
+        )
 
 
 def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.ops.creation import finish
-from resilin.core.ops.random import _fill
+from resilin.core.ops.random import _fill, _need_continuous, need_floats
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor
 
@@ -62,6 +62,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
 
 def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Write how many trials of success probability `p` it takes to succeed (1 or more)."""
+    need_floats("geometric_", self, "fViu")
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     uniform = pick(generator).uniform(self._array.shape, _DOUBLE)
@@ -70,7 +71,8 @@ def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None
 
 def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write Cauchy distributed numbers of this median and half width."""
-    if sigma <= 0:
+    _need_continuous("Cauchy", self)
+    if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     uniform = pick(generator).uniform(self._array.shape, _DOUBLE)
     return _fill(self, np.tan(math.pi * (uniform - 0.5)), sigma, median)
@@ -78,7 +80,8 @@ def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator:
 
 def fill_log_normal(self: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
     """Write exp of normal numbers of this mean and standard deviation."""
-    if std <= 0:
+    need_floats("log_normal_", self, "fV")
+    if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     normal = pick(generator).normal(self._array.shape, _DOUBLE)
     return _fill(self, np.exp(normal * std + mean), 1, 0)
