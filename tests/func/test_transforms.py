@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,46 @@ def test_batch_normalization_can_forget_its_statistics() -> None:
     parameters = dict(model.named_parameters())
     found = func.vmap(lambda x: func.functional_call(model, parameters, (x,)))(resilin.randn(2, 4, 3))
     assert found.shape == (2, 4, 1)
+
+
+INDICES = resilin.tensor([[2, 0], [1, 1], [0, 2]])
+CHOSEN = {
+    "a row": lambda i: X[:, i[0]],
+    "rows": lambda i: X[:, i],
+    "part of rows": lambda i: X.T[i, 1:],
+    "gather": lambda i: X.gather(1, i[None]),
+    "index_select": lambda i: X.index_select(1, i),
+    "take_along_dim": lambda i: resilin.take_along_dim(X, i[None], 1),
+    "embedding": lambda i: nn.functional.embedding(i, X.T),
+    "where": lambda i: resilin.where(i > 0, X[:, :2], 0.0),
+    "masked_fill": lambda i: X[:, :2].masked_fill(i == 1, 5.0),
+    "cross_entropy": lambda i: nn.functional.cross_entropy(X, i),
+    "scatter": lambda i: X.scatter(1, i[None], 7.0),
+    "index_add": lambda i: X.index_add(1, i, X[:, :2]),
+    "written": lambda i: resilin.zeros_like(i) + (~(i > 0) & (i < 2)),
+    "sorted": lambda i: i.sort(descending=True).indices + i.topk(1).values,
+}
+
+
+@pytest.mark.usefixtures("never_looped")
+@pytest.mark.parametrize("name", sorted(CHOSEN))
+def test_indices_that_differ_by_sample_choose_from_what_is_shared(name: str) -> None:
+    expected = resilin.stack([CHOSEN[name](i) for i in INDICES])
+    assert resilin.allclose(func.vmap(CHOSEN[name])(INDICES).double(), expected.double())
+    assert resilin.allclose(func.vmap(CHOSEN[name], in_dims=1, out_dims=-1)(INDICES.T), expected.movedim(0, -1))
+
+
+def test_vmaps_of_several_threads_do_not_meet() -> None:
+    found: list[bool] = []
+
+    def run(number: int) -> None:
+        x = resilin.full((20, 4), float(number))
+        for _ in range(10):
+            found.append(bool((func.vmap(func.grad(lambda a: (a**2).sum()))(x) == 2 * number).all()))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 40
