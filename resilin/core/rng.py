@@ -110,7 +110,12 @@ class Generator:
         return philox.normal(*self.take(count + count % 2, dtype), shape, dtype)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Any:
-        """Integers in [low, high), int64. 64 random bits are scaled: the bias is below 2**-32 for any 32-bit range."""
+        """Integers in [low, high), int64 (those from 2**63 on wrap around, as uint64 sees them).
+
+        64 random bits are scaled: the bias is below 2**-32 for any 32-bit range. RuntimeError for more than 64 bits.
+        """
+        if low < -(1 << 63) or high > 1 << 64 or high - low > 1 << 64:
+            raise RuntimeError(f"random integers: the range [{low}, {high}) does not fit in 64 bits")
         count = math.prod(shape)
         words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
         span = high - low
@@ -119,8 +124,9 @@ class Generator:
             upper = words[:, 0] * s + ((words[:, 1] * s) >> np.uint64(32))
             value = upper >> np.uint64(32)
         else:
-            value = ((words[:, 0] << np.uint64(32)) | words[:, 1]) % np.uint64(span)
-        return (value.astype(np.int64) + low).reshape(shape)
+            value = (words[:, 0] << np.uint64(32)) | words[:, 1]
+            value = value if span == 1 << 64 else value % np.uint64(span)
+        return (value + np.uint64(low & _MASK)).view(np.int64).reshape(shape)
 
     def permutation(self, n: int) -> Any:
         """0 to n - 1 in random order, int64: the order of n random 64-bit keys."""

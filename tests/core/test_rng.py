@@ -276,6 +276,10 @@ def test_random_integers_reach_all_that_pytorch_says():
     wide = resilin.zeros(100, dtype=resilin.int64).random_(-(2**63), None)
     assert wide.min().item() < 0 < wide.max().item()
     assert resilin.zeros(100, dtype=resilin.int64).random_(2**62, None).min().item() >= 2**62
+    largest = resilin.zeros(100, dtype=resilin.uint64).random_(2**63, None)
+    assert min(largest.tolist()) >= 2**63
+    with pytest.raises(RuntimeError, match="does not fit in 64 bits"):
+        resilin.randint(-(2**64), 2**64, (1,))
     half = resilin.zeros(5000, dtype=resilin.float16).random_()
     assert half.max().item() <= 2048
     assert resilin.zeros(500, dtype=resilin.float64).random_().max().item() > 2**40
