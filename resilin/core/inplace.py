@@ -13,7 +13,7 @@ from resilin.core.autograd.tape import check_layout, edge_of, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.guarding import SILENT, restore, silence
-from resilin.core.ops.index import getitem, index_put, split
+from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, wrap
@@ -296,6 +296,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
 
 def _assign(self: Tensor, index: Any, value: Any) -> None:
+    check_range(self._array, index)
     try:
         _writable(self._array)[index] = value
     except ValueError as error:

@@ -113,10 +113,10 @@ class ndarray:
         return f"standin.{self._a!r}"
 
     def __getitem__(self, index: Any) -> ndarray:
-        return _device(self._a[_indices(index)], [self])
+        return _device(self._a[_wrapped(self._a, _indices(index))], [self])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._a[_indices(index)] = _host(value)
+        self._a[_wrapped(self._a, _indices(index))] = _host(value)
 
     def __len__(self) -> int:
         return len(self._a)
@@ -142,6 +142,18 @@ def _indices(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_indices(part) for part in index)
     return index._a if isinstance(index, ndarray) else index
+
+
+def _wrapped(array: np.ndarray, index: Any) -> Any:
+    """Integers of index arrays that are out of range start again from 0, as CuPy's do: no error."""
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and array.shape[0]:
+        return index % array.shape[0]
+    if isinstance(index, tuple) and all(isinstance(part, np.ndarray | slice) for part in index):
+        return tuple(
+            part % n if isinstance(part, np.ndarray) and part.dtype.kind in "iu" and n else part
+            for part, n in zip(index, array.shape, strict=False)
+        )
+    return index
 
 
 def _host(value: Any) -> Any:

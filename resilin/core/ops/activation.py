@@ -99,7 +99,7 @@ def _(xp, g, _y, x, beta=1.0, threshold=20.0):
 _erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 
-@op(takes="biuf", floats=True, elementwise=True, host="CuPy has no function", samples=lambda r: [(r(3, 4),)])
+@op(takes="biuf", floats=True, elementwise=True, host="it is in cupyx.scipy.special", samples=lambda r: [(r(3, 4),)])
 def erf(xp, x):
     """The error function."""
     return np.asarray(_erf(x)).astype(x.dtype)

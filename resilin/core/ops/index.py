@@ -36,6 +36,30 @@ def split(index: Any) -> tuple[Any, Any]:
     return tuple(first), tuple(then)
 
 
+def check_range(x: Any, index: Any) -> None:
+    """IndexError for arrays of indices out of range. numpy finds them itself, where other libraries wrap around."""
+    if isinstance(x, np.ndarray):
+        return
+    parts = index if isinstance(index, tuple) else (index,)
+    axis = 0
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = x.ndim - sum(map(_dimensions, parts[number + 1 :]))
+        elif is_array(part) and part.dtype.kind in "iu" and part.size:
+            low, high, length = int(part.min()), int(part.max()), x.shape[axis]
+            if low < -length or high >= length:
+                wrong = low if low < -length else high
+                raise IndexError(f"index {wrong} is out of bounds for dimension {axis} with size {length}")
+        axis += 0 if part is Ellipsis else _dimensions(part)
+
+
+def _dimensions(part: Any) -> int:
+    """How many dimensions of the indexed array a part of an index is for."""
+    if part is None or isinstance(part, bool):
+        return 0
+    return int(part.ndim) if is_array(part) and part.dtype.kind == "b" else 1
+
+
 def _basic(part: Any) -> bool:
     return part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
 
@@ -47,6 +71,7 @@ def _basic(part: Any) -> bool:
 )
 def getitem(xp, x, index=None):
     """x[index]; a view for integers and slices, a copy for arrays."""
+    check_range(x, index)
     y = x[index]
     if isinstance(y, np.generic):  # numpy copies a single element unless an ellipsis asks for a 0-d view
         y = x[(*index, Ellipsis) if isinstance(index, tuple) else (index, Ellipsis)]
@@ -72,6 +97,7 @@ def _(xp, h, _y, _g, shape=(), index=None):
 @op(complex=True, samples=lambda r: [(r(3, 4), r(4), 1), (r(3, 4), r(), (slice(None), 2))])
 def index_put(xp, x, value, index=None):
     """`x` with `value` at `index`."""
+    check_range(x, index)
     out = xp.array(x, copy=True)
     out[index] = value
     return out

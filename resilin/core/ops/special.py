@@ -40,7 +40,7 @@ def _wide(r: Any) -> list[tuple[Any, ...]]:
 
 
 _PLAIN: dict[str, Any] = {"elementwise": True, "floats": True}
-_ONE: dict[str, Any] = {**_PLAIN, "takes": "biuf", "host": "CuPy has no function for it"}
+_ONE: dict[str, Any] = {**_PLAIN, "takes": "biuf", "host": "CuPy has it in cupyx.scipy.special, or not at all"}
 
 
 # -- error functions
