@@ -40,7 +40,9 @@ _PACKAGES = frozenset(
 )
 _LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
 _ANOMALY = ("is_anomaly_enabled", "is_anomaly_check_nan_enabled", "set_anomaly_enabled")
-_MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | {
+_OLDER = ("lu", "lu_solve", "lu_unpack", "orgqr", "pca_lowrank", "svd_lowrank", "triangular_solve")
+_MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | dict.fromkeys(_OLDER, "resilin.linalg.older")
+_MOVED |= {
     "vmap": "resilin.core.autograd.vmap",
     "save": "resilin.core.serialize",
     "load": "resilin.core.serialize",

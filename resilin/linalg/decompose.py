@@ -120,16 +120,23 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactors:
 def lu(A: Tensor, *, pivot: bool = True) -> PLU:
     """A = P @ L @ U: a permutation, unit lower and upper triangles. Without `pivot` P is empty."""
     packed, pivots, _ = lu_factor_ex(A, pivot=pivot)
-    m, n = A._array.shape[-2:]
+    return lu_unpack(packed, pivots, unpack_pivots=pivot)
+
+
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> PLU:
+    """P, L, U with A = P @ L @ U of what `lu_factor` packed; empty tensors for what is not asked for."""
+    need_matrices("lu_unpack", LU_data)
+    dtype, xp = LU_data._array.dtype, LU_data._dev.xp
+    m, n = LU_data._array.shape[-2:]
     k = min(m, n)
-    eye = wrap(A._dev.xp.eye(m, k, dtype=A._array.dtype), A._dev)
-    lower = packed[..., :k].tril(-1) + eye
-    upper = packed[..., :k, :].triu()
-    if not pivot:
-        return PLU(A.new_empty(0), lower, upper)
-    rows = factorize.permutation(A._dev.xp.to_host(pivots._array), m)
-    permutation = np.eye(m, dtype=A._array.dtype)[rows].swapaxes(-1, -2).copy()
-    return PLU(wrap(A._dev.xp.asarray(permutation), A._dev), lower, upper)
+    permutation = lower = upper = LU_data.new_empty(0)
+    if unpack_data:
+        lower = LU_data[..., :k].tril(-1) + wrap(xp.eye(m, k, dtype=dtype), LU_data._dev)
+        upper = LU_data[..., :k, :].triu()
+    if unpack_pivots:
+        rows = factorize.permutation(xp.to_host(LU_pivots._array), m)
+        permutation = wrap(xp.asarray(np.eye(m, dtype=dtype)[rows].swapaxes(-1, -2).copy()), LU_data._dev)
+    return PLU(permutation, lower, upper)
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
