@@ -209,3 +209,60 @@ def test_multithreading_is_accepted_as_a_setting() -> None:
     with autograd.set_multithreading_enabled(False):
         (x * x).backward()
     assert x.grad.item() == 4.0
+
+
+class ForwardOnly(Function):
+    """No backward at all: forward mode goes by `jvp`."""
+
+    @staticmethod
+    def forward(x: Any, scale: float, y: Any) -> Any:
+        return x * scale + y, x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.scale = inputs[1]
+        ctx.save_for_forward(inputs[0], inputs[2])
+
+    @staticmethod
+    def jvp(ctx: Any, x_tangent: Any, _: Any, y_tangent: Any) -> Any:
+        x, y = ctx.saved_tensors
+        if y_tangent is None:
+            return x_tangent * ctx.scale, x_tangent * y
+        return x_tangent * ctx.scale + y_tangent, x_tangent * y + y_tangent * x
+
+
+def test_a_function_with_a_jvp_of_its_own_is_pushed_through_by_it() -> None:
+    x, y = _leaf(1.0, 2.0).detach(), _leaf(-1.0, 0.5).detach()
+
+    def f(x: Any, y: Any) -> Any:
+        first, second = ForwardOnly.apply(x.sin(), 3.0, y)
+        parts = (first * second).split(1)
+        return parts[0] + parts[1], second.sum()
+
+    def plain(x: Any, y: Any) -> Any:
+        s = x.sin()
+        parts = ((s * 3.0 + y) * (s * y)).split(1)
+        return parts[0] + parts[1], (s * y).sum()
+
+    directions = (y + 1, x * 2)
+    for found, expected in zip(func.jvp(f, (x, y), directions)[1], func.jvp(plain, (x, y), directions)[1], strict=True):
+        assert resilin.allclose(found, expected)
+        assert not found.requires_grad
+    for found, expected in zip(func.jacfwd(f, (0, 1))(x, y), func.jacfwd(plain, (0, 1))(x, y), strict=True):
+        assert all(resilin.allclose(a, b) for a, b in zip(found, expected, strict=True))
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(ForwardOnly.apply(forward_ad.make_dual(x, y), 2.0, y)[1]).tangent
+        assert resilin.allclose(tangent, y * y)
+    again = func.jvp(lambda a: func.jvp(lambda b: f(b, y)[1], (a,), (y,))[1], (x,), (y,))[1]
+    assert resilin.allclose(again, func.jvp(lambda a: func.jvp(lambda b: plain(b, y)[1], (a,), (y,))[1], (x,), (y,))[1])
+
+
+def test_a_jvp_with_too_few_tangents_is_an_error() -> None:
+    class Short(ForwardOnly):
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            return tangents[0]
+
+    x = _leaf(1.0, 2.0).detach()
+    with pytest.raises(RuntimeError, match=r"incorrect number of tangents \(expected 2, got 1\)"):
+        func.jvp(lambda a: Short.apply(a, 1.0, x), (x,), (x,))

@@ -240,7 +240,7 @@ def _fitted(node: Node, position: int, part: Any) -> Any:
     """`_undo` of the gradient of input `position`. RuntimeError where the input cannot have had this gradient."""
     meta: Any = node.metas[position]
     try:
-        return _undo(part, meta, node.dev.xp)
+        return undo(part, meta, node.dev.xp)
     except ValueError:
         raise RuntimeError(
             f"function {node.name()} returned an invalid gradient at index {position} - got "
@@ -248,7 +248,7 @@ def _fitted(node: Node, position: int, part: Any) -> Any:
         ) from None
 
 
-def _undo(part: Any, meta: Any, xp: Any) -> Any:
+def undo(part: Any, meta: Any, xp: Any) -> Any:
     """Undo broadcasting and promotion: sum over the dimensions that were stretched, return to the input's dtype."""
     shape, dtype = meta
     recorded = isinstance(part, Tensor)
@@ -341,7 +341,7 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
                 )
             value = gradient if run.create else gradient._array
             if gradient._array.dtype != tensor._array.dtype:
-                value = _undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
+                value = undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
         roots.append(edge)
         run.add(edge, value, run.grads if isinstance(edge, Node) else run.sums)
     return roots

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
+from resilin.core.autograd import tangents as by_nodes
 from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.pulling import pull
 from resilin.core.autograd.transforms import depends_on_more, new_place, zeros_with
@@ -110,6 +111,9 @@ def _tangent(tensor: Tensor, level: _Level) -> Tensor | None:
     if not duals:
         return None
     outer = level.recording and (depends_on_more([tensor], duals) or any(t.requires_grad for t in tangents))
+    if by_nodes.needed([tensor]):
+        pushed = by_nodes.push([tensor], duals, tangents)[0]
+        return pushed if pushed is None or outer else pushed.detach()
     with enable_grad():
         dummy = zeros_with(tensor, union(duals)).requires_grad_()
         first = pull([tensor], duals, [dummy], retain_graph=True, create_graph=True, summed=True)

@@ -27,6 +27,8 @@ class FunctionCtx:
         self._dirty: set[int] = set()
         self._materialize = True
         self._freed = False
+        self._for_forward: tuple[Tensor | None, ...] | None = None
+        self._pushing = False  # jvp is running
         self._node: Any = None  # a weak reference
         self._frame: Any = None  # the checkpoint that can bring back what was saved
 
@@ -42,7 +44,8 @@ class FunctionCtx:
         self._versions = tuple(version_to_save(t) for t in tensors)
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Accepted as in PyTorch: derivatives in forward mode come from `backward` here, which has what it saved."""
+        """Keep tensors for `jvp`, whose `saved_tensors` they are."""
+        self._for_forward = tensors
 
     def name(self) -> str:
         """That of the Function's node, e.g. "MyFunctionBackward"."""
@@ -70,6 +73,8 @@ class FunctionCtx:
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """The kept tensors. RuntimeError when they are gone or were modified in place."""
+        if self._pushing and self._for_forward is not None:
+            return self._for_forward
         if self._freed:
             raise RuntimeError(
                 "Trying to backward through the graph a second time: this Function has freed what it saved. "
@@ -150,6 +155,23 @@ class FunctionNode(Node):
                 raise TypeError(f"{self.name()}: expected a Tensor or None as gradient, got {type(part).__name__}")
         return kept
 
+    def push(self, given: list[Any]) -> Any:
+        """The tangents of the outputs by the Function's own `jvp`, for those of the tensors it was given."""
+        rest = iter(given)
+        tangents = [next(rest) if is_tensor else None for is_tensor in self.params]
+        self.ctx._pushing = True
+        try:
+            found = self.cls.jvp(self.ctx, *tangents)
+        finally:
+            self.ctx._pushing = False
+        parts = found if isinstance(found, tuple) else (found,)
+        if len(parts) != self.outputs:
+            raise RuntimeError(
+                f"{self.cls.__name__}.jvp returned an incorrect number of tangents (expected {self.outputs}, got "
+                f"{len(parts)})"
+            )
+        return list(parts) if self.outputs > 1 else parts[0]
+
     def strip(self, frame: Any) -> None:
         """Keep nothing of what `save_for_backward` was given: `frame`, a checkpoint, will bring it back."""
         self.ctx._saved, self.ctx._versions, self.ctx._frame = (), (), frame
@@ -199,8 +221,9 @@ class Function:
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
-        """Not called: derivatives in forward mode come from `backward`, which must be differentiable for them."""
-        raise NotImplementedError("forward mode is made of backward here: write that")
+        """The tangents of the outputs for those of the arguments (None where there is none). Without it, derivatives
+        in forward mode come from `backward`, which must be differentiable for them."""
+        raise NotImplementedError("You must implement the jvp function for custom autograd.Function to use it")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
@@ -285,6 +308,11 @@ class Function:
         if mode.frame is not None:
             mode.frame.recorded(node)
         return tuple(made)
+
+
+def has_own_jvp(cls: type[Function]) -> bool:
+    """Whether a Function says its own rule of forward mode."""
+    return cls.jvp is not Function.jvp
 
 
 class _Once(Function):

@@ -49,7 +49,7 @@ def pull(
     for source, g in zip(ins, found, strict=True):
         if g is not None and not summed:
             _check(source, inside)
-    return [None if g is None else _as_batched(g, source, extra) for g, source in zip(found, ins, strict=True)]
+    return [None if g is None else out_of_sight(g, source, extra) for g, source in zip(found, ins, strict=True)]
 
 
 def _at(out: Tensor, levels: Levels) -> Tensor:
@@ -69,8 +69,6 @@ def _check(source: Tensor, inside: Levels) -> None:
 
 
 def _seed(out: Tensor, seed: Any, extra: Levels) -> Any:
-    """The cotangent of the whole of `out`: its levels in view, those of `extra` hidden."""
-    own = levels_of(out)
     if seed is None:
         if out._array.size != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
@@ -79,6 +77,12 @@ def _seed(out: Tensor, seed: Any, extra: Levels) -> Any:
         raise RuntimeError(
             f"Mismatch in shape: grad_output has shape {tuple(seed.shape)}, output has {tuple(out.shape)}"
         )
+    return in_sight(out, seed, extra)
+
+
+def in_sight(out: Tensor, seed: Tensor, extra: Levels) -> Tensor:
+    """A cotangent (or tangent) of the whole of `out`: its levels in view, those of `extra` hidden."""
+    own = levels_of(out)
     hidden = tuple(level for level in extra if level in levels_of(seed))
     return hide(_reordered(seed, (*hidden, *own)), hidden)
 
@@ -96,7 +100,7 @@ def _moved(whole: Tensor, before: Levels, after: Levels) -> Tensor:
     return permute_dims.call(whole, order)  # type: ignore[no-any-return]
 
 
-def _as_batched(g: Tensor, source: Tensor, extra: Levels) -> Tensor:
+def out_of_sight(g: Tensor, source: Tensor, extra: Levels) -> Tensor:
     """A gradient of the whole of `source`, batched as `source` is, and at the levels of `extra`."""
     levels = (*extra, *levels_of(source))
     ordered = tuple(sorted(levels, key=lambda level: level.number))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import trees
+from resilin.core.autograd import tangents
 from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.pulling import pull
 from resilin.core.autograd.tape import Node, edge_of
@@ -210,21 +211,27 @@ class _Linear:
         with enable_grad():
             value, aux = _with_aux(where, func(*args(self._place.inputs)), has_aux)
             self._outs, self.tree = _outputs(where, value)
-            levels = union(self._place.inputs)
-            self._dummies = [zeros_with(out, levels).requires_grad_() for out in self._outs]
-            self._first = self._place.pull(self._outs, self._place.inputs, self._dummies, True)
+            self._by_nodes = tangents.needed(self._outs)
+            if not self._by_nodes:
+                levels = union(self._place.inputs)
+                self._dummies = [zeros_with(out, levels).requires_grad_() for out in self._outs]
+                self._first = self._place.pull(self._outs, self._place.inputs, self._dummies, True)
         self.stay = self._place.outside(self._outs)
         self.value = trees.unflatten(_released(self._outs, self.stay), self.tree)
         self.aux = _released_tree(aux, self.stay)
 
-    def jvp(self, tangents: list[Any], strict: bool = False) -> list[Tensor]:
-        """The derivatives of the outputs in the direction of `tangents`."""
-        _check_tangents(self._where, self._place.inputs, tangents)
+    def jvp(self, directions: list[Any], strict: bool = False) -> list[Tensor]:
+        """The derivatives of the outputs in the direction of `directions`."""
+        _check_tangents(self._where, self._place.inputs, directions)
         if strict and not all(out.requires_grad for out in self._outs):
             raise RuntimeError(f"{self._where}: an output is independent of the inputs, which strict=True refuses")
-        create = (self.stay or any(t.requires_grad for t in tangents)) and mode.grad
+        create = (self.stay or any(t.requires_grad for t in directions)) and mode.grad
+        if self._by_nodes:
+            pushed = tangents.push(self._outs, self._place.inputs, directions)
+            found = [zeros_like(out) if t is None else t for t, out in zip(pushed, self._outs, strict=True)]
+            return _released(found, create)
         with enable_grad():
-            found = self._place.pull(self._first, self._dummies, tangents, create)
+            found = self._place.pull(self._first, self._dummies, directions, create)
         return _released(found, create)
 
 
