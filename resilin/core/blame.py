@@ -41,6 +41,8 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
         return error
     name = function.__name__.strip("_")
     text = str(error)
+    if type(error) is ValueError and "could not be broadcast" in text:  # numpy's; PyTorch's type is another
+        return RuntimeError(f"{name}({_described(given)}): {text.strip()}").with_traceback(error.__traceback__)
     if type(error) in _PLAIN:
         if name.lower() not in text.lower():
             error.args = (f"{name}({_described(given)}): {text}",)

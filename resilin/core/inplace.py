@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.autograd.tape import check_layout, edge_of, record
+from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.guarding import SILENT, restore, silence
@@ -110,8 +110,8 @@ def _overlaps(array: Any) -> bool:
 def adopt(tensor: Tensor, result: Tensor) -> None:
     """Move `tensor` to `result`'s place in the graph and count the write."""
     tensor._bump()
-    if not mode.grad or not (result._rg or tensor._rg):
-        return
+    if not mode.grad or not (result._rg or tensor._rg) or not is_differentiable(tensor._array):
+        return  # integers that were given values of floats have no gradients
     view = tensor._view
     if view is None:
         tensor._node, tensor._rg = result._node, result._rg

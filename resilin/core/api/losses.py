@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api import reducing, shaping
+from resilin.core.api import math, reducing, shaping
 from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED
@@ -311,8 +311,7 @@ def kl_div(
     if log_target:
         losses = target.exp() * (target - input)
     else:
-        safe = target.clamp(min=1e-38)
-        losses = target * (safe.log() - input)
+        losses = math.xlogy(target, target) - target * input
     if reduction == "batchmean":
         total = reducing.sum(losses)
         return total / input._array.shape[0] if input._array.ndim else total

@@ -111,9 +111,12 @@ def _without_grad(name: str, a: Any, b: Any) -> Tensor:
 
 def _bitwise(name: str) -> Any:
     def bitwise(input: Any, other: Any) -> Tensor:
-        tensor = input if isinstance(input, Tensor) else other
-        if tensor._array.dtype.kind not in "biu":
-            raise RuntimeError(f"{name}: expected boolean or integer tensors, got {tensor.dtype}")
+        for value in (input, other):
+            if isinstance(value, float | complex) or (
+                isinstance(value, Tensor) and value._array.dtype.kind not in "biu"
+            ):
+                given = value.dtype if isinstance(value, Tensor) else type(value).__name__
+                raise NotImplementedError(f"{name}: expected boolean or integer tensors, got {given}")
         return _without_grad(name, input, other)
 
     bitwise.__name__ = name
@@ -193,7 +196,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         out = input if min is None else maximum(input, min)
         return out if max is None else minimum(out, max)
-    if input._array.dtype.kind in "iu" and any(isinstance(v, float) for v in (min, max)):
+    if input._array.dtype.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
         input = shape_ops.astype.call(input, dtypes.default_np())
     return OPS["clip_to"].call(input, min, max)
 

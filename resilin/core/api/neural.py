@@ -83,6 +83,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise RuntimeError(f"linear: input and weight must have the same dtype, got {input.dtype} and {weight.dtype}")
     if bias is not None and bias._array.shape not in (w.shape[:-1], (1,), ()):
         raise RuntimeError(f"linear: bias of shape {tuple(bias.shape)} does not fit weight of shape {tuple(w.shape)}")
+    if w.ndim == 1:  # one row, whose dimension the result lacks
+        return linear(input, weight.reshape(1, -1), None if bias is None else bias.reshape(1)).squeeze(-1)
     return products.linear.call(input, weight, bias)
 
 

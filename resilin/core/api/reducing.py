@@ -93,7 +93,7 @@ def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
             return reduce(input, None, False)
         axis = check_dim(dim, input._array.ndim)
         if input._array.ndim == 0:
-            return Found(input, wrap(input._dev.xp.zeros((), np.int64), input._dev))
+            return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
         where = arg(input, axis, True)
         values = index_ops.take_along_axis.call(input, where._array, axis)
         if keepdim:

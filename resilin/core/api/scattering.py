@@ -47,6 +47,9 @@ def scatter_reduce(
             f"scatter_reduce(): Expected self.dtype to be equal to src.dtype: {input.dtype}, {src.dtype}"
         )
     axis = check_dim(dim, input._array.ndim)
+    if not input._array.ndim:
+        flat = [value.reshape(-1) for value in (input, index, src)]
+        return scatter_reduce(flat[0], 0, flat[1], flat[2], reduce, include_self=include_self).reshape(())
     where = indexing.index_array("scatter_reduce", index, input._array.shape[axis])
     if where.ndim != input._array.ndim or any(n > m for n, m in zip(where.shape, src._array.shape, strict=True)):
         raise RuntimeError(

@@ -61,7 +61,7 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
     order = np.argsort(rows, kind="stable")
     sorted_rows = rows[order]
     starts = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1])))
-    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0)
+    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0, dtype=g.dtype)
 
 
 def shortened(x: Any, index: Any, axis: int) -> Any:

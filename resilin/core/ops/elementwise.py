@@ -220,7 +220,7 @@ def _(xp, g, _y, _x):
 @op(**_ONE, samples=_any)
 def square(xp, x):
     """x * x."""
-    return x * x
+    return x * x if x.dtype.kind != "b" else x.astype("int64")
 
 
 @square.vjp
@@ -265,8 +265,10 @@ floor, ceil, trunc, rint = map(_flat, ("floor", "ceil", "trunc", "rint"))
 
 @op(elementwise=True, samples=lambda r: [(r(3, 4),)], order=1)
 def sign(xp, x):
-    """-1, 0 or 1; of complex numbers x / |x|, of bools themselves. Its gradient is 0."""
-    return xp.array(x) if x.dtype.kind == "b" else xp.sign(x)
+    """-1, 0 or 1, and 0 of NaN; of complex numbers x / |x|, of bools themselves. Its gradient is 0."""
+    if x.dtype.kind == "b":
+        return xp.array(x)
+    return xp.sign(x) if x.dtype.kind != "f" else xp.where(x == x, xp.sign(x), xp.zeros_like(x))
 
 
 @sign.vjp

@@ -83,7 +83,7 @@ def _(xp, g, _y, _x, index=None):
     return xp.index_add_zeros(g, _x.shape, index)
 
 
-@op(takes="iufc", complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS)])
+@op(complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS)])
 def index_add_zeros(xp, g, shape=(), index=None):
     """Zeros of `shape` with `g` added at `index`."""
     return xp.index_add_zeros(g, shape, index)

@@ -28,6 +28,9 @@ def _(xp, g, _y, x, limit=0.0, value=0.0):
 @op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4, low=-4, high=8), 0.0, 6.0)])
 def hardtanh(xp, x, low=-1.0, high=1.0):
     """x limited to [low, high]; the gradient at both limits is 0."""
+    if x.dtype.kind in "iu":
+        least = 0 if x.dtype.kind == "u" else int(low)
+        low, high = max(int(low), least), max(int(high), least)
     return xp.minimum(xp.maximum(x, low), high)
 
 
