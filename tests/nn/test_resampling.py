@@ -95,6 +95,8 @@ def test_the_same_size_gives_a_copy():
 def test_empty_batches_stay_empty():
     assert F.interpolate(resilin.ones(0, 2, 3, 3), size=5, mode="bilinear").shape == (0, 2, 5, 5)
     assert F.grid_sample(resilin.ones(0, 2, 3, 3), resilin.ones(0, 1, 4, 2)).shape == (0, 2, 1, 4)
+    assert F.unfold(resilin.ones(0, 2, 3, 3), 2).shape == (0, 8, 4)
+    assert F.fold(resilin.ones(0, 8, 4), 3, 2).shape == (0, 2, 3, 3)
     assert F.grid_sample(resilin.ones(1, 2, 3, 3), resilin.ones(1, 0, 4, 2)).shape == (1, 2, 0, 4)
 
 

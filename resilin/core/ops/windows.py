@@ -13,8 +13,10 @@ _WINDOW: tuple[Any, ...] = ((2, 3), (2, 1), (1, 0), (1, 1))
 @op(complex=True, samples=lambda r: [(r(2, 2, 4, 4), *_WINDOW)])
 def unfold_windows(xp, x, kernel_size=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """The windows of x (N, C, H, W) as columns (N, C * KH * KW, L)."""
-    columns = kernel.im2col(x, kernel.Geometry(kernel_size, stride, padding, dilation))
-    return xp.ascontiguousarray(columns.reshape(len(columns), x.shape[0], -1).swapaxes(0, 1))
+    geometry = kernel.Geometry(kernel_size, stride, padding, dilation)
+    columns = kernel.im2col(x, geometry)
+    P, Q = geometry.out_size(*x.shape[2:])
+    return xp.ascontiguousarray(columns.reshape(len(columns), x.shape[0], P * Q).swapaxes(0, 1))
 
 
 @unfold_windows.vjp
