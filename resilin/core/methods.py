@@ -266,17 +266,11 @@ def _reversed(self: Tensor) -> Tensor:
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:
-<<<<<<< HEAD
     """A view with the last two dimensions exchanged. RuntimeError for vectors and numbers."""
     if self._array.ndim < 2:
         raise RuntimeError(
             f"tensor.mT is only supported on matrices or batches of matrices. Got {self.dim()}-D tensor."
         )
-=======
-    """A view with the last two dimensions exchanged."""
-    if self._array.ndim < 2:
-        raise RuntimeError(f"mT: expected a matrix or a batch of matrices, got {self._array.ndim} dimensions")
->>>>>>> fd0cee0 (Mend what random programs found beside PyTorch: copies of single extremes, linear with one row, kl_div of negative numbers, sign of NaN, dtypes of bools and integers)
     return self.transpose(-2, -1)  # type: ignore[no-any-return]
 
 
