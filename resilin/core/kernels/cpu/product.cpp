@@ -43,12 +43,20 @@ template <class T> class Scratch {
     int64_t size_ = 0;
 };
 
-// Whether tiles read an operand where it lies. Rows of A: each along memory, and not so far apart that they would share
-// a few sets of the first cache. Columns of B: side by side, and small enough to stay in the second cache, where steps
-// of whole pages share sets again.
-template <class T> bool reads_rows(const View<T> &a, int64_t depth) {
-    constexpr int64_t size = sizeof(T);
-    return a.column == 1 ? a.row * size % 2048 != 0 : a.row == 1 && depth <= 64;
+// Rows of A that lie so far apart that they share a few sets of the first cache: it does not hold those of a tile.
+template <class T> bool crowded(const View<T> &a) { return a.column == 1 && a.row * static_cast<int64_t>(sizeof(T)) % 2048 == 0; }
+
+// How high panels of A are: where they are read by few panels of B only, crowded ones are rather low than packed.
+template <class T> int64_t height_of(const Product<T> &product, const Tiles<T> &tiles) {
+    return crowded(product.a) && product.columns <= tiles.width ? (tiles.height + 1) / 2 : tiles.height;
+}
+
+// Whether tiles read an operand where it lies. Rows of A: each along memory, and not crowded, or low. Columns of B: side
+// by side, and small enough to stay in the second cache, where steps of whole pages share sets again.
+template <class T> bool reads_rows(const Product<T> &product, const Tiles<T> &tiles) {
+    const View<T> &a = product.a;
+    if (crowded(a)) return height_of(product, tiles) < tiles.height;
+    return a.column == 1 || (a.row == 1 && product.depth <= 64);
 }
 template <class T> bool reads_columns(const View<T> &b, int64_t depth, int64_t columns, int64_t block) {
     constexpr int64_t size = sizeof(T);
@@ -62,8 +70,8 @@ template <class T> class Chunk {
     // blocks [first, last) of the depth, of `blocks` of the whole product's
     Chunk(const Product<T> &product, const Tiles<T> &tiles, int64_t blocks, int64_t first, int64_t last)
         : product_(product), tiles_(tiles), blocks_(blocks), first_(first), last_(last),
-          rows_{Panels::of_rows(product.rows, tiles.height), product.a.row, product.a.column, product.a.data,
-                reads_rows(product.a, product.depth)},
+          rows_{Panels::of_rows(product.rows, height_of(product, tiles)), product.a.row, product.a.column, product.a.data,
+                reads_rows(product, tiles)},
           columns_{Panels::of_columns(product.columns, tiles.width), product.b.column, product.b.row, product.b.data,
                    reads_columns(product.b, product.depth, product.columns, ceil_div(product.depth, blocks))},
           longer_(product.rows >= product.columns ? rows_ : columns_), shorter_(product.rows >= product.columns ? columns_ : rows_) {}
