@@ -37,6 +37,7 @@ def cuda(request: pytest.FixtureRequest) -> Iterator[Any]:
         patch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
         patch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
         patch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
-        backend = CupyBackend(cupy_standin.make_module(devices=2), devices.NUMPY_XP)
+        module = cupy_standin.make_module(devices=2)
+        backend = CupyBackend(module, module.cupyx, devices.NUMPY_XP)
         devices.register_backend(backend)
         yield backend

@@ -59,8 +59,13 @@ class ndarray:
             raise AttributeError(f"cupy.ndarray has no attribute {name!r}")
         found = getattr(self._a, name)
         if callable(found):
-            return lambda *args, **kwargs: _device(found(*_host(args), **_host(kwargs)), [self, args])
+            return lambda *args, **kwargs: self._call(name, found, args, kwargs)
         return _device(found, [self])
+
+    def _call(self, name: str, method: Any, args: Any, kwargs: Any) -> Any:
+        if wrong := set(kwargs) & {"initial", "where", "mode", "casting", "subok"}:  # which CuPy's methods have not
+            raise TypeError(f"cupy.ndarray.{name}() got an unexpected keyword argument {min(wrong)!r}")
+        return _device(method(*_host(args), **_host(kwargs)), [self, args])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("real", "imag", "shape"):

@@ -33,9 +33,8 @@ def load(host: Any) -> CupyBackend:
         raise RuntimeError(f"device type 'cuda' needs a CUDA device, and CuPy finds none: {error}") from None
     if not count:
         raise RuntimeError("device type 'cuda' needs a CUDA device, and CuPy finds none")
-    cupy.cupyx = importlib.import_module("cupyx")
     importlib.import_module("cupyx.scipy.special")
-    return CupyBackend(cupy, host)
+    return CupyBackend(cupy, importlib.import_module("cupyx"), host)
 
 
 class CupyBackend(Backend):
@@ -46,9 +45,9 @@ class CupyBackend(Backend):
         {name: "which of several values for one place is kept is not defined" for name in ("index_put", "scatter")}
     )
 
-    def __init__(self, cupy: Any, host: Any) -> None:
+    def __init__(self, cupy: Any, cupyx: Any, host: Any) -> None:
         self.cupy = cupy
-        self.xp = make_xp(cupy, host)
+        self.xp = make_xp(cupy, cupyx, host)
         self.computing_on: int | None = None  # the one device of this process, once it has a tensor
         self.peak_bytes = self.peak_reserved_bytes = 0  # since the last `reset_peaks`
         register_namespace(cupy.ndarray, self.xp)

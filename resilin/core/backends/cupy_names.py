@@ -21,27 +21,27 @@ from resilin.core.kernels.cuda import row_sums, sources
 SPECIAL = ("erf", "erfc", "erfcx", "erfinv", "gammaln", "digamma", "ndtr", "log_ndtr", "ndtri", "i0e", "i1", "i1e")
 
 
-def make_xp(cupy: Any, host: Any) -> SimpleNamespace:
+def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     """CuPy's functions and the extras; `host` is numpy's namespace. The op registry adds ops that are missing here."""
     ours = [n for n, f in vars(np).items() if callable(f) and not isinstance(f, type) and not n.startswith("_")]
     made = SimpleNamespace(**{name: getattr(cupy, name) for name in ours if hasattr(cupy, name)})
     vars(made).update({name: functools.partial(function, made) for name, function in _EXTRAS.items()})
     made.module, made.host, made.fft = cupy, host, cupy.fft
     made.as_strided = cupy.lib.stride_tricks.as_strided
-    made.linalg = _raising(cupy)
+    made.linalg = _raising(cupy, cupyx)
     made.linalg.solve = functools.partial(_solve, made, made.linalg.solve)
     made.linalg.svd = functools.partial(_svd, made.linalg.svd)
-    made.special = {name: getattr(cupy.cupyx.scipy.special, name) for name in SPECIAL}
+    made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module; CuPy keeps one per device
     return made
 
 
-def _raising(cupy: Any) -> SimpleNamespace:
+def _raising(cupy: Any, cupyx: Any) -> SimpleNamespace:
     """CuPy's linalg, which does not look at what cuSOLVER says of singular matrices unless it is told to."""
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with cupy.cupyx.errstate(linalg="raise"):
+            with cupyx.errstate(linalg="raise"):
                 return function(*args, **kwargs)
 
         return call
