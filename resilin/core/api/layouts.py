@@ -14,6 +14,7 @@ from resilin.core import dtype as dtypes
 from resilin.core import memory
 from resilin.core.api import shaping
 from resilin.core.hooks import RETAIN
+from resilin.core.kernels.common import address_of
 from resilin.core.ops import creation
 from resilin.core.size import contiguous_strides
 from resilin.core.tensor import Tensor
@@ -29,14 +30,10 @@ METHODS = [
 METHODS += ["storage_offset", "sum_to_size", "fill_diagonal_", "is_set_to", "apply_", "map_"]
 
 
-def _start(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def storage_offset(self: Tensor) -> int:
     """How many elements before its first the memory starts: that of the tensor which this one is a view of."""
     base = self if self._view is None else self._view.base
-    return (_start(self._array) - _start(base._array)) // self._array.itemsize
+    return (address_of(self._array) - address_of(base._array)) // self._array.itemsize
 
 
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:
@@ -69,7 +66,7 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     """Whether both show the same memory in the same way."""
     a, b = self._array, tensor._array
-    return _start(a) == _start(b) and a.shape == b.shape and a.strides == b.strides
+    return address_of(a) == address_of(b) and a.shape == b.shape and a.strides == b.strides
 
 
 def apply_(self: Tensor, fn: Any) -> Tensor:
