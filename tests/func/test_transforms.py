@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin import func, nn
+from resilin import autograd, func, nn
 from resilin.core.autograd import vmap as vmap_module
 from resilin.core.batching.active import ACTIVE
 
@@ -228,3 +228,23 @@ def test_vmaps_of_several_threads_do_not_meet() -> None:
     for thread in threads:
         thread.join()
     assert found == [True] * 40
+
+
+def test_a_function_that_catches_all_exceptions_does_not_hide_what_vmap_needs() -> None:
+    def careful(x: Any) -> Any:
+        try:
+            return x.unique() * 1
+        except Exception:  # noqa: BLE001 - what the test is about
+            return x * 0
+
+    assert resilin.equal(func.vmap(careful)(X), resilin.sort(X).values)
+
+
+def test_transforms_go_through_checkpoints() -> None:
+    def f(x: Any) -> Any:
+        return autograd.checkpoint(lambda a: a.sin().exp(), x).sum()
+
+    for transform in (func.grad, func.hessian):
+        plain = transform(lambda x: x.sin().exp().sum())
+        assert resilin.allclose(transform(f)(X[0]), plain(X[0]))
+        assert resilin.allclose(func.vmap(transform(f))(X), func.vmap(plain)(X))

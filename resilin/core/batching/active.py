@@ -7,8 +7,11 @@ from typing import Any
 ACTIVE: list[Any] = []  # the levels of all vmaps that run just now, of all threads; empty almost always
 
 
-class Unbatchable(Exception):
-    """Something was asked of a tensor with hidden dimensions that cannot be said without looking at one sample."""
+class Unbatchable(BaseException):
+    """Something was asked of a tensor with hidden dimensions that cannot be said without looking at one sample.
+
+    Not an error: vmap catches it and goes sample by sample. It is not for the `except Exception` of the function.
+    """
 
 
 BATCHED: set[type] = set()  # the types of such tensors and arrays

@@ -24,7 +24,7 @@ from resilin.core.versions import share_version
 _number = itertools.count().__next__
 
 
-def unreadable() -> Exception:
+def unreadable() -> BaseException:
     """What to raise where somebody reads the numbers of a batched tensor."""
     return Unbatchable() if ACTIVE else escaped()
 
