@@ -90,31 +90,31 @@ class WorkerIterator(LoaderIterator):
         self._pool = pool
         # runs when the loop is left by break or an exception, and before multiprocessing ends its children at exit
         self._finalizer = Finalize(self, _let_go, args=(weakref.ref(loader), pool), exitpriority=AT_EXIT)
-        super().__init__(loader)
         self._timeout_s = loader.timeout or None
+        self._ahead = (loader.prefetch_factor or 1) * len(pool)
         self._asked: deque[int] = deque()  # workers, in the order of the batches asked for
         self._active = deque(range(len(pool)))  # workers whose stream has not ended, next one first
         self._failure: str | None = None  # why the pass cannot go on
         try:
+            super().__init__(loader)
             pool.begin(base_seed)
-            for _ in range((loader.prefetch_factor or 1) * len(pool)):
-                self._ask()
+            self._ask()
         except BaseException:
             pool.close()
             raise
 
     def _ask(self) -> None:
-        if not self._active:
-            return
-        try:
-            index = next(self._indices)
-        except StopIteration:
-            self._active.clear()
-            return
-        number = self._active[0] if self._loader.in_order else min(self._active, key=self._asked.count)
-        self._pool.request(number, index)
-        self._asked.append(number)
-        self._active.rotate(-1)
+        """Ask for batches until there are enough under way, or no more indices."""
+        while self._active and len(self._asked) < self._ahead:
+            try:
+                index = next(self._indices)
+            except StopIteration:
+                self._active.clear()
+                return
+            number = self._active[0] if self._loader.in_order else min(self._active, key=self._asked.count)
+            self._pool.request(number, index)
+            self._asked.append(number)
+            self._active.rotate(-1)
 
     def _next_result(self) -> Result:
         while self._asked:
@@ -127,19 +127,26 @@ class WorkerIterator(LoaderIterator):
         raise StopIteration
 
     def _answer(self) -> Result:
-        """The next answer of a worker, which is asked for another batch then."""
+        """The next answer of a worker; another batch is asked for in its place."""
+        try:
+            result = self._receive()
+            self._ask()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return result
+
+    def _receive(self) -> Result:
         wanted = [self._asked[0]] if self._loader.in_order else sorted(set(self._asked))
         try:
             number, result = self._pool.result(wanted, self._timeout_s)
-            self._asked.remove(number)
-            if result.exhausted and number in self._active:
-                self._active.remove(number)
-            self._ask()
-        except BaseException as error:
-            if isinstance(error, ResilinError) and self._pool.usable:  # only late: it may be waited for again
-                return Result(0, error=error.with_traceback(None))
-            self._fail(error)
-            raise
+        except ResilinError as error:
+            if not self._pool.usable:
+                raise
+            return Result(0, error=error.with_traceback(None))  # it is only late, and may be waited for again
+        self._asked.remove(number)
+        if result.exhausted and number in self._active:
+            self._active.remove(number)
         return result
 
     def _fail(self, error: BaseException) -> None:

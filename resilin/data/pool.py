@@ -29,6 +29,10 @@ _HINTS = {
     signal.SIGKILL: "often the kernel's out-of-memory killer: use fewer workers or smaller batches",
     signal.SIGBUS: "often memory that the container's limit did not allow: use fewer workers or smaller batches",
 }
+_PICKLE_HINT = (
+    "workers started by {!r} get the data set, collate_fn and worker_init_fn pickled: define them at a module's top, "
+    "or use multiprocessing_context='fork'"
+)
 _SPAWN_HINT = "workers not forked import the main script, which must guard its start by `if __name__ == '__main__':`"
 
 
@@ -106,8 +110,14 @@ class WorkerPool:
         try:
             for config in configs:
                 self._start(config)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            number = len(self._workers)
+            self.close(hurry=True)
+            if isinstance(error, OSError):
+                raise ResilinError(
+                    f"DataLoader: worker {number} of {len(configs)} cannot be started: {error}; use fewer workers, or "
+                    "raise the limits of processes and open files (`ulimit -u`, `ulimit -n`)"
+                ) from error
             raise
 
     def _start(self, config: WorkerConfig) -> None:
@@ -127,16 +137,8 @@ class WorkerPool:
                 process.start()
         except BaseException as error:
             inbox.close()
-            if isinstance(error, OSError):
-                raise ResilinError(
-                    f"DataLoader: worker {config.number} of {config.num_workers} cannot be started: {error}; use fewer "
-                    "workers, or raise the limits of processes and open files (`ulimit -u`, `ulimit -n`)"
-                ) from error
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
-                error.add_note(
-                    f"workers started by {self._context.get_start_method()!r} get the data set, collate_fn and "
-                    "worker_init_fn pickled: define them at a module's top, or use multiprocessing_context='fork'"
-                )
+                error.add_note(_PICKLE_HINT.format(self._context.get_start_method()))
             raise
         finally:
             theirs.close()

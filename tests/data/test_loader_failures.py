@@ -410,3 +410,29 @@ def test_streams_of_unequal_length_come_whole_in_any_order():
         loader = DataLoader(Stream(), batch_size=2, num_workers=2, in_order=in_order)
         values = [value for batch in loader for value in batch.tolist()]
         assert sorted(values) == [*range(3), *range(100, 112)]
+
+
+def test_workers_that_cannot_be_started_say_what_to_raise():
+    script = textwrap.dedent(
+        """
+        import multiprocessing, os, resource
+        from resilin.data import DataLoader
+        loader = DataLoader(range(9), num_workers=2)
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 6, highest + 6))
+        try:
+            iter(loader)
+        except RuntimeError as error:
+            print(error, len(multiprocessing.active_children()))
+        """
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, timeout=60, text=True)
+    assert "cannot be started: [Errno 24] Too many open files; use fewer workers" in done.stdout, done.stderr
+    assert done.stdout.endswith(" 0\n")
+
+
+def test_a_sampler_that_cannot_be_iterated_leaves_no_workers():
+    with pytest.raises(TypeError) as caught:
+        iter(DataLoader(range(5), sampler=7, num_workers=1))
+    assert multiprocessing.active_children() == []
+    assert "int" in str(caught.value)
