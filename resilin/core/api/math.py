@@ -94,7 +94,7 @@ def _trunc_divide(input: Any, other: Any) -> Tensor:
 def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     """A numpy function of two operands through the promotion of subtraction."""
     if ACTIVE and batched_in((a, b)):
-        return ACTIVE[-1].elementwise(functools.partial(_without_grad, name), a, b)  # type: ignore[no-any-return]
+        return ACTIVE[-1].elementwise(functools.partial(_without_grad, name), a, b)
     tensor = a if isinstance(a, Tensor) else b
     x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
     if isinstance(x, Tensor) and isinstance(y, Tensor):
@@ -133,7 +133,7 @@ def bitwise_not(input: Tensor) -> Tensor:
     if input._array.dtype.kind not in "biu":
         raise TypeError(f"~ needs a boolean or integer tensor, got {input.dtype}")
     if ACTIVE and batched_in((input,)):
-        return ACTIVE[-1].elementwise(bitwise_not, input)  # type: ignore[no-any-return]
+        return ACTIVE[-1].elementwise(bitwise_not, input)
     return wrap(input._dev.xp.asarray(~input._array), input._dev)
 
 
