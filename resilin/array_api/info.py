@@ -10,6 +10,12 @@ from resilin.core.device import CPU, device, device_types
 from resilin.core.dtype import dtype as DType
 
 
+def _check(where: Any) -> None:
+    """RuntimeError for a device that does not exist; None is the default one."""
+    if where is not None:
+        device(where)
+
+
 class Info:
     """Capabilities, devices and dtypes of the namespace."""
 
@@ -23,6 +29,7 @@ class Info:
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """What numbers become when no dtype is given; on every device the same. `set_default_dtype` changes them."""
+        _check(device)
         real = dtypes.get_default_dtype()
         return {
             "real floating": real,
@@ -33,6 +40,7 @@ class Info:
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """The dtypes by name: all, or those of one of the standard's kinds, or of a tuple of kinds."""
+        _check(device)
         every = (dtypes.bool_, *types.KINDS["numeric"])
         return {one.name: one for one in every if kind is None or types.isdtype(one, kind)}
 

@@ -152,12 +152,11 @@ def _attach() -> None:
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
     tensor.geometric_, tensor.cauchy_ = random_distributions.fill_geometric, random_distributions.fill_cauchy
     tensor.log_normal_ = random_distributions.fill_log_normal
-    for name in ("zeros", "ones", "empty"):
+    for name in ("zeros", "ones", "empty", "full", "tensor"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
     for name, method in (*relayout.METHODS.items(), *layouts.PROPERTIES.items()):
         setattr(tensor, name, method)
     tensor.resize_, tensor.resize_as_, tensor.set_ = relayout.resize_, relayout.resize_as_, relayout.set_
-    tensor.new_full, tensor.new_tensor = _new_full, _new_tensor
     tensor.__repr__ = tensor.__str__ = printing.text
     tensor.__array_namespace__, tensor.to_device = exchange.array_namespace, exchange.to_device
     tensor.__dlpack__, tensor.__dlpack_device__ = exchange.dlpack, exchange.dlpack_device
@@ -289,22 +288,13 @@ def _hermitian(self: Tensor) -> Tensor:
 
 
 def _new(make: Any) -> Any:
-    def new(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        made: Tensor = make(*size, dtype=dtype or self.dtype, device=device or self._dev, requires_grad=requires_grad)
+    def new(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+        made: Tensor = make(*args, dtype=dtype or self.dtype, device=device or self._dev, **options)
         return made
 
-    new.__doc__ = "Like the function of this name, with this tensor's dtype and device."
+    new.__name__ = new.__qualname__ = f"new_{make.__name__}"
+    new.__doc__ = f"`{make.__name__}` with this tensor's dtype and device unless others are given."
     return new
-
-
-def _new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`full` with this tensor's dtype and device."""
-    return creation.full(size, fill_value, dtype=dtype or self.dtype, device=device or self._dev)
-
-
-def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`tensor` with this tensor's dtype and device."""
-    return creation.tensor(data, dtype=dtype or self.dtype, device=device or self._dev)
 
 
 def _format(self: Tensor, spec: str) -> str:

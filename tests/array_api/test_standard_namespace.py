@@ -23,6 +23,8 @@ def test_the_namespace_says_what_it_can_do():
     assert info.dtypes(kind=("bool", "complex floating")).keys() == {"bool", "complex64", "complex128"}
     with pytest.raises(ValueError, match="no kind of dtypes is called 'floating'"):
         info.dtypes(kind="floating")
+    with pytest.raises(RuntimeError, match="nowhere"):
+        info.default_dtypes(device="nowhere")
 
 
 def test_sums_and_products_of_unsigned_integers_stay_unsigned():

@@ -1,5 +1,7 @@
 """Arguments by name, and options that functions of one kind share, as programs for PyTorch give them."""
 
+import pickle
+
 import pytest
 
 import resilin
@@ -79,6 +81,18 @@ def test_functions_that_make_tensors_take_the_common_options():
         assert make(2, layout=resilin.strided, pin_memory=True).shape == (2,)
     with pytest.raises(NotImplementedError, match="strided"):
         resilin.zeros(2, layout="sparse_coo")
+
+
+def test_tensors_like_another_take_the_same_options():
+    x = resilin.zeros(2, dtype=resilin.float64)
+    assert x.new_zeros(size=(2, 3)).dtype is resilin.float64
+    assert x.new_full((2,), 1, requires_grad=True, layout=resilin.strided).requires_grad
+    assert x.new_tensor([1], requires_grad=True, pin_memory=False).tolist() == [1.0]
+    assert x.new_ones(2, dtype=resilin.int8, pin_memory=True).dtype is resilin.int8
+    assert pickle.loads(pickle.dumps((resilin.strided, resilin.channels_last))) == (
+        resilin.strided,
+        resilin.channels_last,
+    )
 
 
 def test_a_device_is_the_default_inside_its_block_and_set_default_device_outside():

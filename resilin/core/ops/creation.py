@@ -54,6 +54,9 @@ class layout:
     def __repr__(self) -> str:
         return f"resilin.{self._name}"
 
+    def __reduce__(self) -> str:
+        return self._name
+
 
 strided = layout("strided")
 
