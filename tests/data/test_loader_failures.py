@@ -436,3 +436,22 @@ def test_a_sampler_that_cannot_be_iterated_leaves_no_workers():
         iter(DataLoader(range(5), sampler=7, num_workers=1))
     assert multiprocessing.active_children() == []
     assert "int" in str(caught.value)
+
+
+def test_a_full_dev_shm_does_not_matter():
+    mount = 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"'
+    own_shm = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "-"]
+    try:
+        subprocess.run([*own_shm, "true"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system lets no one mount a small /dev/shm of their own")
+    script = textwrap.dedent(
+        """
+        import numpy as np
+        from resilin.data import DataLoader
+        open("/dev/shm/full", "wb").write(bytes(4096))
+        print(sum(batch.sum().item() for batch in DataLoader([np.ones(1 << 18)] * 4, batch_size=2, num_workers=1)))
+        """
+    )
+    done = subprocess.run([*own_shm, sys.executable, "-c", script], capture_output=True, timeout=60, text=True)
+    assert done.stdout == f"{4 * (1 << 18):.1f}\n", done.stderr
