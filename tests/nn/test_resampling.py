@@ -180,3 +180,16 @@ def test_normalization_across_maps_sums_the_channels_that_pytorch_sums():
     np.testing.assert_allclose(layer(x).flatten().numpy(), recorded, rtol=1e-6)
     with pytest.raises(ValueError, match="4D"):
         layer(x[0])
+
+
+def test_a_window_of_nothing_but_padding_has_no_position_and_no_gradient():
+    x = image(1, 2, 2, 1, 5)
+    y, index = F.max_pool3d(x, 2, 1, 1, (1, 2, 1), return_indices=True)
+    assert y.isneginf().all()
+    assert index.unique().tolist() == [-1]
+    y.backward(resilin.ones_like(y))
+    assert not x.grad.any()
+    x = image(1, 1, 1, 3)
+    ones = resilin.ones(1, 1, 1, 3, dtype=resilin.float64, requires_grad=True)
+    (dx,) = resilin.autograd.grad(F.max_pool2d(x, 2, 1, 1, 2), x, ones, create_graph=True)
+    assert not resilin.autograd.grad(dx.sum(), ones)[0].any()

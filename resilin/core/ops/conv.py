@@ -103,8 +103,8 @@ def max_pool2d_scatter(xp, g, index=None, shape=()):
 @max_pool2d_scatter.vjp
 def _(xp, h, _y, _g, index=None, shape=()):
     flat = h.reshape((*shape[:2], shape[2] * shape[3]))
-    picked = xp.take_along_axis(flat, index.reshape((*shape[:2], -1)), 2)
-    return picked.reshape(index.shape)
+    picked = xp.take_along_axis(flat, index.reshape((*shape[:2], -1)), 2).reshape(index.shape)
+    return xp.where(index < 0, xp.zeros_like(picked), picked)  # -1: a window of nothing but padding
 
 
 def _max_forward(xp, x, *window):
