@@ -248,3 +248,17 @@ def test_transforms_go_through_checkpoints() -> None:
         plain = transform(lambda x: x.sin().exp().sum())
         assert resilin.allclose(transform(f)(X[0]), plain(X[0]))
         assert resilin.allclose(func.vmap(transform(f))(X), func.vmap(plain)(X))
+
+
+@pytest.mark.usefixtures("never_looped")
+def test_dropout_of_each_sample_is_drawn_at_once() -> None:
+    resilin.manual_seed(0)
+    w = resilin.ones(50)
+    found = func.vmap(
+        func.grad(lambda w, x: nn.functional.dropout(x * w).sum()), in_dims=(None, 0), randomness="different"
+    )(w, resilin.ones(8, 50))
+    assert set(found.reshape(-1).tolist()) == {0.0, 2.0}
+    assert not any(resilin.equal(row, found[0]) for row in found[1:])
+    rows = func.vmap(lambda x: nn.functional.dropout1d(x), randomness="different")(resilin.ones(4, 2, 30, 2))
+    assert resilin.equal(rows[..., 0], rows[..., 1])
+    assert not resilin.equal(rows[0], rows[1])

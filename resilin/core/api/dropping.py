@@ -84,7 +84,7 @@ def _drop_channels(input: Tensor, p: float, training: bool, inplace: bool, *, ba
     shape = input._array.shape
     each = _channels("dropout", input) if batched else (shape[0], *(1,) * (len(shape) - 1))
     mask = random.draw_mask(each, p).astype(input._array.dtype, copy=False)
-    return _finish(input, random.apply_mask.call(input, input._dev.xp.asarray(mask)), inplace)
+    return _finish(input, random.apply_mask.call(input, random.on_device(mask, input._dev)), inplace)
 
 
 def _drop_to_limit(input: Tensor, each: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:

@@ -51,6 +51,8 @@ class Level:
 
     def drawing(self) -> None:
         """A random number is about to be drawn, in this thread. RuntimeError where a vmap refuses it."""
+        if _here.drawing:
+            return
         for level in _here.levels:
             if level.randomness == "error":
                 raise RuntimeError(
@@ -62,6 +64,17 @@ class Level:
 
     def __repr__(self) -> str:
         return f"<vmap level {self.number} of {self.size}>"
+
+    def drawn(self, shape: tuple[int, ...], draw: Any) -> Any:
+        """`draw(shape)`, for each sample of the vmaps that want different numbers."""
+        own = tuple(level for level in current() if level.randomness == "different")
+        if not own or any(level.randomness == "error" for level in _here.levels):
+            return draw(shape)
+        _here.drawing = True
+        try:
+            return BatchedArray(draw((*(level.size for level in own), *shape)), own)
+        finally:
+            _here.drawing = False
 
     def write(self, tensor: Tensor, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """An in-place operation of which something is batched: what `fn(tensor, ...)` gives, written into `tensor`."""
@@ -105,6 +118,7 @@ class Level:
 class _Here(threading.local):
     def __init__(self) -> None:
         self.levels: tuple[Level, ...] = ()
+        self.drawing = False  # for all samples, by who knows what to do with them
 
 
 _here = _Here()
@@ -206,6 +220,10 @@ class BatchedArray:
         return BatchedArray(self.inner * number, self.levels)
 
     __rmul__ = __mul__
+
+    def astype(self, dtype: Any, copy: bool = True) -> BatchedArray:
+        """Each sample in another dtype."""
+        return BatchedArray(self.inner.astype(dtype, copy=copy), self.levels)
 
     def sum(self) -> BatchedArray:
         """The sum of each sample."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.device import CPU
+from resilin.core.batching.active import ACTIVE, BATCHED
+from resilin.core.device import CPU, device
 from resilin.core.kernels import philox
 from resilin.core.ops.creation import factory, finish, shape_of
 from resilin.core.ops.registry import op
@@ -331,11 +332,24 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     mask = draw_mask(input._array.shape, p)
     if mask.dtype != input._array.dtype:
         mask = mask.astype(input._array.dtype)
-    out: Tensor = apply_mask.call(input, input._dev.xp.asarray(mask))
+    out: Tensor = apply_mask.call(input, on_device(mask, input._dev))
     return input.copy_(out) if inplace else out
+
+
+def on_device(mask: Any, dev: device) -> Any:
+    """A mask, which the host has drawn, on `dev`."""
+    if type(mask) in BATCHED:
+        return type(mask)(dev.xp.asarray(mask.inner), mask.levels)
+    return dev.xp.asarray(mask)
 
 
 def draw_mask(shape: tuple[int, ...], p: float) -> Any:
     """The factors of one dropout: 0 with probability p, else 1 / (1 - p)."""
+    if ACTIVE:
+        return ACTIVE[-1].drawn(shape, lambda whole: _draw_mask(whole, p))
+    return _draw_mask(shape, p)
+
+
+def _draw_mask(shape: tuple[int, ...], p: float) -> Any:
     seed, stream, offset = pick(None).take(math.prod(shape))
     return philox.dropout_mask(seed, stream, offset, shape, p)
