@@ -39,7 +39,8 @@ REASONS = {
 HEAD = """# The Python array API standard
 
 `resilin.array_api` is the namespace of the standard's version 2024.12, with the extensions `linalg` and `fft`;
-`x.__array_namespace__()` gives it. `resilin` itself keeps PyTorch's names and meanings. Made by
+`x.__array_namespace__()` gives it, and libraries that are written for the standard, such as scipy with
+`SCIPY_ARRAY_API=1`, take and give tensors (`tests/array_api/test_scipy.py`). `resilin` itself keeps PyTorch's names and meanings. Made by
 `python scripts/array_api_suite.py SUITE --write` from a run of the standard's
 [own suite](https://github.com/data-apis/array-api-tests), in which nothing is skipped or expected to fail beforehand.
 """
