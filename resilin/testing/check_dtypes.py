@@ -31,7 +31,7 @@ TOLERANCES = {
     "complex64": 2e-4,
     "complex128": 1e-9,
 }
-_WITHOUT_NEGATIVE_INTEGERS = {"power"}  # whose negative powers are no integers
+_WITHOUT_NEGATIVE_INTEGERS = {"power"}  # numpy refuses what PyTorch rounds to 0
 _FRACTIONS = {("resample", 0)}  # samples whose parameters are fractions, so that integers are refused
 _REFUSALS = (TypeError, RuntimeError, NotImplementedError, ValueError)
 

@@ -222,6 +222,17 @@ def _run_on(op: Op, number: int, change: Any) -> list[Any]:
     return [t._array for t in (*outs, *(t.grad for t in given if t.grad is not None))]
 
 
+def check_memory(name: str, number: int) -> None:
+    """What the op gives is memory of its own, unless it is a view of the input and says so."""
+    op = OPS[name]
+    tensors, call = _split(op, samples(op)[number])
+    found = call(*tensors)
+    for out in found if isinstance(found, tuple) else (found,):
+        shared = any(np.shares_memory(out._array, tensor._array) for tensor in tensors if tensor._array.size)
+        if shared and not (op.view and out._view is not None):
+            raise AssertionError(f"{op} sample {number}: the result lies in an input's memory, and is no view")
+
+
 SIZES = (0, 1, 31, 33, 4097)  # none, less than a vector register, beside its multiples, more than one block
 
 

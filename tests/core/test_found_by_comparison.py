@@ -75,3 +75,43 @@ def test_mistakes_raise_what_pytorch_raises(call, kind):
     with pytest.raises(kind) as caught:
         call()
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.flip(0),
+        lambda x: x.rot90(),
+        lambda x: x.rot90(2),
+        lambda x: resilin.einsum("ab->ab", x),
+        lambda x: x.diff(n=0),
+        lambda x: x.matrix_power(1),
+    ],
+)
+def test_copies_share_no_memory_even_where_nothing_is_moved(function):
+    x = resilin.ones(1, 1)
+    function(x).zero_()
+    assert x.item() == 1
+
+
+def test_a_product_without_dimensions_can_be_written():
+    assert resilin.tensordot(resilin.tensor(1.5), resilin.tensor(2.0), 0).add_(1).item() == 4
+
+
+def test_gradients_of_nan_stop_at_a_limit_and_at_the_smaller():
+    for function in (lambda t: t.clamp(-0.5, 0.5), lambda t: resilin.maximum(t, resilin.zeros(2)), lambda t: t.relu()):
+        x = resilin.tensor([-2.0, 0.25], requires_grad=True)
+        function(x).backward(resilin.tensor([float("nan"), 1.0]))
+        assert x.grad.tolist() == [0, 1]
+
+
+def test_negative_powers_of_whole_tensors_are_rounded_to_zero():
+    a, b = resilin.tensor([1, -1, -1, 2, 0, 3]), resilin.tensor([-1, -1, -2, -1, -3, 2])
+    assert (a**b).tolist() == [1, -1, 1, 0, 0, 9]
+    assert (1**b).tolist() == [1] * 6
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        a**-1
+
+
+def test_the_covariance_of_one_variable_is_a_number():
+    assert resilin.cov(resilin.tensor([[1.0, 2, 3]])).shape == ()

@@ -55,6 +55,14 @@ def test_every_dtype_is_computed_as_the_reference_does_or_refused_by_name(name, 
         check_dtypes.check_dtype(name, number, dtype)
 
 
+MAY_BE_THEIR_INPUT = ["ascontiguous", "astype", "conj", "moveaxis", "split_parts"]  # used on arrays of one's own
+
+
+@pytest.mark.parametrize(("name", "number"), [case for case in check_ops.cases() if case[0] not in MAY_BE_THEIR_INPUT])
+def test_only_views_share_memory_with_an_input(name, number):
+    check_ops.check_memory(name, number)
+
+
 ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise and op.samples is not None)
 PAIRS = [name for name in ELEMENTWISE if OPS[name].n == 2]
 

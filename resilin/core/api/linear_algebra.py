@@ -117,7 +117,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
             result = square if result is None else math.matmul(result, square)
         n >>= 1
         if not n:
-            return result  # type: ignore[return-value]
+            return result if result is not input else input.clone()  # type: ignore[return-value]
         square = math.matmul(square, square)
 
 

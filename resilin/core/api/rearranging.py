@@ -366,4 +366,4 @@ def diff(
         length = input._array.shape[axis]
         later, earlier = shaping.narrow(input, axis, 1, length - 1), shaping.narrow(input, axis, 0, length - 1)
         input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier
-    return input
+    return input if n else input.clone()

@@ -234,7 +234,7 @@ def cov(
     right = centred if weights is None else centred * weights
     free = max(norm, 0) if isinstance(norm, int) else math.clamp(norm, min=0)
     product = math.matmul(centred, math.conj(right).transpose(0, 1)) / free
-    return product.reshape(()) if input._array.ndim < 2 else product
+    return product.squeeze()
 
 
 def corrcoef(input: Tensor) -> Tensor:

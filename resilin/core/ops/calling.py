@@ -320,7 +320,7 @@ def _sequence(op: Declared) -> Callable[..., Any]:
             raise op_error(op, arrays, params, error) from None
         if impl.residual:
             value, residual = value
-        out = wrap(value, dev)
+        out = wrap(as_array(value), dev)
         if mode.grad and tracked(inputs):
             record(op, impl, out, inputs, params, residual)
         return out

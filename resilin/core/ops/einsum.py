@@ -20,7 +20,8 @@ from resilin.core.ops.registry import op
 )
 def einsum_terms(xp, arrays, terms=(), out=""):
     """Products of `arrays`, whose dimensions are named by the letters of `terms`, summed over letters not in `out`."""
-    return xp.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=len(arrays) > 1)
+    product = xp.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=len(arrays) > 1)
+    return product.copy() if len(arrays) == 1 else product  # numpy gives a view of a single operand
 
 
 @einsum_terms.vjp_sequence

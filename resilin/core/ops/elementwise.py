@@ -91,8 +91,11 @@ def _(xp, g, y, _a, b):
 
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3))])
 def power(xp, a, b):
-    """a ** b. A negative integer power of an integer raises RuntimeError, as in PyTorch."""
-    return a**b
+    """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
+    if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
+        return a**b
+    inverse = xp.where(a == 1, 1, xp.where(a == -1, 1 - 2 * (b % 2), 0))
+    return xp.where(b < 0, inverse, a ** xp.maximum(b, 0)).astype(b.dtype)
 
 
 @power.vjp(0)
@@ -133,8 +136,7 @@ def _ordered(name, a, b):
 
 
 def _share(xp, g, y, a, b):
-    mine = xp.astype(a == y, y.dtype)
-    return g * mine / (1 + xp.astype(a == b, y.dtype))
+    return xp.where(a == y, g / (1 + xp.astype(a == b, y.dtype)), xp.zeros_like(g))
 
 
 @maximum.vjp(0)
@@ -319,4 +321,4 @@ def _(xp, g, _y, x, low=None, high=None):
     inside = x >= low if low is not None else x <= high
     if low is not None and high is not None:
         inside = xp.logical_and(inside, x <= high)
-    return g * xp.astype(inside, g.dtype)
+    return xp.where(inside, g, xp.zeros_like(g))

@@ -99,7 +99,7 @@ def _(xp, g, _y, _x, source=0, destination=0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
 def flip(xp, x, axis=0):
     """The order along `axis` reversed (a copy)."""
-    return xp.ascontiguousarray(xp.flip(x, axis))
+    return xp.flip(x, axis).copy()  # not ascontiguousarray, which copies no dimension of length 1
 
 
 @flip.vjp
