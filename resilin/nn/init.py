@@ -83,8 +83,9 @@ def trunc_normal_(
 
     with no_grad():
         tensor.uniform_(2 * below(a) - 1, 2 * below(b) - 1, generator=generator)
-        values = _erfinv(tensor._array.astype(np.float64)) * (std * math.sqrt(2.0)) + mean
-        tensor._array[...] = np.clip(values, a, b)
+        uniform = tensor._dev.backend.to_host(tensor._array).astype(np.float64)
+        values = _erfinv(uniform) * (std * math.sqrt(2.0)) + mean
+        tensor._array[...] = tensor._dev.xp.asarray(np.clip(values, a, b))
     return tensor
 
 
@@ -184,10 +185,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
         return tensor
     normal_(tensor, 0.0, 1.0, generator)
     rows = tensor.shape[0]
-    flat = tensor._array.reshape(rows, -1).astype(np.float64)
+    flat = tensor._dev.backend.to_host(tensor._array).reshape(rows, -1).astype(np.float64)
     q, r = np.linalg.qr(flat if rows >= flat.shape[1] else flat.T)
     q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)  # so that all orthogonal matrices are equally likely
-    tensor._array[...] = (gain * (q if rows >= flat.shape[1] else q.T)).reshape(tensor.shape)
+    made = (gain * (q if rows >= flat.shape[1] else q.T)).reshape(tensor.shape)
+    tensor._array[...] = tensor._dev.xp.asarray(made)
     return tensor
 
 
@@ -217,7 +219,9 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     normal_(tensor, 0.0, std, generator)
     with no_grad():
         order = uniform_(Tensor._wrap(np.empty((rows, columns))), generator=generator)._array.argsort(0)
-        np.put_along_axis(tensor._array, order[:count], 0, 0)
+        whole = tensor._dev.backend.to_host(tensor._array)
+        np.put_along_axis(whole, order[:count], 0, 0)
+        tensor._array[...] = tensor._dev.xp.asarray(whole)
         tensor._bump()
     return tensor
 

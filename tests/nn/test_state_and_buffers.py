@@ -176,3 +176,19 @@ def test_data_parallel_calls_its_module_and_leaves_several_devices_to_processes(
     assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
     with pytest.raises(NotImplementedError, match="DistributedDataParallel"):
         nn.DataParallel(net, device_ids=[0, 1])
+
+
+def test_modules_counts_shared_ones_once_or_as_often_as_they_occur():
+    shared = nn.ReLU()
+    net = nn.Sequential(shared, shared)
+    assert len(list(net.modules())) == 2
+    assert len(list(net.modules(remove_duplicate=False))) == 3
+
+
+def test_an_embedding_takes_a_ready_table():
+    table = resilin.ones(3, 2)
+    embedding = nn.Embedding(3, 2, _weight=table, _freeze=True)
+    assert embedding.weight.data_ptr() == table.data_ptr()
+    assert not embedding.weight.requires_grad
+    with pytest.raises(UsageError, match=r"shape \(3, 2\), got \(2, 2\)"):
+        nn.Embedding(3, 2, _weight=resilin.ones(2, 2))

@@ -76,9 +76,9 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             narrow.reset_parameters()
             scores.reset_parameters()
 
-    def forward(self, input: Tensor, target: Tensor) -> AdaptiveResult:
+    def forward(self, input_: Tensor, target_: Tensor) -> AdaptiveResult:
         """The log-probability of every target, and the loss. RuntimeError for targets out of range."""
-        x, y = self._batched(input, target)
+        x, y = self._batched(input_, target_)
         if y.numel() and not (int(y.min()) >= 0 and int(y.max()) < self.n_classes):
             raise RuntimeError(
                 f"AdaptiveLogSoftmaxWithLoss: target values should be in [0, {self.n_classes - 1}], but "
@@ -97,7 +97,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         found = F.log_softmax(self.head(x), 1).gather(1, columns.unsqueeze(1)).squeeze(1)
         for rows, local in parts:
             found = found.index_add(0, rows, local)
-        return AdaptiveResult(found if target.ndim else found.squeeze(0), (-found).mean())
+        return AdaptiveResult(found if target_.ndim else found.squeeze(0), (-found).mean())
 
     def _batched(self, input: Tensor, target: Tensor) -> tuple[Any, Any]:
         if (input.ndim, target.ndim) not in ((2, 1), (1, 0)) or input.shape[:-1] != target.shape:

@@ -15,7 +15,7 @@ class Convertible:
     """What a Module can be converted to; Module is the only class to inherit from it."""
 
     _buffers: dict[str, Tensor | None]
-    modules: Callable[[], Iterator[Any]]
+    modules: Callable[..., Iterator[Any]]
     parameters: Callable[[bool], Iterator[Parameter]]
 
     def to(self, *args: Any, **kwargs: Any) -> Self:

@@ -32,6 +32,8 @@ class Embedding(Module):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
+        _weight: Tensor | None = None,
+        _freeze: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -47,7 +49,13 @@ class Embedding(Module):
         self.norm_type = norm_type
         self.scale_grad_by_freq = scale_grad_by_freq
         self.sparse = sparse
-        self.weight = Parameter(empty((num_embeddings, embedding_dim), device, dtype))
+        if _weight is not None:
+            if tuple(_weight.shape) != (num_embeddings, embedding_dim):
+                wanted = (num_embeddings, embedding_dim)
+                raise UsageError(f"Embedding: expected _weight of shape {wanted}, got {tuple(_weight.shape)}")
+            self.weight = Parameter(_weight, requires_grad=not _freeze)
+            return
+        self.weight = Parameter(empty((num_embeddings, embedding_dim), device, dtype), requires_grad=not _freeze)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,9 +81,7 @@ class Embedding(Module):
             raise UsageError(f"Embedding.from_pretrained: expected two dimensions, got {tuple(embeddings.shape)}")
         rows, width = embeddings.shape
         options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-        table = cls(rows, width, *options, device=embeddings.device, dtype=embeddings.dtype)
-        table.weight = Parameter(embeddings, requires_grad=not freeze)
-        return table
+        return cls(rows, width, *options, _weight=embeddings, _freeze=freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""

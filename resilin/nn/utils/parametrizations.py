@@ -11,7 +11,7 @@ from resilin.core.api.neural import normalize
 from resilin.core.api.shaping import cat
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.nn.modules.module import Module
 from resilin.nn.utils.parametrize import register_parametrization
 
@@ -167,8 +167,8 @@ class _Orthogonal(Module):
                 "use_trivialization=False."
             )
         start = creation.zeros_like(Q)
-        start._array[...] = -np.eye(Q.shape[-2], Q.shape[-1])
-        array = Q._array.astype(np.float64)
+        start._array[...] = -Q._dev.xp.eye(Q.shape[-2], Q.shape[-1])
+        array = Q._dev.backend.to_host(Q._array).astype(np.float64)
         tall = array if array.shape[-2] >= array.shape[-1] else np.swapaxes(array, -2, -1)
         n, k = tall.shape[-2:]
         if n != k and self.kind != "householder":
@@ -177,7 +177,7 @@ class _Orthogonal(Module):
         q, r = np.linalg.qr(tall, mode="complete")
         d = np.sign(np.diagonal(r, axis1=-2, axis2=-1))
         q[..., : d.shape[-1]] *= d[..., None, :]
-        self.base = Tensor._wrap(q.astype(Q._array.dtype))
+        self.base = wrap(Q._dev.xp.asarray(q.astype(Q._array.dtype)), Q._dev)
         return start  # type: ignore[no-any-return]
 
 
