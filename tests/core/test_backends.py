@@ -11,7 +11,7 @@ import resilin.nn.functional as F
 from resilin.core import determinism
 from resilin.core import device as devices
 from resilin.core.backends import Backend, NumpyBackend, make_xp
-from resilin.core.ops.registry import OPS, override
+from resilin.core.ops.registry import OPS, Op, override
 
 
 class Tiny(NumpyBackend):
@@ -202,6 +202,15 @@ def test_an_op_without_a_deterministic_form_raises_and_names_itself(tiny, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run()
+
+
+def test_an_op_declared_as_not_deterministic_is_so_on_every_device():
+    op = Op("shaken", lambda xp, x: x * 2, {"deterministic": False})
+    assert op.call(resilin.ones(1)).item() == 2.0
+    resilin.use_deterministic_algorithms(True)
+    for where in ("cpu", "sim:1"):
+        with pytest.raises(RuntimeError, match=r"^shaken does not have a deterministic implementation on all devices"):
+            op.call(resilin.ones(1, device=where))
 
 
 def test_the_choice_is_that_of_the_moment_the_gradient_is_computed(tiny):

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from resilin.core import determinism
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
 from resilin.core.ops.guarding import ANY, guarded, taking
@@ -82,6 +83,8 @@ class Op:
             forward = taking(forward, name, self.n, self.takes)
         if self.host:
             forward = on_host(forward, name)
+        if not self.deterministic:
+            forward = _varying(forward, name)
         self.generic = Impl(guarded(forward, self.n, quiet=self.quiet, moves=self.moves), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
@@ -175,7 +178,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so bfloat16 needs no float32; the default for
-    views), `differentiable`, `complex`, `deterministic`, `dtypes` ("full": not of 16 bits), `takes` (the kinds of
+    views), `differentiable`, `complex`, `deterministic` (False: on every device; what
+    varies on one is listed by its backend), `dtypes` ("full": not of 16 bits), `takes` (the kinds of
     dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex; the default is all, "fc"
     with "full"), `refuses` (the forward itself raises for others, so nothing is asked before it), `order` of
     derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same
@@ -208,6 +212,14 @@ def is_complex(x: Any) -> bool:
         return isinstance(x, complex)
     kind: str = getattr(x.dtype, "np", x.dtype).kind
     return kind == "c"
+
+
+def _varying(forward: Rule, name: str) -> Rule:
+    def run(xp: Any, *args: Any) -> Any:
+        determinism.check(name, "all", "its declaration says so")
+        return forward(xp, *args)
+
+    return run
 
 
 _REQUIRED: Any = object()  # stands for the default of an argument that has none
