@@ -71,6 +71,8 @@ class _Writer:
         if all(isinstance(k, str) for k in value) and _TAG not in value and type(value) is dict:
             return {k: self.tree(v, f"{path}[{k!r}]") for k, v in value.items()}
         pairs = [[self.tree(k, f"key of {path}"), self.tree(v, f"{path}[{k!r}]")] for k, v in value.items()]
+        if isinstance(value, OrderedDict) and hasattr(value, "_metadata"):  # a module's state_dict, with versions
+            return {_TAG: "state", "v": [pairs, self.tree(value._metadata, f"{path}._metadata")]}
         return {_TAG: "ordered" if isinstance(value, OrderedDict) else "dict", "v": pairs}
 
     def _tagged(self, value: Any, path: str) -> Any:
@@ -306,7 +308,13 @@ _RESTORE: dict[str, Callable[[Any, list[Tensor]], Any]] = {
     "device": lambda v, tensors: device(v),
     "dict": lambda v, tensors: {_restore(k, tensors): _restore(x, tensors) for k, x in v},
     "ordered": lambda v, tensors: OrderedDict((_restore(k, tensors), _restore(x, tensors)) for k, x in v),
+    "state": lambda v, tensors: _state(_RESTORE["ordered"](v[0], tensors), _restore(v[1], tensors)),
 }
+
+
+def _state(names: Any, metadata: Any) -> Any:
+    names._metadata = metadata
+    return names
 
 
 def _restore(tree: Any, tensors: list[Tensor]) -> Any:

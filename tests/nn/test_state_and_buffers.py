@@ -1,6 +1,7 @@
 """state_dict by overrides and hooks, assignment of tensors, Buffer, and the rest of Module's surface."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -32,6 +33,15 @@ def test_a_state_dict_remembers_the_version_of_every_module():
     assert dict(state._metadata) == {"": {"version": 1}, "0": {"version": 1}, "1": {"version": 2}}
     net.load_state_dict(copy.deepcopy(state))
     assert net[1].loaded == 2
+
+
+def test_versions_outlive_saving_and_pickling(tmp_path):
+    net = nn.Sequential(Versioned())
+    resilin.save({"model": net.state_dict()}, tmp_path / "state")
+    for state in (resilin.load(tmp_path / "state")["model"], pickle.loads(pickle.dumps(net.state_dict()))):
+        net.load_state_dict(state)
+        assert net[0].loaded == 2
+        assert resilin.equal(state["0.scale"], net[0].scale)
 
 
 def test_a_module_can_read_what_an_earlier_version_of_it_wrote():
