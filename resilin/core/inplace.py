@@ -11,6 +11,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
+from resilin.core.device import CPU, different_devices
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.index import check_range, getitem, index_put, split
@@ -282,6 +283,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         ACTIVE[-1].write(self, index_put.call, (new, index), {})
         return
     _check_origin(self)
+    if isinstance(value, Tensor) and value._dev is not self._dev:
+        if value._array.ndim or value._dev is not CPU:  # a single number on the CPU may come along, as in PyTorch
+            raise different_devices("index_put", self._dev, value._dev)
+        value = value.to(self._dev)
     if mode.grad and tracked((self, value)):
         check_writable(self)
         xp = self._dev.xp

@@ -1,5 +1,6 @@
 """resilin.cuda: torch.cuda's names, on the stand-in with two devices; and what is said without any device."""
 
+import io
 import subprocess
 import sys
 
@@ -52,13 +53,92 @@ def test_gradients_cross_devices(cuda):
         lambda a, b: resilin.nn.functional.linear(a, b),
         lambda a, b: a // b,
         lambda a, b: resilin.searchsorted(a[0], b),
+        lambda a, b: a.__setitem__(0, b[0]),
+        lambda a, b: resilin.nn.functional.mse_loss(a, b),
+        lambda a, b: resilin.nn.functional.cross_entropy(a, b.long()[0]),
+        lambda a, b: resilin.nn.functional.embedding(b.long(), a),
+        lambda a, b: (a.requires_grad_() * 2).backward(b),
     ],
-    ids=["+", "@", "cat", "where", "linear", "//", "searchsorted"],
+    ids=[
+        "+",
+        "@",
+        "cat",
+        "where",
+        "linear",
+        "//",
+        "searchsorted",
+        "setitem",
+        "mse_loss",
+        "cross_entropy",
+        "embedding",
+        "backward",
+    ],
 )
 def test_mixed_devices_are_refused_and_both_named(cuda, operation):
     a, b = resilin.ones(2, 2), resilin.ones(2, 2)
     with pytest.raises(RuntimeError, match=r"same device, found (cpu and cuda:0|cuda:0 and cpu)"):
         operation(a.cuda(), b)
+
+
+def test_a_single_number_on_the_cpu_follows_the_other_operand(cuda):
+    x, number = resilin.ones(2, device="cuda"), resilin.tensor(3.0, requires_grad=True)
+    for y in (x * number, number * x, x + number):
+        assert y.is_cuda
+    (x * number).sum().backward()
+    assert number.grad.item() == 2
+    assert not number.grad.is_cuda
+    x[0] = resilin.tensor(5.0)
+    assert x.tolist() == [5.0, 1.0]
+
+
+def test_indices_of_the_cpu_serve_a_tensor_on_the_device_but_not_the_other_way(cuda):
+    x, rows = resilin.arange(3.0), resilin.tensor([2, 0])
+    assert x.cuda()[rows].tolist() == [2.0, 0.0]
+    with pytest.raises(RuntimeError, match=r"device of the indexed tensor \(cpu\)"):
+        x[rows.cuda()]
+
+
+def test_only_a_cuda_device_is_taken_by_cuda(cuda):
+    with pytest.raises(RuntimeError, match="Invalid device, must be cuda device: got cpu"):
+        resilin.ones(2).cuda("cpu")
+    assert resilin.ones(2).cuda(device=0, non_blocking=True).is_cuda
+
+
+def test_derivatives_of_functions_stay_on_the_device(cuda):
+    x = resilin.tensor([1.0, 2.0], device="cuda")
+    jacobian = resilin.autograd.functional.jacobian(lambda a: a**2, x)
+    hessian = resilin.autograd.functional.hessian(lambda a: (a**3).sum(), x)
+    assert jacobian.is_cuda
+    assert hessian.is_cuda
+    assert jacobian.tolist() == [[2.0, 0.0], [0.0, 4.0]]
+    assert hessian.tolist() == [[6.0, 0.0], [0.0, 12.0]]
+    with pytest.raises(NotImplementedError, match="gradcheck: inputs must be on the CPU"):
+        resilin.autograd.gradcheck(lambda a: a**2, x.double().requires_grad_())
+
+
+@pytest.mark.parametrize("name", ["xavier_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_", "eye_"])
+def test_a_parameter_is_initialised_where_it_is(cuda, name):
+    fill = getattr(resilin.nn.init, name)
+    resilin.manual_seed(0)
+    expected = fill(resilin.empty(3, 4))
+    resilin.manual_seed(0)
+    found = fill(resilin.empty(3, 4, device="cuda"))
+    assert found.is_cuda
+    np.testing.assert_allclose(found.cpu().numpy(), expected.numpy(), rtol=1e-6)
+
+
+def test_states_are_saved_and_loaded_across_devices(cuda):
+    model = resilin.nn.Sequential(resilin.nn.Linear(2, 2), resilin.nn.BatchNorm1d(2))
+    there = resilin.nn.Sequential(resilin.nn.Linear(2, 2), resilin.nn.BatchNorm1d(2)).cuda()
+    there.load_state_dict(model.state_dict())
+    assert all(value.is_cuda for value in there.state_dict().values())
+    file = io.BytesIO()
+    resilin.save(there.state_dict(), file)
+    for where, expected in (("cpu", False), ("cuda", True), (None, True)):
+        file.seek(0)
+        loaded = resilin.load(file, map_location=where)
+        assert all(value.is_cuda is expected for value in loaded.values())
+        assert all(resilin.equal(loaded[k].cpu(), v) for k, v in model.state_dict().items())
 
 
 def test_a_process_computes_on_one_device(cuda):

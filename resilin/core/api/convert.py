@@ -88,9 +88,15 @@ def cpu(self: Tensor) -> Tensor:
     return self if self._dev is CPU else move(self, CPU)
 
 
-def cuda(self: Tensor, device: Any = None) -> Tensor:
-    """`to("cuda")`."""
-    return to(self, "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+_device = device  # an argument below has its name
+
+
+def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    """`to("cuda")`, or to the CUDA device of this number or name."""
+    target = _device("cuda") if device is None else _device(device)
+    if target.type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device: got {target}")
+    return to(self, target, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def type_(self: Tensor, dtype: Any = None) -> Any:

@@ -17,7 +17,7 @@ from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["from_dlpack", "frombuffer", "to_dlpack"]
 _STANDARDS = ("2021.12", "2022.12", "2023.12", "2024.12")  # each contains those before it
-_KDLCPU = 1  # DLPack's number of the host's memory
+_KDLCPU, _KDLCUDA = 1, 2  # DLPack's numbers of the host's memory and of a CUDA device's
 
 
 def dlpack(
@@ -34,6 +34,9 @@ def dlpack(
     """
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if self._dev.type == "cuda":
+        exported: Any = self._array
+        return exported.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
     if self._dev is not CPU:
         raise BufferError(f"__dlpack__: only CPU tensors can be exported, this one is on {self._dev}; use .cpu()")
     if self._array.dtype.kind == "V":
@@ -44,6 +47,8 @@ def dlpack(
 
 def dlpack_device(self: Tensor) -> tuple[int, int]:
     """DLPack's (type, number) of the tensor's device."""
+    if self._dev.type == "cuda":
+        return _KDLCUDA, self._dev.index or 0
     if self._dev is not CPU:
         raise BufferError(f"__dlpack_device__: only CPU tensors can be exported, this one is on {self._dev}")
     return _KDLCPU, 0

@@ -14,7 +14,7 @@ from resilin.core.api import shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
-from resilin.core.device import different_devices
+from resilin.core.device import CPU, different_devices
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
@@ -51,6 +51,8 @@ def to_index(index: Any) -> Any:
 def getitem(self: Tensor, index: Any) -> Tensor:
     """self[index]: a view for integers and slices, a copy for tensors of indices."""
     first, then = ops.split(to_index(index))
+    if self._dev is CPU:
+        ops.check_host(then)
     try:
         return ops.getitem.call(self if first is None else ops.getitem.call(self, first), then)
     except IndexError as error:

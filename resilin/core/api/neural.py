@@ -35,10 +35,14 @@ def _need_floating(where: str, input: Tensor) -> None:
 
 
 def need_tensors(where: str, **values: Any) -> None:
-    """TypeError unless every value is a Tensor."""
+    """TypeError unless every value is a Tensor, RuntimeError unless they are on one device."""
+    first: Any = None
     for name, value in values.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{where}(): argument {name!r} must be a Tensor, got {type(value).__name__}")
+        first = first or value._dev
+        if value._dev is not first:
+            raise different_devices(where, first, value._dev)
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
-from resilin.core.device import CPU, lacking
+from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.registry import TENSOR_XP, Op
@@ -339,6 +339,8 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
                     f"Mismatch in shape: grad_output has shape {tuple(gradient.shape)}, "
                     f"output has {tuple(tensor.shape)}"
                 )
+            if gradient._dev is not tensor._dev:
+                raise different_devices("backward", tensor._dev, gradient._dev)
             value = gradient if run.create else gradient._array
             if gradient._array.dtype != tensor._array.dtype:
                 value = undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from resilin.core.autograd.grad import grad
 from resilin.core.autograd.grad_mode import enable_grad
 from resilin.core.autograd.vmap import vmap
@@ -50,7 +48,7 @@ def _outputs(result: Any, name: str, strict: bool) -> tuple[tuple[Tensor, ...], 
 def _seeds(v: Any, like: tuple[Tensor, ...], name: str, what: str) -> tuple[Tensor, ...]:
     if v is None:
         if len(like) == 1 and like[0].numel() == 1:
-            return (wrap(np.ones_like(like[0]._array), like[0]._dev),)
+            return (wrap(like[0]._dev.xp.ones_like(like[0]._array), like[0]._dev),)
         raise RuntimeError(f"{name}: v can be None only where the function's {what} is a single element")
     values, _ = _tensors(v, "v", name)
     if len(values) != len(like):
@@ -162,7 +160,7 @@ def _check_strategy(name: str, strategy: str, strict: bool, vectorize: bool) -> 
 def _units(like: Tensor) -> Iterator[Tensor]:
     """Tensors of the shape of `like` with a single 1, in row-major order of its place."""
     for place in range(like.numel()):
-        one = np.zeros(like._array.shape, like._array.dtype)
+        one = like._dev.xp.zeros(like._array.shape, like._array.dtype)
         one.reshape(-1)[place] = 1
         yield wrap(one, like._dev)
 
@@ -177,7 +175,8 @@ def _rows(outs: Any, ins: Any, create_graph: bool, strict: str) -> Iterator[list
 def _basis(like: Tensor) -> Tensor:
     """All of `_units`, stacked."""
     count = like.numel()
-    return wrap(np.eye(count, dtype=like._array.dtype).reshape(count, *like._array.shape), like._dev)
+    eye = like._dev.xp.eye(count, dtype=like._array.dtype)
+    return wrap(eye.reshape(count, *like._array.shape), like._dev)
 
 
 def _rows_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[Tensor]]:
@@ -215,7 +214,8 @@ def _turned(part: Tensor, count: int) -> Tensor:
 
 def _join(column: list[Tensor], out: Tensor, source: Tensor) -> Tensor:
     if not column:
-        return wrap(np.zeros((*out._array.shape, *source._array.shape), source._array.dtype), source._dev)
+        zeros = source._dev.xp.zeros
+        return wrap(zeros((*out._array.shape, *source._array.shape), source._array.dtype), source._dev)
     joined: Tensor = stack.call(column, 0)
     return joined.reshape(*out.shape, *source.shape)  # type: ignore[no-any-return]
 

@@ -157,6 +157,9 @@ def gradcheck(
     if not any(isinstance(t, Tensor) and t.requires_grad for t in values):
         raise ValueError("gradcheck expects at least one input tensor to require gradient")
     tensors = [t for t in values if isinstance(t, Tensor)]
+    for tensor in tensors:
+        if not isinstance(tensor._array, np.ndarray):
+            raise NotImplementedError(f"gradcheck: inputs must be on the CPU, got one on {tensor._dev}; use .cpu()")
 
     def on_tensors(*given: Tensor) -> Any:
         rest = iter(given)

@@ -131,6 +131,18 @@ def as_array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
+def _joined(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Two tensors of different devices on one: a single number on the CPU follows the other, as in PyTorch.
+
+    RuntimeError names both devices when neither is one.
+    """
+    if a._dev is CPU and not a._array.ndim:
+        return a.to(b._dev), b
+    if b._dev is CPU and not b._array.ndim:
+        return a, b.to(a._dev)
+    raise different_devices(where, a._dev, b._dev)
+
+
 def _binary(op: Declared) -> Callable[..., Any]:
     generic, impls, floats = op.generic, op.impls, op.floats
     plain = _plain(op)
@@ -141,9 +153,9 @@ def _binary(op: Declared) -> Callable[..., Any]:
         if ACTIVE and batched_in((input, other)):
             return ACTIVE[-1].call(op, (input, other), {})
         if isinstance(input, Tensor) and isinstance(other, Tensor):
+            if other._dev is not input._dev:
+                input, other = _joined(op.name, input, other)
             dev, x, y = input._dev, input._array, other._array
-            if other._dev is not dev:
-                raise different_devices(op.name, dev, other._dev)
             if x.dtype is not y.dtype:
                 x, y = common(x, y)
             dtype = x.dtype

@@ -53,6 +53,13 @@ def check_range(x: Any, index: Any) -> None:
         axis += 0 if part is Ellipsis else _dimensions(part)
 
 
+def check_host(index: Any) -> None:
+    """RuntimeError for arrays of a device, which cannot index what is on the CPU."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if is_array(part) and not isinstance(part, np.ndarray):
+            raise RuntimeError("indices should be on the device of the indexed tensor (cpu): move them with .cpu()")
+
+
 def _dimensions(part: Any) -> int:
     """How many dimensions of the indexed array a part of an index is for."""
     if part is None or isinstance(part, bool):
