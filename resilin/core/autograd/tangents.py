@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from resilin.core.autograd.engine import undo
 from resilin.core.autograd.function import FunctionNode, has_own_jvp
 from resilin.core.autograd.grad_mode import enable_grad
@@ -84,4 +82,4 @@ def _of(node: Node, given: list[Any], shapes: dict[Any, Any], nodes: list[Node])
 
 
 def _zeros(kind: Any, dev: Any) -> Tensor:
-    return wrap(np.zeros(*kind), dev)
+    return wrap(dev.xp.zeros(*kind), dev)

@@ -21,7 +21,7 @@ from resilin.core.hooks import RemovableHandle, add_hook
 from resilin.core.tensor import Tensor, wrap
 from resilin.core.versions import InferenceCount, View, share_version
 
-_next_seq = itertools.count().__next__
+next_seq = itertools.count().__next__
 
 
 class CheckpointError(RuntimeError):
@@ -72,7 +72,7 @@ class Node:
     )
 
     def __init__(self, op: Any, impl: Any, dev: Any, edges: Any, metas: Any, needs: Any, params: Any) -> None:
-        self.seq = _next_seq()
+        self.seq = next_seq()
         self.op = op
         self.impl = impl
         self.dev = dev

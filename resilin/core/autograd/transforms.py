@@ -12,8 +12,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from resilin.core import trees
 from resilin.core.autograd import tangents
 from resilin.core.autograd.grad_mode import enable_grad, mode
@@ -240,7 +238,7 @@ def zeros_with(out: Tensor, levels: Any) -> Tensor:
     own = levels_of(out)
     every = tuple(sorted({*levels, *own}, key=lambda level: level.number))
     whole = full(out, every) if every else out
-    return hide(wrap(np.zeros(whole._array.shape, whole._array.dtype), whole._dev), every)
+    return hide(wrap(whole._dev.xp.zeros(whole._array.shape, whole._array.dtype), whole._dev), every)
 
 
 def _check_tangents(where: str, primals: list[Tensor], tangents: list[Any]) -> None:
@@ -290,8 +288,8 @@ def linearize(func: Fn, *primals: Any) -> tuple[Any, Fn]:
 def _basis(tensor: Tensor) -> Tensor:
     """(n, *shape): tensors with a single 1, in row-major order of its place."""
     count = tensor.numel()
-    eye = np.eye(count, dtype=tensor._array.dtype).reshape((count, *tensor._array.shape))
-    return wrap(eye, tensor._dev)
+    eye = tensor._dev.xp.eye(count, dtype=tensor._array.dtype)
+    return wrap(eye.reshape((count, *tensor._array.shape)), tensor._dev)
 
 
 def jacrev(

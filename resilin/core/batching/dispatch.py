@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from resilin.core.batching.active import Unbatchable, batched_in
 from resilin.core.batching.levels import (
     BatchedArray,
@@ -20,6 +18,8 @@ from resilin.core.batching.levels import (
     levels_of,
     union,
 )
+from resilin.core.device import CPU, device
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import reshape, split_parts, squeeze, stack
 from resilin.core.tensor import Tensor, wrap
@@ -87,7 +87,8 @@ def call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of `op` on arguments of which some are batched."""
     values = op.bind(args, kwargs)
     inputs, params = (tuple(values[0]), values[1:]) if op.n < 0 else (values[: op.n], values[op.n :])
-    inputs = tuple(_as_tensor(value) for value in inputs)
+    dev = next((value._dev for value in inputs if isinstance(value, Tensor)), CPU)
+    inputs = tuple(_as_tensor(value, dev) for value in inputs)
     batch = Batch(union((*inputs, params)))
     made = None
     found = RULES.get(op.name) or (_elementwise if op.elementwise else None)
@@ -109,8 +110,8 @@ def of_params(fn: Any) -> Any:
     return fn
 
 
-def _as_tensor(value: Any) -> Any:
-    return BatchedTensor(wrap(value.inner), value.levels) if isinstance(value, BatchedArray) else value
+def _as_tensor(value: Any, dev: device) -> Any:
+    return BatchedTensor(wrap(value.inner, dev), value.levels) if isinstance(value, BatchedArray) else value
 
 
 def _elementwise(batch: Batch, op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
@@ -150,7 +151,7 @@ def _of_sample(batch: Batch, value: Any, i: int) -> Any:
     if isinstance(value, Tensor):
         return samples(value, batch.levels)[i]
     array = batch.array(value)
-    whole = np.broadcast_to(array, (*batch.shape, *array.shape[batch.k :]))
+    whole = array_namespace(array).broadcast_to(array, (*batch.shape, *array.shape[batch.k :]))
     return whole.reshape(-1, *array.shape[batch.k :])[i]
 
 

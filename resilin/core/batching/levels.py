@@ -16,6 +16,7 @@ import numpy as np
 from resilin.core import dispatch
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE, BATCHED, Unbatchable
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.shape import broadcast_to, copy, moveaxis, permute_dims, reshape
 from resilin.core.size import Size, check_dim
 from resilin.core.tensor import Tensor
@@ -204,15 +205,15 @@ class BatchedArray:
         return self.inner
 
     def __eq__(self, other: object) -> Any:
-        return self._compared(np.equal, other)
+        return self._compared("equal", other)
 
     def __ne__(self, other: object) -> Any:
-        return self._compared(np.not_equal, other)
+        return self._compared("not_equal", other)
 
-    def _compared(self, ufunc: Any, number: Any) -> BatchedArray:
+    def _compared(self, name: str, number: Any) -> BatchedArray:
         if not isinstance(number, int | float):
             raise unreadable()
-        return BatchedArray(ufunc(self.inner, number), self.levels)
+        return BatchedArray(getattr(array_namespace(self.inner), name)(self.inner, number), self.levels)
 
     def __mul__(self, number: Any) -> BatchedArray:
         if not isinstance(number, int | float):
@@ -227,7 +228,8 @@ class BatchedArray:
 
     def sum(self) -> BatchedArray:
         """The sum of each sample."""
-        return BatchedArray(np.asarray(self.inner.sum(tuple(range(len(self.levels), self.inner.ndim)))), self.levels)
+        found = self.inner.sum(tuple(range(len(self.levels), self.inner.ndim)))
+        return BatchedArray(np.asarray(found) if isinstance(found, np.generic) else found, self.levels)
 
     def __array__(self, *ignored: Any, **also: Any) -> Any:
         raise unreadable()
@@ -392,7 +394,7 @@ def lead(value: Tensor, levels: tuple[Level, ...], rank: int | None = None) -> T
 def lead_array(value: Any, levels: tuple[Level, ...]) -> Any:
     """The same of an array, batched or not."""
     own = levels_of(value)
-    array = value.inner if isinstance(value, BatchedArray) else np.asarray(value)
+    array = value.inner if isinstance(value, BatchedArray) else value if hasattr(value, "shape") else np.asarray(value)
     front = tuple(level.size if level in own else 1 for level in levels)
     return array.reshape(front + array.shape[len(own) :])
 

@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core.batching.active import batched_in
 from resilin.core.batching.dispatch import Batch, of_params, rule, shown
 from resilin.core.batching.levels import levels_of
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import Op
 from resilin.core.size import check_dim
@@ -40,7 +41,8 @@ class _Index:
                 self._moved, self._place = (0, rank), batch.k
             return
         led = [_lengthened(batch.array(part), batch.k, rank) if _is_array(part) else part for part in parts]
-        grid = [np.arange(n).reshape(-1, *(1,) * (batch.k - 1 - i + rank)) for i, n in enumerate(front)]
+        xp = array_namespace(next(part for part in led if _is_array(part)))
+        grid = [xp.arange(n).reshape(-1, *(1,) * (batch.k - 1 - i + rank)) for i, n in enumerate(front)]
         self.index = (*grid, *led)
         if not apart and before:  # one sample's result has the arrays' dimensions behind what the slices before gave
             self._moved, self._place = (batch.k, rank), batch.k + before
@@ -72,7 +74,7 @@ def _spelled_out(index: Any, ndim: int) -> list[Any]:
         if _is_array(made) and made.dtype.kind == "b":
             if batched_in((made,)) or not made.ndim:
                 raise NotImplementedError
-            parts.extend(np.nonzero(made))
+            parts.extend(array_namespace(made).nonzero(made))
         else:
             parts.append(made)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
@@ -122,7 +124,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
         made = _Index(batch, params[0], x._array.shape[batch.k :], batch.shape)
     except NotImplementedError:
         return None
-    rank = np.empty(x._array.shape, np.bool_)[made.index].ndim - batch.k
+    rank = x._array[made.index].ndim - batch.k
     if shown(value) > rank:
         return None
     return op.call(x, made.source(batch.lead(value, rank)), made.index)
@@ -149,7 +151,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
 
 def _whole(batch: Batch, array: Any) -> Any:
     led = batch.array(array)
-    return np.broadcast_to(led, (*batch.shape, *led.shape[batch.k :]))
+    return array_namespace(led).broadcast_to(led, (*batch.shape, *led.shape[batch.k :]))
 
 
 @rule("take_along_axis")
@@ -216,5 +218,6 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
 
 def _offset(batch: Batch, index: Any, num: int) -> Any:
     """Rows of one sample's table as rows of all tables, one after the other."""
-    steps = np.arange(math.prod(batch.shape)).reshape(*batch.shape, *(1,) * index.ndim)
-    return _whole(batch, index) + steps * num
+    whole = _whole(batch, index)
+    steps = array_namespace(whole).arange(math.prod(batch.shape)).reshape(*batch.shape, *(1,) * index.ndim)
+    return whole + steps * num

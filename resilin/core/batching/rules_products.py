@@ -6,11 +6,10 @@ import math
 import string
 from typing import Any
 
-import numpy as np
-
 from resilin.core.batching.active import Unbatchable
 from resilin.core.batching.dispatch import Batch, rule, shown
 from resilin.core.batching.levels import BatchedArray, inner, levels_of
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import elementwise, matmul
 from resilin.core.ops import shape as ops
 from resilin.core.ops.reduce import sum as total
@@ -160,7 +159,7 @@ def _split_channels(batch: Batch, y: Tensor) -> Tensor:
 @rule("max_pool2d_scatter")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     (index, shape), count = params, math.prod(batch.shape)
-    everywhere = np.broadcast_to(index, (count, *index.shape)).reshape(-1, *index.shape[1:])
+    everywhere = array_namespace(index).broadcast_to(index, (count, *index.shape)).reshape(-1, *index.shape[1:])
     return batch.unfolded(op.call(batch.folded(inputs[0]), everywhere, (count * shape[0], *shape[1:])))
 
 
