@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
 class Tree:
-    """The shape of a nested structure without its leaves. Dicts keep their order; None is a leaf."""
+    """The shape of a nested structure without its leaves. None is a leaf.
+
+    The leaves of a dict come by its keys in a fixed order, so that two dicts that differ in order are alike; a dict
+    that is built again has the order of the one that was taken apart.
+    """
 
     __slots__ = ("children", "keys", "kind")
 
@@ -19,7 +23,7 @@ class Tree:
         return (
             isinstance(other, Tree)
             and (self.kind, self.children) == (other.kind, other.children)
-            and (self.keys is None or set(self.keys) == set(other.keys))
+            and (self.keys is None or _ordered(self.keys) == _ordered(other.keys))
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -36,8 +40,13 @@ class Tree:
             return next(leaves)
         parts = [child.build(leaves) for child in self.children]
         if self.keys is not None:
-            return self.kind(zip(self.keys, parts, strict=True))
+            found = dict(zip(_ordered(self.keys), parts, strict=True))
+            return self.kind((key, found[key]) for key in self.keys)
         return self.kind(*parts) if hasattr(self.kind, "_fields") else self.kind(parts)
+
+
+def _ordered(keys: Iterable[Any]) -> list[Any]:
+    return sorted(keys, key=lambda key: (type(key).__name__, repr(key)))
 
 
 _LEAF = Tree(None, None, ())
@@ -52,7 +61,7 @@ def flatten(value: Any) -> tuple[list[Any], Tree]:
 def _visit(value: Any, leaves: list[Any]) -> Tree:
     kind = type(value)
     if kind is dict or kind is OrderedDict:
-        return Tree(kind, tuple(value), tuple(_visit(part, leaves) for part in value.values()))
+        return Tree(kind, tuple(value), tuple(_visit(value[key], leaves) for key in _ordered(value)))
     if kind is tuple or kind is list or (isinstance(value, tuple) and hasattr(value, "_fields")):
         return Tree(kind, None, tuple(_visit(part, leaves) for part in value))
     leaves.append(value)
@@ -83,7 +92,7 @@ def spread(prefix: Any, value: Any, where: str) -> list[Any]:
 
 def _spread(prefix: Any, value: Any, found: list[Any]) -> bool:
     if isinstance(prefix, dict) and isinstance(value, dict):
-        return prefix.keys() == value.keys() and all(_spread(prefix[key], part, found) for key, part in value.items())
+        return prefix.keys() == value.keys() and all(_spread(prefix[key], value[key], found) for key in _ordered(value))
     if isinstance(prefix, tuple | list):
         fits = isinstance(value, tuple | list) and isinstance(prefix, list) == isinstance(value, list)
         return (
