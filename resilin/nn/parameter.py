@@ -40,6 +40,8 @@ class Buffer(Tensor):
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
         source = creation.empty(0) if data is None else data
+        if not isinstance(source, Tensor):
+            raise TypeError(f"Buffer: expected a Tensor, got {type(source).__name__}")
         made = make_subclass(cls, source, source.requires_grad)
         made.persistent = persistent
         return made
@@ -116,6 +118,11 @@ class UninitializedTensorMixin:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         kind, arguments = self.__reduce_ex__(4)

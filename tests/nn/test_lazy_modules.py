@@ -70,7 +70,7 @@ def test_the_start_values_are_those_of_the_layer_that_it_becomes():
 def test_a_lazy_layer_shows_what_it_knows():
     layer = nn.LazyConv2d(4, 3, padding=1)
     assert repr(layer) == "LazyConv2d(0, 4, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))"
-    assert repr(layer.weight) == "<UninitializedParameter>"
+    assert repr(layer.weight) == str(layer.weight) == f"{layer.weight}" == "<UninitializedParameter>"
     assert layer.has_uninitialized_params()
     assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
     assert repr(nn.LazyBatchNorm1d().running_mean) == "<UninitializedBuffer>"

@@ -132,6 +132,8 @@ def test_a_buffer_is_a_tensor_over_the_same_memory():
     assert type(buffer + 1) is resilin.Tensor
     assert repr(buffer) == "tensor([5., 1.])"
     assert nn.Buffer().numel() == 0
+    with pytest.raises(TypeError, match="expected a Tensor, got list"):
+        nn.Buffer([1.0])
 
 
 def test_set_submodule_replaces_modules_only():
