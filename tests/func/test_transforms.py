@@ -134,6 +134,7 @@ def test_a_function_without_rules_goes_sample_by_sample() -> None:
         (lambda: func.vmap(lambda x: x)(3), ValueError, "non-Tensor arguments"),
         (lambda: func.vmap(lambda x: x, out_dims=4)(X), IndexError, "Dimension out of range"),
         (lambda: func.vmap(lambda x: x, out_dims=None)(X), ValueError, "BatchedTensor when out_dim is None"),
+        (lambda: func.vmap(lambda x: x, out_dims=0.5)(X), ValueError, "must be an int, None or a nested structure"),
         (lambda: func.vmap(lambda x: x, chunk_size=0), ValueError, "greater than 0"),
         (lambda: func.vmap(lambda x: x[x > 0.3])(X), RuntimeError, "different shapes"),
         (lambda: func.vmap(lambda x: x + resilin.ones(5))(X), RuntimeError, "cannot be broadcast"),

@@ -279,6 +279,8 @@ def edge_of(tensor: Tensor) -> Any:
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     """Where the gradient of `tensor` comes by; keeps no more than the graph alive. RuntimeError if it has none."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"get_gradient_edge: expected a Tensor, got {type(tensor).__name__}")
     edge = edge_of(tensor)
     if edge is None:
         raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")

@@ -140,6 +140,11 @@ class _Mapped:
             prefix = prefix[0]
         found = trees.spread(prefix, result, f"vmap({self.name}, ...): out_dims")
         for out, dim in zip(outs, found, strict=True):
+            if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool)):
+                raise ValueError(
+                    f"vmap({self.name}, ..., out_dims={self.out_dims!r}): `out_dims` must be an int, None or a nested "
+                    f"structure of them, got {type(dim).__name__}"
+                )
             if dim is not None:
                 check_dim(dim, out._array.ndim + 1)
         return found
