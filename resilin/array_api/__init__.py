@@ -24,7 +24,7 @@ from resilin.array_api.creation import (
     triu,
     zeros,
 )
-from resilin.array_api.elementwise import clip, copysign, nextafter, positive, round
+from resilin.array_api.elementwise import clip, copysign, nextafter, positive, round, sign
 from resilin.array_api.info import namespace_info as __array_namespace_info__
 from resilin.array_api.linalg import matmul, matrix_transpose, tensordot, vecdot
 from resilin.array_api.manipulation import (
@@ -74,7 +74,6 @@ from resilin.array_api.statistics import (
     var,
 )
 from resilin.array_api.types import astype, can_cast, finfo, iinfo, isdtype, result_type
-from resilin.core.api.elementwise import sgn as sign
 from resilin.core.api.math import (
     abs,
     acos,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.array_api.types import result_type
-from resilin.core.api import complexes, convert, elementwise, math, shaping
+from resilin.core.api import complexes, convert, elementwise, indexing, math, shaping
 from resilin.core.tensor import Tensor
 
 
@@ -36,6 +36,15 @@ def copysign(x1: Any, x2: Any, /) -> Tensor:
 def nextafter(x1: Any, x2: Any, /) -> Tensor:
     """The next number after `x1` towards `x2`; one of them may be a number."""
     return elementwise.nextafter(*_pair(x1, x2))
+
+
+def sign(x: Tensor, /) -> Tensor:
+    """-1, 0 or 1; x / |x| of complex numbers; NaN of NaN, which PyTorch's functions give 0."""
+    signs = elementwise.sgn(x)
+    if x.dtype.kind < 2:
+        return signs
+    chosen: Tensor = indexing.where(math.isnan(x), x, signs)
+    return chosen
 
 
 def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 from resilin.core import blame
 from resilin.core.kernels import loader
+from resilin.core.numpy_names import also_numpys
 
 Function = Callable[..., Any]
 
@@ -241,6 +242,7 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
 
     With `reflected`, it is an operator that returns NotImplemented where its operand has that method instead.
     """
+    raw = also_numpys(raw)
     made: Any = _in_python(raw, reflected) if native is None else native.function_make(raw, reflected)
     made.__module__, made.__qualname__, made.__name__ = module, name, name.rpartition(".")[2]
     made.__doc__ = raw.__doc__

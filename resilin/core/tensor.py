@@ -438,7 +438,7 @@ def _makes_a_tensor(data: tuple[Any, ...]) -> bool:
 def _contents(data: tuple[Any, ...]) -> Array:
     """The array that `Tensor(*data)` holds: of these lengths, or a copy of the data."""
     if len(data) != 1 or isinstance(data[0], int):
-        return np.zeros(data, dtypes.default_np())
+        return np.zeros(data or 0, dtypes.default_np())
     return np.array(data[0]._array if isinstance(data[0], Tensor) else data[0], dtypes.default_np())
 
 

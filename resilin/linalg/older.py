@@ -54,9 +54,9 @@ def svd_lowrank(A: Tensor, q: int | None = 6, niter: int = 2, M: Tensor | None =
     if M is not None:
         A = A - M
     rows, columns = A.shape[-2:]
-    rank = 6 if q is None else q
-    if not 0 <= rank <= min(rows, columns):
-        raise ValueError(f"svd_lowrank: q must be at least 0 and at most min(m, n) = {min(rows, columns)}, got {rank}")
+    rank = min(6 if q is None else q, rows, columns)
+    if rank < 0:
+        raise ValueError(f"svd_lowrank: q must not be negative, got {q}")
     if niter < 0:
         raise ValueError(f"svd_lowrank: niter(={niter}) must be non-negative")
     tall = A if rows >= columns else A.mH
@@ -73,4 +73,6 @@ def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int
     """`svd_lowrank` of the rows of A less their mean (unless `center` is False): V holds the principal directions."""
     rows, columns = A.shape[-2:]
     rank = min(6, rows, columns) if q is None else q
+    if not 0 <= rank <= min(rows, columns):
+        raise ValueError(f"pca_lowrank: q must be at least 0 and at most min(m, n) = {min(rows, columns)}, got {q}")
     return svd_lowrank(A - A.mean(-2, keepdim=True) if center else A, rank, niter)

@@ -116,6 +116,13 @@ def test_distinct_elements_come_with_their_places():
     assert found.counts.tolist() == [1, 1, 2]
 
 
+def test_what_is_not_a_number_has_no_sign_and_complex_numbers_are_rounded_by_parts():
+    signs = xp.sign(xp.asarray([-2.0, float("nan"), 0.0]))
+    assert signs[0].item() == -1.0
+    assert signs[1].item() != signs[1].item()
+    assert xp.round(xp.asarray([1.5 - 2.5j], dtype=xp.complex64)).tolist() == [2 - 2j]
+
+
 def test_scans_can_start_with_their_neutral_element():
     x = xp.asarray([[1, 2], [3, 4]])
     assert xp.cumulative_sum(x, axis=1, include_initial=True).tolist() == [[0, 1, 3], [0, 3, 7]]

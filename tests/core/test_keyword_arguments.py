@@ -191,3 +191,19 @@ def test_the_nuclear_norm_is_the_sum_of_singular_values():
     assert total.item() == pytest.approx(7.0)
     assert resilin.allclose(x.grad, resilin.tensor([[1.0, 0.0], [0.0, -1.0]]), atol=1e-6)
     assert resilin.norm(x, p="nuc", dim=(0, 1), keepdim=True).shape == (1, 1)
+
+
+def test_numpys_names_of_arguments_are_taken_wherever_a_dimension_is():
+    x = resilin.arange(6.0).reshape(2, 3)
+    assert resilin.cat([x, x], axis=1).shape == (2, 6)
+    assert resilin.stack([x, x], axis=1).shape == (2, 2, 3)
+    assert x.std(axis=0, keepdims=True).shape == (1, 3)
+    assert resilin.unsqueeze(x, axis=0).squeeze(axis=0).shape == (2, 3)
+    assert resilin.softmax(x, axis=1).sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
+    assert resilin.sort(x, axis=0).indices.shape == x.cumsum(axis=0).shape
+    with pytest.raises(TypeError, match="both 'dim' and 'axis'"):
+        resilin.cat([x, x], dim=0, axis=0)
+
+
+def test_a_tensor_of_nothing_is_an_empty_vector():
+    assert resilin.Tensor().shape == (0,)
