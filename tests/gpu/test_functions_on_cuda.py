@@ -266,9 +266,9 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_steps_move_parameters_as_on_the_cpu(cuda, name):
     def run(where: str) -> Any:
-        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1)).to(where)
+        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1)).double().to(where)
         optimizer = getattr(torch.optim, name.split()[0])(model.parameters(), lr=0.01, **OPTIMIZERS[name])
-        x = torch.randn(6, 4).to(where)
+        x = torch.randn(6, 4, dtype=torch.float64).to(where)  # rounding grows in LBFGS's steps
 
         def closure() -> Any:
             optimizer.zero_grad()
