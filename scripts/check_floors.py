@@ -57,7 +57,10 @@ ONLY: dict[str, frozenset[str]] = {
     "nn": frozenset({"errors", "_base", "core"}),
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
-    **dict.fromkeys(("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random"), frozenset({"errors", "_base", "core"})),
+    **dict.fromkeys(
+        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random"),
+        frozenset({"errors", "_base", "core"}),
+    ),
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
