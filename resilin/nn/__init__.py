@@ -1,7 +1,7 @@
 """Modules with the names and semantics of torch.nn."""
 
 from resilin.core.tensor import Parameter
-from resilin.nn import functional, init, parameter, utils
+from resilin.nn import functional, grad, init, parameter, utils
 from resilin.nn.modules.activation import (
     ELU,
     GELU,
@@ -324,6 +324,7 @@ __all__ = [
     "ZeroPad2d",
     "ZeroPad3d",
     "functional",
+    "grad",
     "init",
     "parameter",
     "utils",
