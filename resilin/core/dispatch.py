@@ -58,9 +58,9 @@ def overrides(value: Any) -> bool:
     if kind in _plain:
         return False
     for base in kind.__mro__:
-        found = base.__dict__.get("__tensor_function__")
-        if found is not None:
-            return found is not disabled
+        if "__tensor_function__" in base.__dict__:
+            found = base.__dict__["__tensor_function__"]
+            return found is not None and found is not disabled
     return False
 
 

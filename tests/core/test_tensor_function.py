@@ -274,6 +274,16 @@ def test_attributes_of_a_subclass_survive_copies():
     assert copy.deepcopy(x).unit == copy.copy(x).unit == pickle.loads(pickle.dumps(x)).unit == "m"
 
 
+def test_a_subclass_may_take_over_nothing():
+    class Quiet(Sub):
+        __tensor_function__ = None
+
+    x = Quiet([1.0, 2.0])
+    assert not overrides.has_tensor_function((x,))
+    assert type(x + 1) is type(F.relu(x)) is type(x.T) is Tensor
+    assert type(x.as_subclass(Sub) + x) is Sub
+
+
 def test_parameters_take_over_nothing():
     w = nn.Parameter(resilin.ones(2))
     assert not overrides.has_tensor_function((w, resilin.ones(1), 3, None))
