@@ -115,3 +115,13 @@ def test_negative_powers_of_whole_tensors_are_rounded_to_zero():
 
 def test_the_covariance_of_one_variable_is_a_number():
     assert resilin.cov(resilin.tensor([[1.0, 2, 3]])).shape == ()
+
+
+@pytest.mark.parametrize("leave", [lambda x: x.detach_(), lambda x: x.requires_grad_(False)])
+def test_a_leaf_that_left_the_graph_gets_no_gradient(leave):
+    x, w = resilin.ones(2, requires_grad=True), resilin.ones(2, requires_grad=True)
+    y = (x * w).sum()
+    leave(x)
+    y.backward()
+    assert x.grad is None
+    assert w.grad.tolist() == [1, 1]

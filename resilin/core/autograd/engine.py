@@ -191,6 +191,8 @@ class _Run:
         if self.targets is not None:
             self.captured[leaf] = g
             return
+        if not leaf._rg:  # was switched off, or detached in place, since it was used
+            return
         if self.create:
             leaf._grad = g if leaf._grad is None else leaf._grad + g
         else:
