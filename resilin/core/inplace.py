@@ -303,6 +303,6 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 def _assign(self: Tensor, index: Any, value: Any) -> None:
     check_range(self._array, index)
     try:
-        _writable(self._array)[index] = value
+        self._dev.xp.write_at(_writable(self._array), index, value)
     except ValueError as error:
         raise RuntimeError(f"shape mismatch: {error}") from None

@@ -121,7 +121,12 @@ class ndarray:
         return _device(self._a[_wrapped(self._a, _indices(index))], [self])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._a[_wrapped(self._a, _indices(index))] = _host(value)
+        index, value = _wrapped(self._a, _indices(index)), _host(value)
+        if not any(isinstance(part, np.ndarray) for part in (index if isinstance(index, tuple) else (index,))):
+            self._a[index] = value
+            return
+        places = np.arange(self._a.size).reshape(self._a.shape)[index]  # CuPy leaves the order open: here, backwards
+        self._a.flat[places.ravel()[::-1]] = np.broadcast_to(value, places.shape).ravel()[::-1]
 
     def __len__(self) -> int:
         return len(self._a)

@@ -98,6 +98,20 @@ def test_indices_of_the_cpu_serve_a_tensor_on_the_device_but_not_the_other_way(c
         x[rows.cuda()]
 
 
+def test_the_last_of_several_values_for_one_place_stays_as_on_the_cpu(cuda):
+    twice, values = resilin.tensor([1, 1, 0]), resilin.tensor([1.0, 2.0, 3.0])
+    for where in ("cpu", "cuda"):
+        x, index, new = resilin.zeros(2, 3, device=where), twice.to(where), values.to(where)
+        x[:, 1][index] = new
+        x.T[2][index] = new
+        x[index] = x[index] + 1
+        assert x.tolist() == [[1.0, 4.0, 4.0], [1.0, 3.0, 3.0]]
+        with_grad = resilin.zeros(2, device=where, requires_grad=True) * 1
+        with_grad[index] = new
+        assert with_grad.tolist() == [3.0, 2.0]
+        assert resilin.zeros(2, device=where).scatter(0, index, new).tolist() == [3.0, 2.0]
+
+
 def test_only_a_cuda_device_is_taken_by_cuda(cuda):
     with pytest.raises(RuntimeError, match="Invalid device, must be cuda device: got cpu"):
         resilin.ones(2).cuda("cpu")

@@ -7,7 +7,6 @@ labelled with another would be wrong.
 from __future__ import annotations
 
 import importlib
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,6 @@ class CupyBackend(Backend):
     """CUDA devices through CuPy."""
 
     type = "cuda"
-    nondeterministic = MappingProxyType(
-        {name: "which of several values for one place is kept is not defined" for name in ("index_put", "scatter")}
-    )
 
     def __init__(self, cupy: Any, cupyx: Any, host: Any) -> None:
         self.cupy = cupy

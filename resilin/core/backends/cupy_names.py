@@ -150,6 +150,21 @@ def _add_at_places(xp: Any, g: Any, shape: tuple[int, ...], index: Any) -> Any:
     return row_sums.add_rows(xp, (math.prod(shape), 1), places.ravel(), values).reshape(shape)
 
 
+def _write_at(xp: Any, out: Any, index: Any, value: Any) -> None:
+    """out[index] = value; the last of several values for one place stays, as numpy's does. CuPy leaves that open."""
+    if is_basic(index):
+        out[index] = value
+        return
+    places = xp.arange(out.size).reshape(out.shape)[index]
+    values = xp.broadcast_to(xp.asarray(value, out.dtype), places.shape).ravel()
+    order = xp.argsort(places.ravel())  # stable
+    ordered = places.ravel()[order]
+    if not ordered.size:
+        return
+    last = xp.concatenate((ordered[1:] != ordered[:-1], xp.ones(1, bool)))
+    out[xp.unravel_index(ordered[last], out.shape)] = values[order][last]
+
+
 def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
     """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
     module = xp.compiled.get(source)
@@ -188,6 +203,7 @@ _EXTRAS: dict[str, Callable[..., Any]] = {
     "scatter_add_zeros": _scatter_add_zeros,
     "take_along_axis": _take_along_axis,
     "matmul": _matmul,
+    "write_at": _write_at,
     "launch": _launch,
     "from_host": _from_host,
     "to_host": _to_host,

@@ -76,6 +76,11 @@ def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
     return np.take_along_axis(shortened(x, index, axis), index, axis)
 
 
+def _write_at(out: Array, index: Any, value: Any) -> None:
+    """out[index] = value; the last of several values for one place stays."""
+    out[index] = value
+
+
 def _scatter_add_zeros(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
     """Zeros of `shape` with `g` added at `index` along `axis`. What undoes take_along_axis."""
     out = np.zeros(shape, g.dtype)
@@ -110,6 +115,7 @@ def make_xp() -> SimpleNamespace:
         "min": quick.min,
         "scatter_add_zeros": _scatter_add_zeros,
         "take_along_axis": _take_along_axis,
+        "write_at": _write_at,
         "linalg": np.linalg,
         "fft": np.fft,
         "asarray": np.asarray,

@@ -106,7 +106,7 @@ def index_put(xp, x, value, index=None):
     """`x` with `value` at `index`."""
     check_range(x, index)
     out = xp.array(x, copy=True)
-    out[index] = value
+    xp.write_at(out, index, value)
     return out
 
 
@@ -151,7 +151,7 @@ def scatter(xp, x, value, index=None, axis=0):
     out = xp.array(x, copy=True)
     places = list(xp.indices(index.shape, sparse=True))
     places[axis] = index
-    out[tuple(places)] = value
+    xp.write_at(out, tuple(places), value)
     return out
 
 
