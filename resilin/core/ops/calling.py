@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.autograd.tape import Pick, is_differentiable, mark_view, record, same_memory
+from resilin.core.autograd.tape import Node, Pick, is_differentiable, mark_view, next_seq, record, same_memory
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
@@ -59,11 +59,12 @@ def _plain(op: Declared) -> Callable[..., Any]:
 
     None for everything else, and for errors; then the way below, which it shortens, says what a call means.
     """
-    if not hasattr(native, "plain_call") or op.outputs != 1 or not op.n > 0:
+    if not hasattr(native, "record_configure") or op.outputs != 1 or not op.n > 0:
         return _absent
     pair = op.elementwise and op.n == 2  # promoted to one dtype
     defaults = op.defaults[op.n :]
-    made = native.plain_call(op, op.impls, op.generic, defaults, finish, op.n, pair, op.floats, op.view)
+    facts = (pair, op.floats, op.view, op.differentiable)
+    made = native.plain_call(op, op.impls, op.generic, defaults, finish, op.n, *facts)
     return made or _absent
 
 
@@ -354,5 +355,6 @@ def _several(
     return outs
 
 
-if hasattr(native, "plain_configure"):
-    native.plain_configure(Tensor, Parameter, View, CPU, CPU.xp, ACTIVE, mode, wrap)
+if hasattr(native, "record_configure"):
+    native.record_configure(Tensor, Parameter, View, Node, mode, next_seq)
+    native.plain_configure(CPU, CPU.xp, ACTIVE, wrap)

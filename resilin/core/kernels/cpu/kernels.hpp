@@ -40,6 +40,7 @@ void bind_pack(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);
 void bind_plain_call(nanobind::module_ &m);
 void bind_pool(nanobind::module_ &m);
+void bind_record(nanobind::module_ &m);
 void bind_recurrent(nanobind::module_ &m);
 void bind_reduce_rows(nanobind::module_ &m);
 void bind_relu(nanobind::module_ &m);

@@ -45,6 +45,7 @@ NB_MODULE(_native, m) {
     resilin::bind_philox(m);
     resilin::bind_plain_call(m);
     resilin::bind_pool(m);
+    resilin::bind_record(m);
     resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);

@@ -3,66 +3,27 @@
 // done, and takes the way in Python (core/ops/calling.py), which says what a call means; so do errors, to get their text.
 //
 // Also here: the switch of numpy's warnings around a forward function (core/ops/guarding.py, `_computing`).
-#include "array.hpp"
 #include "kernels.hpp"
-
-#include <nanobind/stl/string.h>
-#include <structmember.h>
+#include "tensors.hpp"
 
 #include <cstddef>
-#include <string>
-#include <vector>
 
 namespace resilin {
 namespace {
 
 // Set once, when resilin.core is imported, and kept for the life of the process.
-PyTypeObject *tensor, *parameter;
-PyObject *cpu, *namespace_;               // the device, and the array namespace that forward functions get
-PyObject *active;                         // the list of running vmaps
-PyObject *mode, *inference, *grad;        // grad_mode.mode, and the names of its attributes
-PyObject *wrap_in_python;                 // tensor.wrap, for inference mode
+PyObject *cpu, *namespace_; // the device, and the array namespace that forward functions get
+PyObject *active;           // the list of running vmaps
+PyObject *inference;        // the name of the mode's attribute
+PyObject *wrap_in_python;   // tensor.wrap, for inference mode
 PyObject *cpu_name, *forward_name, *residual_name;
-struct {
-    Py_ssize_t array, dev, rg, view, versions, node;
-    std::vector<Py_ssize_t> others; // None in a new tensor
-} offsets;
-PyTypeObject *view_type; // versions.View
-struct {
-    Py_ssize_t base, chain, seen, recorded;
-} view_offsets;
 
-PyObject *&slot(PyObject *object, Py_ssize_t offset) {
-    return *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(object) + offset);
-}
-
-Py_ssize_t offset_of(PyTypeObject *type, const char *name) {
-    PyObject *found = PyDict_GetItemString(type->tp_dict, name);
-    if (!found || Py_TYPE(found) != &PyMemberDescr_Type) throw nb::type_error(name);
-    return reinterpret_cast<PyMemberDescrObject *>(found)->d_member->offset;
-}
-
-void configure(nb::type_object tensor_, nb::type_object parameter_, nb::type_object view, nb::object cpu_, nb::object xp, nb::list active_,
-               nb::object mode_, nb::object wrap) {
-    tensor = reinterpret_cast<PyTypeObject *>(tensor_.release().ptr());
-    parameter = reinterpret_cast<PyTypeObject *>(parameter_.release().ptr());
-    offsets = {offset_of(tensor, "_array"), offset_of(tensor, "_dev"), offset_of(tensor, "_rg"),
-               offset_of(tensor, "_view"), offset_of(tensor, "_vc"), offset_of(tensor, "_node"), {}};
-    view_type = reinterpret_cast<PyTypeObject *>(view.release().ptr());
-    view_offsets = {offset_of(view_type, "base"), offset_of(view_type, "chain"), offset_of(view_type, "seen"),
-                    offset_of(view_type, "recorded")};
-    for (nb::handle name : nb::borrow(PyDict_GetItemString(tensor->tp_dict, "__slots__"))) {
-        const std::string text = nb::cast<std::string>(name);
-        if (text != "__weakref__" && text != "_array" && text != "_dev" && text != "_rg")
-            offsets.others.push_back(offset_of(tensor, text.c_str()));
-    }
+void configure(nb::object cpu_, nb::object xp, nb::list active_, nb::object wrap) {
     cpu = cpu_.release().ptr();
     namespace_ = xp.release().ptr();
     active = active_.release().ptr();
-    mode = mode_.release().ptr();
     wrap_in_python = wrap.release().ptr();
     inference = PyUnicode_InternFromString("inference");
-    grad = PyUnicode_InternFromString("grad");
     cpu_name = PyUnicode_InternFromString("cpu");
     forward_name = PyUnicode_InternFromString("forward");
     residual_name = PyUnicode_InternFromString("residual");
@@ -70,7 +31,7 @@ void configure(nb::type_object tensor_, nb::type_object parameter_, nb::type_obj
 
 // A Tensor around `array`, whose reference it takes over; null with an error set.
 PyObject *wrap(PyObject *array) {
-    PyObject *inside = PyObject_GetAttr(mode, inference);
+    PyObject *inside = PyObject_GetAttr(classes.mode, inference);
     if (inside != Py_False) {
         PyObject *made = inside ? PyObject_CallFunctionObjArgs(wrap_in_python, array, cpu, nullptr) : nullptr;
         Py_XDECREF(inside);
@@ -78,15 +39,15 @@ PyObject *wrap(PyObject *array) {
         return made;
     }
     Py_DECREF(inside);
-    PyObject *made = tensor->tp_alloc(tensor, 0);
+    PyObject *made = classes.tensor->tp_alloc(classes.tensor, 0);
     if (!made) {
         Py_DECREF(array);
         return nullptr;
     }
-    slot(made, offsets.array) = array;
-    slot(made, offsets.dev) = Py_NewRef(cpu);
-    slot(made, offsets.rg) = Py_NewRef(Py_False);
-    for (Py_ssize_t offset : offsets.others) slot(made, offset) = Py_NewRef(Py_None);
+    slot(made, classes.array) = array;
+    slot(made, classes.dev) = Py_NewRef(cpu);
+    slot(made, classes.rg) = Py_NewRef(Py_False);
+    for (Py_ssize_t offset : classes.tensor_others) slot(made, offset) = Py_NewRef(Py_None);
     return made;
 }
 
@@ -100,7 +61,7 @@ struct Plain {
     PyObject *op, *finish;     // finish(op, impl, out, inputs, params, None) marks views and records
     PyObject *impl, *forward;  // the last Impl that was found, and its function; null when it gives a residual
     int tensors;
-    bool one_dtype, floats, view;
+    bool one_dtype, floats, view, differentiable;
 };
 
 bool is_float(PyObject *array) {
@@ -124,10 +85,10 @@ enum class Operand { other, array, tracked };
 
 // What a tensor argument is; a plain one's array.
 Operand look(PyObject *value, PyObject *&array) {
-    if (Py_TYPE(value) != tensor && Py_TYPE(value) != parameter) return Operand::other;
-    array = slot(value, offsets.array);
-    if (slot(value, offsets.dev) != cpu || !array || !PyArray_CheckExact(array)) return Operand::other;
-    return slot(value, offsets.rg) == Py_True || slot(value, offsets.view) != Py_None ? Operand::tracked : Operand::array;
+    if (Py_TYPE(value) != classes.tensor && Py_TYPE(value) != classes.parameter) return Operand::other;
+    array = slot(value, classes.array);
+    if (slot(value, classes.dev) != cpu || !array || !PyArray_CheckExact(array)) return Operand::other;
+    return slot(value, classes.rg) == Py_True || slot(value, classes.tensor_view) != Py_None ? Operand::tracked : Operand::array;
 }
 
 // Fills `arrays` from the tensors among `args`. False when this is no call of plain tensors.
@@ -152,51 +113,35 @@ bool gather(Plain *self, PyObject *const *args, PyObject **arrays, bool &tracked
     return first && (!numbers || is_float(first)); // beside a float, a number is taken as it is
 }
 
-PyObject *tuple_of(PyObject *const *items, Py_ssize_t count) {
-    PyObject *made = PyTuple_New(count);
-    for (Py_ssize_t i = 0; made && i < count; i++) PyTuple_SET_ITEM(made, i, Py_NewRef(items[i]));
-    return made;
-}
-
-// `mark_view` of tape.py for the view of a tensor that is none itself. False with an error set.
-bool mark_view(Plain *self, PyObject *out, PyObject *source, PyObject *const *params, Py_ssize_t count) {
-    PyObject *&versions = slot(source, offsets.versions);
-    if (versions == Py_None) Py_SETREF(versions, Py_BuildValue("[i]", 0));
-    if (!versions) return versions = Py_NewRef(Py_None), false;
-    PyObject *made = view_type->tp_alloc(view_type, 0), *rest = tuple_of(params, count);
-    PyObject *chain = made && rest ? Py_BuildValue("((OO))", self->op, rest) : nullptr;
-    PyObject *recorded = chain ? PyObject_GetAttr(mode, grad) : nullptr;
-    Py_XDECREF(rest);
-    if (!recorded) {
-        Py_XDECREF(chain);
-        Py_XDECREF(made);
-        return false;
-    }
-    slot(made, view_offsets.base) = Py_NewRef(source);
-    slot(made, view_offsets.chain) = chain;
-    slot(made, view_offsets.seen) = Py_NewRef(slot(source, offsets.node));
-    slot(made, view_offsets.recorded) = recorded;
-    Py_SETREF(slot(out, offsets.versions), Py_NewRef(versions));
-    Py_SETREF(slot(out, offsets.view), made);
-    return true;
-}
-
 // Whether `view` lies in the memory of `source`, as far as their bases say.
 bool same_memory(PyObject *view, PyObject *source) {
     PyObject *base = PyArray_BASE(reinterpret_cast<PyArrayObject *>(view));
     return view == source || (base && (base == source || base == PyArray_BASE(reinterpret_cast<PyArrayObject *>(source))));
 }
 
-// Views are marked and what requires gradients is recorded, in Python.
-bool finish(Plain *self, PyObject *out, PyObject *const *args, PyObject *const *params, Py_ssize_t count) {
-    PyObject *inputs = tuple_of(args, self->tensors), *rest = tuple_of(params, count), *done = nullptr;
-    if (inputs && rest) {
-        PyObject *all[6] = {self->op, self->impl, out, inputs, rest, Py_None};
-        done = PyObject_Vectorcall(self->finish, all, 6, nullptr);
+// Marks the result as a view, and records how it was computed, where that is so: here, or else in Python.
+bool finish(Plain *self, PyObject *out, PyObject *const *args, PyObject *const *params, Py_ssize_t count, bool tracked) {
+    PyObject *rest = tuple_of(params, count);
+    if (!rest) return false;
+    bool here = true, done = true;
+    if (self->view) {
+        here = slot(args[0], classes.tensor_view) == Py_None && same_memory(slot(out, classes.array), slot(args[0], classes.array));
+        done = !here || mark_view(out, args[0], self->op, rest);
     }
-    Py_XDECREF(inputs);
-    Py_XDECREF(rest);
-    Py_XDECREF(done);
+    if (here && done && tracked && self->differentiable) {
+        const Recorded recorded = record(out, args, self->tensors, self->op, self->impl, rest);
+        here = recorded != Recorded::no;
+        done = recorded != Recorded::failed;
+    }
+    if (!here && done) {
+        PyObject *inputs = tuple_of(args, self->tensors);
+        PyObject *all[6] = {self->op, self->impl, out, inputs, rest, Py_None};
+        PyObject *result = inputs ? PyObject_Vectorcall(self->finish, all, 6, nullptr) : nullptr;
+        Py_XDECREF(inputs);
+        Py_XDECREF(result);
+        done = result;
+    }
+    Py_DECREF(rest);
     return done;
 }
 
@@ -232,11 +177,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     }
     PyObject *out = wrap(value);
     if (!out || (!tracked && !self->view)) return out;
-    PyObject *const *params = all + 1 + self->tensors;
-    const Py_ssize_t count = total - self->tensors;
-    const bool done = !tracked && same_memory(value, all[1]) ? mark_view(self, out, args[0], params, count)
-                                                             : finish(self, out, args, params, count);
-    if (!done) Py_CLEAR(out);
+    if (!finish(self, out, args, all + 1 + self->tensors, total - self->tensors, tracked)) Py_CLEAR(out);
     return out;
 }
 
@@ -321,7 +262,7 @@ template <class T> T *make(const char *name, vectorcallfunc function) {
 
 // None for an op with more arguments than this way takes
 nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tuple defaults, nb::object finish,
-                      int tensors, bool one_dtype, bool floats, bool view) {
+                      int tensors, bool one_dtype, bool floats, bool view, bool differentiable) {
     if (tensors + static_cast<Py_ssize_t>(defaults.size()) >= MOST) return nb::none();
     Plain *self = make<Plain>("resilin.core._native.PlainCall", call);
     self->op = op.release().ptr();
@@ -330,7 +271,8 @@ nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tup
     self->defaults = defaults.release().ptr();
     self->finish = finish.release().ptr();
     self->tensors = tensors;
-    self->one_dtype = one_dtype, self->floats = floats, self->view = view;
+    self->one_dtype = one_dtype, self->floats = floats;
+    self->view = view, self->differentiable = differentiable;
     PyObject_GC_Track(self);
     return nb::steal(reinterpret_cast<PyObject *>(self));
 }
