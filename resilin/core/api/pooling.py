@@ -255,8 +255,9 @@ def _max_pool_volumes(x: Tensor, window: list[Lengths], ceil: bool, indices: boo
     if at is None or depth is None:
         return out.reshape(shape), None
     slices = depth._array // (P * Q)  # the window's first maximum lies in this slice
-    within = np.take_along_axis(at._array.reshape(N, C, D, P * Q), slices, 2)
-    flat = np.where((within < 0) | (slices < 0), -1, within + slices * (H * W))  # -1: nothing but padding
+    xp = x._dev.xp
+    within = xp.take_along_axis(at._array.reshape(N, C, D, P * Q), slices, 2)
+    flat = xp.where((within < 0) | (slices < 0), -1, within + slices * (H * W))  # -1: nothing but padding
     return out.reshape(shape), wrap(flat.reshape(N, C, -1, P, Q), x._dev)
 
 

@@ -1,0 +1,59 @@
+"""Interpolation, sampling, pooling with positions and lazy modules give on the device what they give on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin import nn
+from resilin.nn import functional as F
+
+
+def _image() -> Any:
+    return resilin.arange(2 * 3 * 5 * 4.0, dtype=resilin.float64).sin().reshape(2, 3, 5, 4)
+
+
+def _grid(x: Any) -> Any:
+    theta = resilin.tensor([[[0.9, 0.3, 0.1], [-0.2, 1.1, 0.2]]], dtype=resilin.float64, device=x.device)
+    return F.affine_grid(theta.repeat(2, 1, 1), (2, 3, 3, 4))
+
+
+def _lazy(x: Any) -> Any:
+    layer = nn.LazyConv2d(3, 2, groups=3, dtype=resilin.float64).to(x.device)
+    layer(x)
+    nn.init.constant_(layer.weight, 0.5)
+    nn.init.zeros_(layer.bias)
+    return layer(x)
+
+
+CALLS: dict[str, Any] = {
+    "nearest": lambda x: F.interpolate(x, size=(7, 3)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "bicubic with antialiasing": lambda x: F.interpolate(x, size=(3, 9), mode="bicubic", antialias=True),
+    "area": lambda x: F.interpolate(x, size=(2, 3), mode="area"),
+    "grid_sample": lambda x: F.grid_sample(x, _grid(x)),
+    "grid_sample with reflection": lambda x: F.grid_sample(x, _grid(x), "bicubic", "reflection"),
+    "grid_sample of the nearest": lambda x: F.grid_sample(x, _grid(x), "nearest", "border"),
+    "cross-map normalization": nn.CrossMapLRN2d(3),
+    "max_pool3d": lambda x: F.max_pool3d(x, 2, 1, return_indices=True),
+    "a lazy convolution": _lazy,
+}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_the_device_gives_what_the_cpu_gives(cuda: Any, name: str) -> None:
+    results, gradients = [], []
+    for where in ("cpu", "cuda"):
+        x = _image().to(where).requires_grad_()
+        made = CALLS[name](x)
+        parts = made if isinstance(made, tuple) else (made,)
+        assert all(part.device.type == where for part in parts)
+        parts[0].sum().backward()
+        results.append([part.detach().cpu().numpy() for part in parts])
+        gradients.append(x.grad.cpu().numpy())
+    for got, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)
