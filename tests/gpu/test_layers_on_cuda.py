@@ -1,4 +1,4 @@
-"""Interpolation, sampling, pooling with positions and lazy modules give on the device what they give on the CPU."""
+"""Interpolation, sampling, windows, attention and lazy modules give on the device what they give on the CPU."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def _grid(x: Any) -> Any:
     return F.affine_grid(theta.repeat(2, 1, 1), (2, 3, 3, 4))
 
 
+def _attend(x: Any) -> Any:
+    resilin.manual_seed(1)
+    return nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True, dtype=x.dtype).to(x.device)(
+        x[0], x[1], x[1]
+    )
+
+
+def _half(x: Any) -> Any:
+    return resilin.full((2, 3, 2), 0.5, dtype=x.dtype, device=x.device)
+
+
 def _lazy(x: Any) -> Any:
     layer = nn.LazyConv2d(3, 2, groups=3, dtype=resilin.float64).to(x.device)
     layer(x)
@@ -39,6 +50,22 @@ CALLS: dict[str, Any] = {
     "grid_sample of the nearest": lambda x: F.grid_sample(x, _grid(x), "nearest", "border"),
     "cross-map normalization": nn.CrossMapLRN2d(3),
     "max_pool3d": lambda x: F.max_pool3d(x, 2, 1, return_indices=True),
+    "max_pool1d": lambda x: F.max_pool1d(x[0], 2, return_indices=True),
+    "avg_pool3d": lambda x: F.avg_pool3d(x, 2, 1, ceil_mode=True, padding=1),
+    "lp_pool2d": lambda x: F.lp_pool2d(x, 2, 2),
+    "adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, (2, 3, None)),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2), True),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, (2, 3, 2), True),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
+        x, 2, (3, 2), return_indices=True, _random_samples=_half(x)
+    ),
+    "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(5, 4)),
+    "unfold": lambda x: F.unfold(x, 2, padding=1),
+    "fold": lambda x: F.fold(x.reshape(2, 12, 5), (2, 6), (2, 2)),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x, x[:1].transpose(0, 1)[:, :, :2, :2], stride=2),
+    "conv3d": lambda x: F.conv3d(x[None], x[None, :, :1, :2, :2], padding="same"),
+    "padding": lambda x: F.pad(x, (1, 2, 2, 1), "reflect"),
+    "attention": _attend,
     "a lazy convolution": _lazy,
 }
 
