@@ -40,8 +40,8 @@ HEAD = """# The Python array API standard
 
 `resilin.array_api` is the namespace of the standard's version 2024.12, with the extensions `linalg` and `fft`;
 `x.__array_namespace__()` gives it, and libraries that are written for the standard, such as scipy with
-`SCIPY_ARRAY_API=1`, take and give tensors (`tests/array_api/test_scipy.py`). `resilin` itself keeps PyTorch's names and meanings. Made by
-`python scripts/array_api_suite.py SUITE --write` from a run of the standard's
+`SCIPY_ARRAY_API=1`, take and give tensors (`tests/array_api/test_scipy.py`). `resilin` itself keeps PyTorch's names and
+meanings. Made by `python scripts/array_api_suite.py SUITE --write` from a run of the standard's
 [own suite](https://github.com/data-apis/array-api-tests), in which nothing is skipped or expected to fail beforehand.
 """
 
@@ -49,6 +49,7 @@ DIFFERENCES = """
 ## What no test of the suite shows
 
 - `x.size` is a method, as in PyTorch, not the number of elements; `x.numel()` gives that.
+- `sign(NaN)` is NaN here and 0 in `resilin`, as in PyTorch.
 - `x.mT`, `x.T`, operators and indexing are those of PyTorch's tensors: indexing past the standard (lists, tensors of
   indices) follows numpy's and PyTorch's rules, and `x @ y` needs equal dtypes, where `matmul` here promotes.
 - Mixed kinds promote (int64 with float32 is float32), which the standard leaves open.
