@@ -80,6 +80,7 @@ def interpolate(
         )
     if 0 in input._array.shape[1:]:
         raise RuntimeError(f"interpolate: Non-empty {input.dim()}D data tensor expected but got {tuple(input.shape)}")
+    out = input
     for number in reversed(range(len(wanted))):
         length, longer, factor = lengths[number], wanted[number], factors[number]
         if mode == "nearest" and len(wanted) == 2 and longer in (length, 2 * length):
@@ -87,8 +88,8 @@ def interpolate(
         axis = _Axis(length, longer, factor, bool(align_corners))
         taps = _taps(mode, axis, antialias, np.float64 if input._array.dtype.itemsize > 4 else np.float32)
         if not _keeps(taps, axis):
-            input = ops.resample.call(input, *taps, axis.size, number + 2)
-    return input if input._array.shape[2:] != lengths or input._node is not None else input.clone()
+            out = ops.resample.call(out, *taps, axis.size, number + 2)
+    return input.clone() if out is input else out
 
 
 def upsample(
