@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import resilin
+from resilin.core.autograd import tape
 from resilin.core.kernels.loader import native
 from resilin.core.ops import calling
 from resilin.core.ops.registry import OPS
@@ -203,3 +204,92 @@ def test_reference_counts_stay() -> None:
         add(a, one)
         add(a, "x")
     assert counts() == before
+
+
+def _both_nodes(name: str, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+    """What the native way and the way in Python make of one call: results and their nodes."""
+    op = OPS[name]
+    fast = plain(name)(*arguments)
+    tensors, params = arguments[: op.n], (*arguments[op.n :], *op.defaults[len(arguments) :])
+    slow = resilin.tensor(fast.detach().numpy())
+    tape.record(op, op.impls.get("cpu", op.generic), slow, tensors, params, None)
+    return fast, fast.grad_fn, slow, slow.grad_fn
+
+
+W = resilin.ones(2, 3, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("multiply", (W, resilin.ones(2, 3))),
+        ("multiply", (2.0, W)),
+        ("add", (W, W)),
+        ("exp", (W,)),
+        ("relu", (W * 1,)),
+        ("sum", (W, 1)),
+        ("linear", (resilin.ones(4, 3), W, None)),
+        ("linear", (resilin.ones(4, 3), W, resilin.ones(2, requires_grad=True))),
+    ],
+)
+def test_its_nodes_are_those_of_the_way_in_python(name: str, arguments: Any) -> None:
+    plain(name)(*arguments)  # the first call of an implementation is recorded in Python
+    fast, made, slow, expected = _both_nodes(name, *arguments)
+    for field in tape.Node.__slots__:
+        if field not in ("__weakref__", "seq", "y"):
+            found, wanted = getattr(made, field), getattr(expected, field)
+            assert _listed(found) == _listed(wanted), field
+    assert made.seq < expected.seq
+    assert (made.y is None) == (expected.y is None)
+    if made.y is not None:
+        assert made.y[0] is fast._array
+        assert made.y[1] is fast._vc
+        assert made.y[2] == expected.y[2]
+    assert fast.requires_grad == slow.requires_grad is True
+
+
+def _listed(value: Any) -> Any:
+    return [id(x) if isinstance(x, resilin.Tensor) else x for x in value] if isinstance(value, tuple | list) else value
+
+
+def test_a_write_after_it_saved_a_tensor_is_an_error_in_backward() -> None:
+    x = resilin.ones(2)
+    y = (W[:, :2] * x).sum() + (W * 1).exp_().sum()
+    x += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_the_writes_before_it_saved_a_tensor_count() -> None:
+    w, x = resilin.ones(2, requires_grad=True), resilin.ones(2)
+    x += 1
+    plain("multiply")(w, x).sum().backward()
+    assert w.grad.tolist() == [2, 2]
+
+
+def test_tensors_of_inference_mode_cannot_be_saved() -> None:
+    with resilin.inference_mode():
+        x = resilin.ones(3)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        plain("multiply")(W, x)
+
+
+def test_anomaly_mode_and_hooks_on_saved_tensors_see_its_nodes() -> None:
+    with resilin.autograd.set_detect_anomaly(True):
+        y = plain("multiply")(W, W)
+    assert y.grad_fn.trace is not None
+    packed = []
+    with resilin.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        plain("multiply")(W, resilin.ones(3))
+    assert len(packed) == 1
+
+
+def test_recording_keeps_nothing_alive() -> None:
+    w, x = resilin.ones(3, requires_grad=True), resilin.ones(3)
+    multiply = plain("multiply")
+    multiply(w, x)
+    before = [sys.getrefcount(value) for value in (w, x, w._array)]
+    for _ in range(1000):
+        multiply(w, x)
+    gc.collect()
+    assert [sys.getrefcount(value) for value in (w, x, w._array)] == before
