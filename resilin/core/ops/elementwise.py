@@ -131,8 +131,10 @@ def minimum(xp, a, b):
 
 def _ordered(name, a, b):
     """RuntimeError for complex numbers, which have no order."""
-    if any(getattr(x, "dtype", None) is not None and x.dtype.kind == "c" for x in (a, b)):
-        raise RuntimeError(f"{name}: complex numbers have no order; compare abs(), .real or .imag")
+    for x in (a, b):
+        dtype = getattr(x, "dtype", None)
+        if dtype is not None and dtype.kind == "c":
+            raise RuntimeError(f"{name}: complex numbers have no order; compare abs(), .real or .imag")
 
 
 def _share(xp, g, y, a, b):
