@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,6 +11,13 @@ import pytest
 import resilin
 from resilin import cuda as module
 from resilin.core import device as devices
+
+
+@pytest.fixture
+def two(cuda):
+    """Two devices, between which a real process could not change once it has tensors."""
+    if isinstance(cuda.cupy, ModuleType):
+        pytest.skip("changes devices as only pretended ones can be changed")
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +163,7 @@ def test_states_are_saved_and_loaded_across_devices(cuda):
         assert all(resilin.equal(loaded[k].cpu(), v) for k, v in model.state_dict().items())
 
 
-def test_a_process_computes_on_one_device(cuda):
+def test_a_process_computes_on_one_device(cuda, two):
     resilin.ones(2, device="cuda")
     with pytest.raises(RuntimeError, match="this process computes on cuda:0: one process uses one GPU"):
         resilin.ones(2, device="cuda:1")
@@ -165,7 +173,7 @@ def test_a_process_computes_on_one_device(cuda):
         resilin.ones(2, device="cuda:2")
 
 
-def test_the_device_that_cuda_means_can_be_chosen_before_the_first_tensor(cuda):
+def test_the_device_that_cuda_means_can_be_chosen_before_the_first_tensor(cuda, two):
     assert module.current_device() == 0
     module.set_device("cuda:1")
     assert module.current_device() == 1
@@ -174,7 +182,7 @@ def test_the_device_that_cuda_means_can_be_chosen_before_the_first_tensor(cuda):
         module.set_device("cpu")
 
 
-def test_a_device_is_the_current_one_inside_a_block(cuda):
+def test_a_device_is_the_current_one_inside_a_block(cuda, two):
     with module.device(1):
         assert module.current_device() == 1
     assert module.current_device() == 0
@@ -200,7 +208,7 @@ def test_memory_is_counted(cuda):
     assert module.memory_allocated() <= module.memory_reserved() <= module.max_memory_reserved()
     module.reset_peak_memory_stats()
     assert module.max_memory_allocated() == module.memory_allocated()
-    assert module.memory_allocated(1) == 0 or module.device_count() == 1
+    assert module.device_count() == 1 or module.memory_allocated(1) == 0
     free, total = module.mem_get_info()
     assert 0 < free <= total
     module.empty_cache()
