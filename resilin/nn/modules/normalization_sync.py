@@ -7,8 +7,10 @@ from typing import Any
 from resilin._base import ranks
 from resilin.core.api.normalizing import normalize_over_ranks
 from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.normalization import _BatchNorm
+from resilin.nn.parameter import is_lazy
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -48,9 +50,14 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """`module` with every BatchNorm in it replaced by a SyncBatchNorm that has its parameters and buffers."""
+        """`module` with every BatchNorm in it replaced by a SyncBatchNorm that has its parameters and buffers.
+
+        UsageError for lazy ones that have not seen an input yet.
+        """
         converted = module
         if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+            if any(is_lazy(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())):
+                raise UsageError(f"convert_sync_batchnorm: {module} is uninitialized; call it with an input first")
             options = (module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
             converted = cls(*options, process_group, bias=module.bias is not None)
             converted._parameters.update(module._parameters)
