@@ -181,7 +181,7 @@ def test_a_module_that_forgets_a_parameter_is_told():
 
 def test_synchronized_statistics_wait_for_the_first_input():
     layer = nn.Sequential(nn.LazyBatchNorm2d())
-    with pytest.raises(UsageError, match="LazyBatchNorm2d.* is uninitialized"):
+    with pytest.raises(UsageError, match=r"LazyBatchNorm2d.* is uninitialized"):
         nn.SyncBatchNorm.convert_sync_batchnorm(layer)
     layer(resilin.ones(2, 3, 2, 2))
     assert nn.SyncBatchNorm.convert_sync_batchnorm(layer)[0].num_features == 3
