@@ -18,7 +18,7 @@ from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import View
+from resilin.core.versions import InferenceCount, View
 
 
 def _check_origin(tensor: Tensor) -> None:
@@ -170,12 +170,12 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if ACTIVE and batched_in((self, *args)):
             return ACTIVE[-1].write(self, fn, args, kwargs)  # type: ignore[no-any-return]
-        if self._vc is not None:
+        if self._view is not None or type(self._vc) is InferenceCount:
             _check_origin(self)
         recorded = mode.grad and tracked((self, *args))
         if recorded:
             check_writable(self)
-        elif ufunc is not None and not kwargs and _direct(ufunc, self, args):
+        elif ufunc is not None and len(args) == 1 and not kwargs and _direct(ufunc, self, args[0]):
             self._bump()
             return self
         return write(self, _on_old_value(fn, self, args, kwargs) if recorded else fn(self, *args, **kwargs))
@@ -204,12 +204,11 @@ def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
 
 
-def _direct(ufunc: Any, self: Tensor, args: tuple[Any, ...]) -> bool:
+def _direct(ufunc: Any, self: Tensor, other: Any) -> bool:
     """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
     array = self._array
     if array.dtype.kind not in "fc" or not getattr(array.flags, "writeable", False):  # numpy writes into numpy's only
         return False
-    other = args[0]
     if isinstance(other, Tensor):
         if other._array.dtype is not array.dtype or other._dev is not self._dev:
             return False

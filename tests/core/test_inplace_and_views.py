@@ -269,3 +269,12 @@ def test_only_memory_that_is_read_only_is_called_so():
             x.add_(1)
     with pytest.raises(RuntimeError, match="single memory location"):
         resilin.zeros(1, 3).expand(2, 3).diagonal(0, 0, 1).unsqueeze(0).expand(3, 2).add_(1)
+
+
+@pytest.mark.parametrize("arguments", [(), (2, 3)])
+@pytest.mark.parametrize("name", ["add_", "mul_", "sub_", "div_"])
+def test_arithmetic_in_place_takes_one_operand(name, arguments):
+    x = resilin.ones(2)
+    with pytest.raises(TypeError):
+        getattr(x, name)(*arguments)
+    assert x.tolist() == [1, 1]
