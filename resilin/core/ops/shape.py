@@ -203,6 +203,7 @@ def _(xp, g, _y, _x, dtype=None):
     tensors=-1,
     complex=True,
     moves=True,
+    quiet=False,
     samples=lambda r: [([r(2, 3), r(4, 3)], 0, (2, 4)), ([r(2, 3), r(2, 1)], 1, (3, 1))],
 )
 def concat(xp, arrays, axis=0, sizes=()):
@@ -221,7 +222,13 @@ def _(xp, needs, g, _x, axis=0, sizes=()):
     return parts
 
 
-@op(tensors=-1, complex=True, moves=True, samples=lambda r: [([r(2, 3), r(2, 3)], 0), ([r(2), r(2), r(2)], 1)])
+@op(
+    tensors=-1,
+    complex=True,
+    moves=True,
+    quiet=False,
+    samples=lambda r: [([r(2, 3), r(2, 3)], 0), ([r(2), r(2), r(2)], 1)],
+)
 def stack(xp, arrays, axis=0):
     """Arrays of one shape joined along a new dimension."""
     return xp.stack(arrays, axis)
