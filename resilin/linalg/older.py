@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from resilin.core import dispatch as _dispatch
 from resilin.core.ops import random
 from resilin.core.tensor import Tensor
 from resilin.linalg import decompose
@@ -76,3 +77,5 @@ def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int
     if not 0 <= rank <= min(rows, columns):
         raise ValueError(f"pca_lowrank: q must be at least 0 and at most min(m, n) = {min(rows, columns)}, got {q}")
     return svd_lowrank(A - A.mean(-2, keepdim=True) if center else A, rank, niter)
+
+_dispatch.publish("resilin", globals(), __all__)
