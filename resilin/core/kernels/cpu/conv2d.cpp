@@ -2,9 +2,10 @@
 // the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the
 // bits do not depend on the number of threads.
 #include "array.hpp"
-#include "product.hpp"
+#include "conv_columns.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
+#include "product.hpp"
 #include "simd.hpp"
 
 #include <nanobind/stl/tuple.h>
@@ -13,148 +14,16 @@
 #include <cstring>
 
 namespace resilin {
+
+using namespace conv;
+
 namespace {
 
-constexpr int64_t MAX_LENGTH = int64_t(1) << 28;
-constexpr int64_t TILE_POSITIONS = 256;     // output positions that make a matrix product efficient
-constexpr int64_t BLOCK_DEPTH = 384;        // kernel positions of the channels whose columns are there at a time
+constexpr int64_t BLOCK_DEPTH = 384;         // kernel positions of the channels whose columns are there at a time
 constexpr int64_t BLOCK_ELEMENTS = 96 << 10; // and their columns: a part of a core's second cache
 constexpr int64_t SUMS = 16;                 // partial sums of the weight's gradient, at most
 constexpr int64_t SUMS_BYTES = 32 << 20;     // and the memory that they may take
 
-// N samples, C channels, H W input size, P Q output size, KH KW kernel size, O output channels, G groups;
-// s stride, p padding, d dilation
-struct Shape {
-    int64_t N, C, H, W, O, G, KH, KW, sh, sw, ph, pw, dh, dw, P = 0, Q = 0;
-
-    // Every product below stays inside int64, and there is at least one output position.
-    bool fits() const {
-        for (int64_t length : {N, C, H, W, O, KH, KW, sh, sw, ph, pw, dh, dw})
-            if (length < 0 || length > MAX_LENGTH) return false;
-        const double columns = 1.0 * N * C * KH * KW * (H + 2 * ph) * (W + 2 * pw);
-        return columns < 1e18 && N > 0 && C > 0 && O > 0 && G > 0 && C % G == 0 && O % G == 0 && KH > 0 && KW > 0 &&
-               sh > 0 && sw > 0 && dh > 0 && dw > 0 && H + 2 * ph >= dh * (KH - 1) + 1 &&
-               W + 2 * pw >= dw * (KW - 1) + 1;
-    }
-    void set_output() {
-        P = (H + 2 * ph - dh * (KH - 1) - 1) / sh + 1;
-        Q = (W + 2 * pw - dw * (KW - 1) - 1) / sw + 1;
-    }
-    int64_t channels() const { return C / G; }           // of a group's input
-    int64_t outputs() const { return O / G; }            // of a group's output
-    int64_t depth() const { return channels() * KH * KW; } // of a group's columns
-    int64_t positions() const { return P * Q; }
-    // whether a sample's columns are the sample itself
-    bool pointwise() const { return KH == 1 && KW == 1 && sh == 1 && sw == 1 && ph == 0 && pw == 0; }
-};
-
-// Some samples, or some output rows of one sample.
-struct Tile {
-    int64_t n0, n1, p0, p1;
-};
-
-struct Tiles {
-    const Shape &s;
-    int64_t samples, rows, per_sample, count; // samples or rows of a tile; tiles of a sample; tiles
-
-    explicit Tiles(const Shape &shape) : s(shape) {
-        const int64_t L = s.positions();
-        samples = std::max<int64_t>(1, std::min(s.N, TILE_POSITIONS / L));
-        const int64_t pieces = samples > 1 ? 1 : std::clamp<int64_t>(L / TILE_POSITIONS, 1, s.P);
-        rows = (s.P + pieces - 1) / pieces;
-        per_sample = (s.P + rows - 1) / rows;
-        count = (s.N + samples - 1) / samples * per_sample;
-    }
-    Tile operator[](int64_t i) const {
-        const int64_t n = i / per_sample * samples, p = i % per_sample * rows;
-        return {n, std::min(s.N, n + samples), p, std::min(s.P, p + rows)};
-    }
-    int64_t positions() const { return samples * rows * s.Q; } // of the largest tile
-};
-
-// Along one axis and for one place of the kernel: output positions [begin, end) read the input, from `first` on, the
-// others its zero padding.
-struct Span {
-    int64_t begin, end, first;
-    Span(int64_t from, int64_t to, int64_t place, int64_t stride, int64_t padding, int64_t dilation, int64_t length) {
-        const int64_t offset = place * dilation - padding;
-        begin = std::clamp<int64_t>(offset < 0 ? (-offset + stride - 1) / stride : 0, from, to);
-        end = std::clamp<int64_t>(length > offset ? (length - offset - 1) / stride + 1 : 0, begin, to);
-        first = begin * stride + offset;
-    }
-};
-
-// n elements of each of `rows` rows, copied or added. Vectors have a fixed size, the last one of a row overlaps the one
-// before it: rows of small images cost a few instructions.
-template <class T> RESILIN_INLINE void copy_rows(const T *from, int64_t down, T *to, int64_t below, int64_t rows, int64_t n) {
-    constexpr int64_t V = 64 / sizeof(T);
-    for (int64_t r = 0; r < rows; r++, from += down, to += below) {
-        if (n < V) {
-            for (int64_t i = 0; i < n; i++) to[i] = from[i];
-            continue;
-        }
-        for (int64_t i = 0; i + V < n; i += V) std::memcpy(to + i, from + i, V * sizeof(T));
-        std::memcpy(to + n - V, from + n - V, V * sizeof(T));
-    }
-}
-template <class T> RESILIN_INLINE void add_rows(const T *from, int64_t down, T *to, int64_t below, int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++, from += down, to += below) {
-        int64_t i = 0;
-        for (; i + 8 <= n; i += 8)
-            for (int64_t j = 0; j < 8; j++) to[i + j] += from[i + j];
-        for (; i < n; i++) to[i] += from[i];
-    }
-}
-
-// fn(down, right, image, cols) for each kernel position of each of some channels; `cols` advances by `ld` from one to the
-// next.
-template <class Image, class Cols, class Fn>
-RESILIN_INLINE void each_place(const Shape &s, const Tile &tile, int64_t channels, int64_t ld, Image *image, Cols *cols, Fn fn) {
-    for (int64_t c = 0; c < channels; c++, image += s.H * s.W)
-        for (int64_t i = 0; i < s.KH; i++) {
-            const Span down(tile.p0, tile.p1, i, s.sh, s.ph, s.dh, s.H);
-            for (int64_t j = 0; j < s.KW; j++, cols += ld)
-                fn(down, Span(0, s.Q, j, s.sw, s.pw, s.dw, s.W), image, cols);
-        }
-}
-
-template <class T> RESILIN_INLINE void gather(const T *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, T *into) {
-    each_place(s, tile, channels, ld, x, into, [&](const Span &down, const Span &right, const T *image, T *cols) __attribute__((always_inline)) {
-        const int64_t rows = down.end - down.begin, n = right.end - right.begin;
-        if (rows < tile.p1 - tile.p0 || n < s.Q) std::fill(cols, cols + (tile.p1 - tile.p0) * s.Q, T(0));
-        const T *from = image + down.first * s.W + right.first;
-        T *to = cols + (down.begin - tile.p0) * s.Q + right.begin;
-        if (s.sw == 1)
-            copy_rows(from, s.sh * s.W, to, s.Q, rows, n);
-        else
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t q = 0; q < n; q++) to[r * s.Q + q] = from[r * s.sh * s.W + q * s.sw];
-    });
-}
-template <class T> RESILIN_INLINE void scatter(const T *from, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, T *x) {
-    each_place(s, tile, channels, ld, x, from, [&](const Span &down, const Span &right, T *image, const T *cols) __attribute__((always_inline)) {
-        const int64_t rows = down.end - down.begin, n = right.end - right.begin;
-        const T *of = cols + (down.begin - tile.p0) * s.Q + right.begin;
-        T *to = image + down.first * s.W + right.first;
-        if (s.sw == 1)
-            add_rows(of, s.Q, to, s.sh * s.W, rows, n);
-        else
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t q = 0; q < n; q++) to[r * s.sh * s.W + q * s.sw] += of[r * s.Q + q];
-    });
-}
-RESILIN_SIMD void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *cols) {
-    gather(x, s, tile, channels, ld, cols);
-}
-RESILIN_SIMD void gather_tile(const double *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, double *cols) {
-    gather(x, s, tile, channels, ld, cols);
-}
-RESILIN_SIMD void scatter_tile(const float *cols, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *x) {
-    scatter(cols, s, tile, channels, ld, x);
-}
-RESILIN_SIMD void scatter_tile(const double *cols, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, double *x) {
-    scatter(cols, s, tile, channels, ld, x);
-}
 RESILIN_SIMD float row_sum(const float *x, int64_t n) { return sum_of(x, n); }
 double row_sum(const double *x, int64_t n) {
     double sum = 0;
