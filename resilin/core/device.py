@@ -116,9 +116,7 @@ def _current(type: str) -> int:
 def register_backend(backend: Backend) -> None:
     """Make devices of `backend.type` available. Raises RuntimeError when the type is taken."""
     if not isinstance(backend, Backend):
-        raise TypeError(
-            f"register_backend: expected an instance of resilin.core.backends.Backend, got {backend!r}"
-        )
+        raise TypeError(f"register_backend: expected an instance of resilin.core.backends.Backend, got {backend!r}")
     kind = getattr(backend, "type", None)
     if not (isinstance(kind, str) and kind.isidentifier()):
         raise ValueError(f"register_backend: expected a backend whose `type` is a name such as 'npu', got {kind!r}")

@@ -78,4 +78,5 @@ def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int
         raise ValueError(f"pca_lowrank: q must be at least 0 and at most min(m, n) = {min(rows, columns)}, got {q}")
     return svd_lowrank(A - A.mean(-2, keepdim=True) if center else A, rank, niter)
 
+
 _dispatch.publish("resilin", globals(), __all__)
