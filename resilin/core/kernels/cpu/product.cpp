@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t DEPTH_BYTES = 1536;
 // At once packed of A and of B: up to so many elements, of up to so many blocks of the depth.
 constexpr int64_t PACKED = 1 << 20, BLOCKS = 5;
-constexpr int64_t DIRECT_BYTES = 1 << 20; // see reads_columns()
+constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4; // see reads_columns()
 // A piece of work is so many panels of A by so many of B (a block of these stays in the second cache), or less: a
 // thread's share should be several pieces, as long as a piece is worth taking.
 constexpr int64_t GROUP = 12, PIECES_PER_THREAD = 4;
@@ -52,15 +52,19 @@ template <class T> int64_t height_of(const Product<T> &product, const Tiles<T> &
 }
 
 // Whether tiles read an operand where it lies. Rows of A: each along memory, and not crowded, or low. Columns of B: side
-// by side, and small enough to stay in the second cache, where steps of whole pages share sets again.
+// by side, and read by few panels of A only, or small enough to stay in the second cache, where steps of whole pages
+// share sets again.
 template <class T> bool reads_rows(const Product<T> &product, const Tiles<T> &tiles) {
     const View<T> &a = product.a;
     if (crowded(a)) return height_of(product, tiles) < tiles.height;
     return a.column == 1 || (a.row == 1 && product.depth <= 64);
 }
-template <class T> bool reads_columns(const View<T> &b, int64_t depth, int64_t columns, int64_t block) {
+template <class T> bool reads_columns(const Product<T> &product, const Tiles<T> &tiles, int64_t block) {
     constexpr int64_t size = sizeof(T);
-    return b.column == 1 && depth * columns * size <= DIRECT_BYTES && (b.row * size % 4096 != 0 || block <= 256);
+    const View<T> &b = product.b;
+    if (b.column != 1) return false;
+    if (product.rows <= FEW * tiles.height) return true;
+    return product.depth * product.columns * size <= DIRECT_BYTES && (b.row * size % 4096 != 0 || block <= 256);
 }
 
 // A product, or a chunk of one, whose shorter side is packed at once, for all threads. The panels of the longer side are
@@ -73,7 +77,7 @@ template <class T> class Chunk {
           rows_{Panels::of_rows(product.rows, height_of(product, tiles)), product.a.row, product.a.column, product.a.data,
                 reads_rows(product, tiles)},
           columns_{Panels::of_columns(product.columns, tiles.width), product.b.column, product.b.row, product.b.data,
-                   reads_columns(product.b, product.depth, product.columns, ceil_div(product.depth, blocks))},
+                   reads_columns(product, tiles, ceil_div(product.depth, blocks))},
           longer_(product.rows >= product.columns ? rows_ : columns_), shorter_(product.rows >= product.columns ? columns_ : rows_) {}
 
     void run(bool threads) const {
@@ -125,8 +129,9 @@ template <class T> class Chunk {
             const int64_t p = at(block), depth = at(block + 1) - p;
             longer_.pack(begin, end, p, depth, own);
             const T *others = shared_at(shared, block);
-            for (int64_t j = j0; j < j1; j += GROUP)
-                multiply_block(i0, i1, j, std::min(j + GROUP, j1), block, tall ? begin : 0, tall ? own : others,
+            const int64_t group = i1 - i0 <= FEW ? 1 : GROUP;
+            for (int64_t j = j0; j < j1; j += group)
+                multiply_block(i0, i1, j, std::min(j + group, j1), block, tall ? begin : 0, tall ? own : others,
                                tall ? 0 : begin, tall ? others : own);
         }
     }

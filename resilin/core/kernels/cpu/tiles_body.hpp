@@ -4,6 +4,8 @@
 
 namespace {
 
+constexpr int64_t AHEAD = 16; // steps: about as long as the second cache takes to answer, several times over
+
 template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of) {
     using V = Vector<T>;
     constexpr int width = Vectors * V::lanes;
@@ -15,6 +17,8 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
     const T *a = of.a, *b = of.b;
     const int64_t a_lane = of.a_lane, a_step = of.a_step, b_step = of.b_step;
     for (int64_t p = 0; p < of.depth; p++, a += a_step, b += b_step) {
+        __builtin_prefetch(b + AHEAD * b_step);
+        if (Vectors == 2) __builtin_prefetch(b + AHEAD * b_step + V::lanes);
         typename V::type right[Vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
