@@ -10,6 +10,7 @@ import importlib
 from typing import Any
 
 from resilin._base import env as _env
+from resilin._base import lazy as _lazy
 
 __version__ = "0.1.0"
 
@@ -54,12 +55,14 @@ if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a wor
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return importlib.import_module(f"resilin.{name}")
+        with _lazy.lock:
+            return importlib.import_module(f"resilin.{name}")
     if name in _LATER:
         raise AttributeError(f"resilin.{name} is not part of resilin {__version__}; docs/parity.md says what is")
     if name.startswith("__"):
         raise AttributeError(f"module 'resilin' has no attribute {name!r}")
-    module = importlib.import_module(_MOVED.get(name, "resilin.core.names"))
+    with _lazy.lock:
+        module = importlib.import_module(_MOVED.get(name, "resilin.core.names"))
     try:
         value = getattr(module, name)
     except AttributeError:
@@ -69,6 +72,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    names = importlib.import_module("resilin.core.names")
+    with _lazy.lock:
+        names = importlib.import_module("resilin.core.names")
     own = {name for name in globals() if name.startswith("__")}
     return sorted({*own, *_PACKAGES, *_MOVED, *names.__all__})

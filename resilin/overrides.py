@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import resilin
-from resilin import fft, linalg, special
+import resilin.fft as fft
+import resilin.linalg as linalg
+import resilin.special as special
 from resilin.core import dispatch, names
 from resilin.core.dispatch import Disable as DisableTensorFunctionSubclass
 from resilin.core.dispatch import DisableAll as DisableTensorFunction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from resilin import fft as transforms
+import resilin.fft as transforms
 from resilin.core.tensor import Tensor
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
-from resilin import linalg
+import resilin.linalg as linalg
 from resilin.array_api.statistics import over
 from resilin.array_api.statistics import sum as _sum
 from resilin.array_api.types import promoted

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from resilin._base import lazy
+
 if TYPE_CHECKING:
     from resilin.data.collate import default_collate as default_collate
     from resilin.data.collate import default_convert as default_convert
@@ -90,7 +92,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    with lazy.lock:
+        value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
 

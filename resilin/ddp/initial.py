@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.core import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.errors import CollectiveMismatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.ddp.flat import Array
 from resilin.errors import UsageError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor

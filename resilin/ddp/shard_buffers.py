@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets
 from resilin.ddp.flat import Array, Flat, specs_of

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin._base.clock import SYSTEM
 from resilin.core import rng
 from resilin.core.autograd import engine

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from resilin import dist
+import resilin.dist as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, edge_of

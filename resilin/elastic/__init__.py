@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from resilin._base import lazy
+
 if TYPE_CHECKING:
     from resilin.data import ElasticSampler as ElasticSampler
     from resilin.elastic.loop import run as run
@@ -33,7 +35,8 @@ __all__ = ["ElasticSampler", "State", "World", "is_elastic", "run", "world"]
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    with lazy.lock:
+        value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
 

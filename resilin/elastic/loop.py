@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from resilin import dist
+import resilin.dist as dist
 from resilin._base import env, log, uncaught
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups

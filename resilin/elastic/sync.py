@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
 from resilin.elastic import transfer

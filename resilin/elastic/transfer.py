@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.errors import StateError, UsageError
 

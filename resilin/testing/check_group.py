@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.dist import tree
 from resilin.dist.reduce_op import DTYPES, Array, ReduceOp

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from resilin import dist
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
