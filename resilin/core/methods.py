@@ -196,6 +196,7 @@ def _attach_operators(tensor: Any) -> None:
     tensor.__getitem__, tensor.__setitem__ = indexing.getitem, _setitem
     names = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ipow": "pow_", "iand": "bitwise_and_"}
     names |= {"ior": "bitwise_or_", "ixor": "bitwise_xor_", "ifloordiv": "floor_divide_", "imod": "remainder_"}
+    names |= {"ilshift": "bitwise_left_shift_", "irshift": "bitwise_right_shift_"}
     for name, method in names.items():
         setattr(tensor, f"__{name}__", getattr(tensor, method))
 
@@ -298,7 +299,9 @@ def _new(make: Any) -> Any:
 
 
 def _format(self: Tensor, spec: str) -> str:
-    return format(self.item(), spec) if self._array.ndim == 0 and spec else str(self)
+    """A 0-d tensor is written as its number, so that log lines read as in PyTorch; others take no format."""
+    as_number = self._array.ndim == 0 and (spec or type(self) is Tensor)
+    return format(self.item(), spec) if as_number else object.__format__(self, spec)
 
 
 def _parameter_text(self: Tensor) -> str:
