@@ -18,7 +18,7 @@ def use(name):
     except BaseException as error:
         errors.append(f"{name}: {error!r}")
 
-names = ["torch.nn.Linear(2, 2)", "torch.randn(3)", "torch.optim.SGD", "torch.data.DataLoader", "torch.ddp", "torch.vmap"]
+names = ["torch.nn.Linear(2, 2)", "torch.randn(3)", "torch.optim.SGD", "torch.data.DataLoader", "torch.ddp"]
 threads = [threading.Thread(target=use, args=(name,)) for name in names]
 for thread in threads:
     thread.start()
