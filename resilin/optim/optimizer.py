@@ -8,6 +8,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
@@ -106,7 +108,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad():
+        with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
             for group in self.param_groups:
                 self._update(group)
         return loss

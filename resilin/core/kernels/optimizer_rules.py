@@ -1,7 +1,8 @@
 """Steps of the elementwise optimizers: many parameters in one call, in place. A rule is a formula over one parameter.
 
 The constants of a rule are made by the optimizer in float64 and rounded to the parameter's dtype here; the native form
-(cpu/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order: PyTorch's.
+(cpu/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order: PyTorch's; a
+square is scaled before it is squared, so that large gradients do not overflow.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def adadelta(
     """Adadelta: the ratio of the running roots of squared moves and squared gradients."""
     d = _pull(p, g, sign, decay)
     square *= keep
-    square += d * d * take
+    square += d * take * d
     move = array_namespace(p).sqrt(moved + eps) / array_namespace(p).sqrt(square + eps) * d
     moved *= keep
-    moved += move * move * take
+    moved += move * take * move
     p -= move * lr
 
 
@@ -111,7 +112,7 @@ def rmsprop(
     """RMSprop: divide by the running root of squares; `mean` centers it, `buf` gives momentum."""
     d = _pull(p, g, sign, decay)
     square *= keep
-    square += d * d * take
+    square += d * take * d
     spread = square
     if mean is not None:
         mean += (d - mean) * take
@@ -154,7 +155,7 @@ def nadam(
     d = _pull(p, g, sign, decay)
     m += (d - m) * take1
     v *= keep2
-    v += d * d * take2
+    v += d * take2 * d
     denom = array_namespace(p).sqrt(v * inv_bias) + eps
     p *= shrink
     p -= d / denom * rate_g
@@ -180,7 +181,7 @@ def radam(
     d = _pull(p, g, sign, decay)
     m += (d - m) * take1
     v *= keep2
-    v += d * d * take2
+    v += d * take2 * d
     p *= shrink
     p -= (m / (array_namespace(p).sqrt(v) + eps) if adaptive else m) * rate
 

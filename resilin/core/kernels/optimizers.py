@@ -119,7 +119,7 @@ def reference_adam(
         d = d + p * t(weight_decay)
     m += (d - m) * t(1 - beta1)
     v *= t(beta2)
-    v += d * d * t(1 - beta2)
+    v += d * t(1 - beta2) * d  # in this order large gradients do not overflow
     if top is not None:
         xp.maximum(top, v, out=top)
     denom = xp.sqrt(v if top is None else top) / t(math.sqrt(1 - beta2**step)) + t(eps)

@@ -2,7 +2,6 @@
 // and come in the order of the reference's arguments there (optimizer_rules.py).
 #include "kernels.hpp"
 #include "optimizers.hpp"
-#include "simd.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -12,9 +11,6 @@ namespace {
 
 constexpr size_t MAX_CONSTANTS = 10;
 using Rule = void (*)(const Piece &, const float *);
-
-// gradient of one element: with its sign, and the penalty on the parameter
-RESILIN_INLINE float pull(float g, float p, float sign, float decay) { return sign * g + decay * p; }
 
 RESILIN_INLINE float sign_of(float x) { return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f); }
 
@@ -36,10 +32,10 @@ RESILIN_SIMD void adadelta(const Piece &x, const float *c) {
     const float *__restrict g = x.data[1];
     for (int64_t i = 0; i < x.n; i++) {
         const float d = pull(g[i], p[i], sign, decay);
-        const float s = square[i] * keep + d * d * take;
+        const float s = square[i] * keep + d * take * d;
         const float move = std::sqrt(moved[i] + eps) / std::sqrt(s + eps) * d;
         square[i] = s;
-        moved[i] = moved[i] * keep + move * move * take;
+        moved[i] = moved[i] * keep + move * take * move;
         p[i] -= move * lr;
     }
 }
@@ -66,7 +62,7 @@ template <bool Centered, bool Momentum> RESILIN_INLINE void rmsprop_span(const P
     const float *__restrict g = x.data[1];
     for (int64_t i = 0; i < x.n; i++) {
         const float d = pull(g[i], p[i], sign, decay);
-        const float s = square[i] * keep + d * d * take;
+        const float s = square[i] * keep + d * take * d;
         square[i] = s;
         float spread = s;
         if (Centered) {
@@ -116,7 +112,7 @@ RESILIN_SIMD void nadam(const Piece &x, const float *c) {
     for (int64_t i = 0; i < x.n; i++) {
         const float d = pull(g[i], p[i], sign, decay);
         const float m1 = m[i] + (d - m[i]) * take1;
-        const float v1 = v[i] * keep2 + d * d * take2;
+        const float v1 = v[i] * keep2 + d * take2 * d;
         const float denom = std::sqrt(v1 * inv_bias) + eps;
         m[i] = m1;
         v[i] = v1;
@@ -132,7 +128,7 @@ template <bool Adaptive> RESILIN_INLINE void radam_span(const Piece &x, const fl
     for (int64_t i = 0; i < x.n; i++) {
         const float d = pull(g[i], p[i], sign, decay);
         const float m1 = m[i] + (d - m[i]) * take1;
-        const float v1 = v[i] * keep2 + d * d * take2;
+        const float v1 = v[i] * keep2 + d * take2 * d;
         m[i] = m1;
         v[i] = v1;
         p[i] = p[i] * shrink - (Adaptive ? m1 / (std::sqrt(v1) + eps) : m1) * rate;

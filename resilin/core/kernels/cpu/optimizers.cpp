@@ -1,7 +1,6 @@
 // Optimizer steps over lists of arrays, one pass over memory for each parameter.
 #include "optimizers.hpp"
 #include "kernels.hpp"
-#include "simd.hpp"
 
 #include <cmath>
 
@@ -14,19 +13,18 @@ struct Sgd {
 };
 
 RESILIN_SIMD void sgd_plain(float *__restrict p, const float *__restrict g, int64_t n, const Sgd &s) {
-    for (int64_t i = 0; i < n; i++) p[i] -= s.lr * (s.sign * g[i] + s.decay * p[i]);
+    for (int64_t i = 0; i < n; i++) p[i] -= s.lr * pull(g[i], p[i], s.sign, s.decay);
 }
 
 RESILIN_SIMD void sgd_momentum(float *__restrict p, const float *__restrict g, float *__restrict m, int64_t n,
                                const Sgd &s) {
     const float keep = s.first ? 0.0f : s.momentum, take = s.first ? 1.0f : s.undamped;
-    const float by_g = s.nesterov ? 1.0f : 0.0f, by_m = s.nesterov ? s.momentum : 1.0f;
     for (int64_t i = 0; i < n; i++) {
-        const float d = s.sign * g[i] + s.decay * p[i];
+        const float d = pull(g[i], p[i], s.sign, s.decay);
         // on the first step the buffer's content does not count, whatever it is
         const float b = (s.first ? 0.0f : m[i] * keep) + d * take;
         m[i] = b;
-        p[i] -= s.lr * (by_g * d + by_m * b);
+        p[i] -= s.lr * (s.nesterov ? d + s.momentum * b : b);
     }
 }
 
@@ -58,9 +56,9 @@ template <bool Top> RESILIN_INLINE void adam_span(const Piece &x, const Adam &a)
     float *__restrict top = x.data[4];
     for (int64_t i = 0; i < x.n; i++) {
         const float q = p[i] * a.shrink;
-        const float d = a.sign * g[i] + a.decay * p[i];
+        const float d = pull(g[i], p[i], a.sign, a.decay);
         const float m1 = m[i] + (d - m[i]) * a.take1;
-        const float v1 = v[i] * a.keep2 + d * d * a.take2;
+        const float v1 = v[i] * a.keep2 + d * a.take2 * d;
         m[i] = m1;
         v[i] = v1;
         float w = v1;

@@ -2,6 +2,7 @@
 #pragma once
 #include "array.hpp"
 #include "parallel.hpp"
+#include "simd.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -59,6 +60,12 @@ inline bool line_up(const std::vector<nb::handle> &lists, Work &work) {
         }
     }
     return true;
+}
+
+// Gradient of one element with its sign, and the penalty on the parameter. Without a penalty the parameter is left out:
+// zero times infinity would make NaN of it.
+RESILIN_INLINE float pull(float g, float p, float sign, float decay) {
+    return decay == 0.0f ? sign * g : sign * g + decay * p;
 }
 
 template <class Step> void run(const std::vector<Piece> &pieces, Step step) {
