@@ -31,3 +31,47 @@ def test_an_augmented_assignment_writes_where_the_tensor_lies(name):
     y = getattr(operator, name)(y, 2)
     assert y is x
     assert x.tolist() == [getattr(operator, name)(n, 2) for n in (4, 7)]
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ([[0], [1]], [1]),
+        ([[0, 1], [1, 2]], [1, 6]),
+        ([resilin.tensor(0), resilin.tensor(1)], 1),
+        ([resilin.tensor([0, 1]), [1, 2]], [1, 6]),
+        ([[1, 0], 1], [5, 1]),
+        ([slice(1)], [[0, 1, 2, 3]]),
+        ([0, None], [[0, 1, 2, 3]]),
+        ([0, ...], [0, 1, 2, 3]),
+        ([[True, False, True]], [[0, 1, 2, 3], [8, 9, 10, 11]]),
+    ],
+)
+def test_a_list_of_indices_is_read_as_a_tuple(index, expected):
+    x = resilin.arange(12).reshape(3, 4)
+    with pytest.warns(UserWarning, match="read as a tuple"):
+        assert x[index].tolist() == expected
+    y = x.clone()
+    with pytest.warns(UserWarning, match="read as a tuple"):
+        y[index] = -1
+    assert (y == -1).sum() == x[tuple(index)].numel()
+    assert y[tuple(index)].tolist() == resilin.full_like(x[tuple(index)], -1).tolist()
+
+
+def test_a_list_of_numbers_and_a_range_are_indices():
+    x = resilin.arange(12).reshape(3, 4)
+    assert x[[0, 2]].tolist() == x[range(0, 3, 2)].tolist() == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert x[[True, False, True]].tolist() == x[[0, 2]].tolist()
+    assert x[range(2), [1, 2]].tolist() == [1, 6]
+    assert x[[[i % 3] for i in range(33)]].shape == (33, 1, 4)
+    x[range(2)] = 0
+    assert x.sum() == 8 + 9 + 10 + 11
+
+
+def test_bytes_are_a_mask():
+    x = resilin.arange(3)
+    with pytest.warns(UserWarning, match="mask"):
+        assert x[resilin.tensor([1, 0, 1], dtype=resilin.uint8)].tolist() == [0, 2]
+    with pytest.warns(UserWarning, match="mask"):
+        x[resilin.tensor([0, 1, 0], dtype=resilin.uint8)] = 7
+    assert x.tolist() == [0, 7, 2]

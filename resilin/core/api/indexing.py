@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -28,24 +29,48 @@ def to_index(index: Any) -> Any:
     kind = type(index)
     if kind is int or kind is slice:
         return index
-    if isinstance(index, tuple):
-        return tuple([to_index(i) for i in index])
+    if isinstance(index, list) and _means_a_tuple(index):
+        warnings.warn(
+            "a list that holds sequences, tensors, slices, None or ... is read as a tuple, one entry a dimension, as "
+            "PyTorch reads it: write x[tuple(index)], or x[resilin.tensor(index)] for one array of indices",
+            UserWarning,
+            stacklevel=3,
+        )
+        index = tuple(index)
+    return tuple([_part_of_index(i) for i in index]) if isinstance(index, tuple) else _part_of_index(index)
+
+
+def _means_a_tuple(index: list[Any]) -> bool:
+    """PyTorch's rule for lists: what would be an index of its own in them says so, unless they are long."""
+    kinds = (list, tuple, range, np.ndarray, Tensor, slice)
+    return len(index) < 32 and any(isinstance(i, kinds) or i is None or i is Ellipsis for i in index)
+
+
+def _part_of_index(index: Any) -> Any:
     if isinstance(index, Tensor):
         array = index._array
         if array.dtype.kind not in "iub":
             raise IndexError(f"tensors used as indices must be integer or bool tensors, got {index.dtype}")
+        if array.dtype.char == "B":
+            return _byte_mask(array)
         return int(array) if array.ndim == 0 and array.dtype.kind in "iu" and type(array) not in BATCHED else array
-    if isinstance(index, list):
-        return np.array(index) if index else np.zeros(0, np.int64)
+    if isinstance(index, list | tuple | range):
+        return np.array(index) if len(index) else np.zeros(0, np.int64)
     if isinstance(index, bool) or is_array(index):
-        return index
+        return _byte_mask(index) if is_array(index) and index.dtype.char == "B" else index
     if isinstance(index, np.integer):
         return int(index)
-    if index is None or index is Ellipsis:
+    if type(index) in (int, slice) or index is None or index is Ellipsis:
         return index
     raise IndexError(
-        f"only integers, slices, ellipsis, None and integer or bool tensors can index, got {kind.__name__}"
+        "only integers, slices, ellipsis, None and integer or bool tensors can index, got " + type(index).__name__
     )
+
+
+def _byte_mask(array: Any) -> Any:
+    """Bytes are a mask, as in PyTorch."""
+    warnings.warn("a uint8 tensor as an index is a mask, as in PyTorch: use a bool tensor", UserWarning, stacklevel=4)
+    return array.astype(np.bool_)
 
 
 def getitem(self: Tensor, index: Any) -> Tensor:
