@@ -115,7 +115,8 @@ def adopt(tensor: Tensor, result: Tensor) -> None:
         return  # integers that were given values of floats have no gradients
     view = tensor._view
     if view is None:
-        tensor._node, tensor._rg = result._node, result._rg
+        tensor._move(result._node)
+        tensor._rg = result._rg
     else:
         _rebase(tensor, view, result)
 
@@ -127,8 +128,9 @@ def _rebase(tensor: Tensor, view: View, result: Tensor) -> None:
     params = (view.chain,)
     carrier = wrap(base._array, base._dev)
     record(_SPLICE, _SPLICE.generic, carrier, (base, result), params, None)
-    base._node, base._rg = carrier._node, True
-    tensor._node, tensor._rg, view.seen = result._node, result._rg, base._node
+    base._move(carrier._node)
+    tensor._move(result._node)
+    base._rg, tensor._rg, view.seen = True, result._rg, base._node
 
 
 def _replay(xp: Any, value: Any, chain: Any) -> Any:

@@ -31,7 +31,7 @@ def _in_place(name: str, view: Callable[..., Any]) -> Callable[..., Tensor]:
         if self._view is not None:
             self._view = shown._view
         if mode.grad and self._rg:
-            self._node = shown._node
+            self._move(shown._node)
         self._bump()
         return self
 

@@ -239,7 +239,13 @@ class Tensor(Operators):
                 raise RuntimeError(f"grad has dtype {value.dtype}, the tensor has {self.dtype}: they must be equal")
             if value._dev is not self._dev:
                 raise RuntimeError(f"grad is on {value._dev}, the tensor is on {self._dev}")
+            if value is self:
+                raise RuntimeError("can't assign Variable as its own grad")
         self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
 
     @property
     def _version(self) -> int:
@@ -329,6 +335,13 @@ class Tensor(Operators):
                 alive._grad = grad.detach() if alive._grad is None else alive._grad + grad
 
         self._node.pre_hooks()[RETAIN] = keep
+
+    def _move(self, node: Any) -> None:
+        """Come from `node` from now on; a retained gradient is that of the new value."""
+        before = self._node
+        if before is not None and before._pre and RETAIN in before._pre and node is not None:
+            node.pre_hooks()[RETAIN] = before._pre.pop(RETAIN)
+        self._node = node
 
     # Out of the library
 

@@ -83,9 +83,10 @@ class _Capsule:
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of an object with `__dlpack__` (or of a capsule); a copy when `copy` says so."""
-    if isinstance(ext_tensor, Tensor):
-        ext_tensor = ext_tensor.detach()
+    """A tensor over the memory of an object with `__dlpack__` (or of a capsule); a copy when `copy` says so.
+
+    BufferError for a tensor that requires a gradient.
+    """
     holder = ext_tensor if hasattr(ext_tensor, "__dlpack__") else _Capsule(ext_tensor)
     kind = type(ext_tensor).__name__
     if isinstance(holder, _Capsule) and kind != "PyCapsule":

@@ -45,12 +45,13 @@ def queue_callback(fn: Callable[[], None]) -> None:
 class _Run:
     """One backward. With `create`, gradients are recorded tensors; otherwise they are bare arrays."""
 
-    __slots__ = ("callbacks", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
+    __slots__ = ("callbacks", "capture", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
 
-    def __init__(self, create: bool, keep: bool, targets: dict[Any, int] | None) -> None:
+    def __init__(self, create: bool, keep: bool, targets: set[Any] | None, capture: bool) -> None:
         self.create = create
         self.keep = keep
-        self.targets = targets  # node or leaf -> position, when gradients are returned instead of accumulated
+        self.targets = targets  # the nodes and leaves to get gradients, when not all leaves are
+        self.capture = capture  # gradients of the targets are returned instead of accumulated
         self.captured: dict[Any, Any] = {}
         self.grads: dict[Node, Any] = {}  # gradients that wait for their node
         self.owned: set[Any] = set()  # nodes and leaves whose waiting array is ours alone to add into
@@ -83,7 +84,7 @@ class _Run:
         order = sorted(found, key=_by_seq, reverse=True)
         return order if self.targets is None else self._needed(order, self.targets)
 
-    def _needed(self, order: list[Node], targets: dict[Any, int]) -> list[Node]:
+    def _needed(self, order: list[Node], targets: set[Any]) -> list[Node]:
         """Only the nodes on a way from the roots to a target."""
         leads: set[Node] = set()
         for node in reversed(order):
@@ -105,7 +106,7 @@ class _Run:
 
     def walk(self, order: list[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
-        grads, create, keep, targets = self.grads, self.create, self.keep, self.targets
+        grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
         for node in order:
             g = grads.pop(node, None)
             if g is None:
@@ -121,6 +122,9 @@ class _Run:
             hooks = NODE_HOOKS.get(node) if _hooked else None
             if hooks is not None:
                 g = hooks.ahead(g, node.dev)
+                if g is None:  # a hook took it away: nothing flows on from here
+                    self.hand_on(node, None)
+                    continue
             try:
                 parts = list(node.run_recorded(TENSOR_XP, g) if create else node.run(g))
             except Exception as error:
@@ -188,18 +192,21 @@ class _Run:
         hooks = leaf._hooks
         if hooks is not None and hooks.pre:
             g = self.hooked(hooks.pre, g, leaf._dev)
-        if self.targets is not None:
+        if self.capture:
             self.captured[leaf] = g
             return
         if not leaf._rg:  # was switched off, or detached in place, since it was used
             return
-        if self.create:
-            leaf._grad = g if leaf._grad is None else leaf._grad + g
-        else:
-            _accumulate(leaf, g)
+        with _accumulating:
+            if self.create:
+                leaf._grad = g.clone() if leaf._grad is None else leaf._grad + g  # g may be another leaf's, too
+            else:
+                _accumulate(leaf, g)
         if hooks is not None and hooks.post:
             for hook in tuple(hooks.post.values()):
-                hook(leaf)
+                if (result := hook(leaf)) is not None:
+                    name = getattr(hook, "__qualname__", repr(hook))
+                    raise TypeError(f"post accumulate grad hook {name} must return None, got {type(result).__name__}")
 
     def hooked(self, hooks: dict[int, Any], g: Any, dev: Any) -> Any:
         """The gradient after the hooks saw it."""
@@ -227,6 +234,8 @@ def _checked(hook: Any, result: Any, before: Tensor) -> Tensor:
     return result
 
 
+# Backwards of several threads may meet at a leaf. Reentrant: adding to a gradient may call back into Python.
+_accumulating = threading.RLock()
 _hooked: dict[Any, Any] = vars(NODE_HOOKS)["data"]  # the dict behind it: empty almost always, and quicker to ask
 
 
@@ -277,7 +286,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
     """Add `g` into `leaf.grad`; take the array itself when nobody else holds it."""
     before = leaf._grad
     if before is not None:
-        if before._rg or not getattr(before._array.flags, "writeable", True):
+        if not getattr(before._array.flags, "writeable", True):
             leaf._grad = before + wrap(g, leaf._dev)
         else:
             before._array += g
@@ -344,6 +353,11 @@ def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | No
             if gradient._dev is not tensor._dev:
                 raise different_devices("backward", tensor._dev, gradient._dev)
             value = gradient if run.create else gradient._array
+            if (gradient._array.dtype.kind == "c") != (tensor._array.dtype.kind == "c"):
+                raise RuntimeError(
+                    "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in "
+                    f"dtype: grad_output has a dtype of {gradient.dtype} and output has a dtype of {tensor.dtype}."
+                )
             if gradient._array.dtype != tensor._array.dtype:
                 value = undo(value, (tensor._array.shape, tensor._array.dtype), tensor._dev.xp)
         roots.append(edge)
@@ -358,13 +372,16 @@ def run_backward(
     retain_graph: bool,
     create_graph: bool,
     targets: Sequence[Tensor] | None = None,
+    capture: bool = True,
     recorded: bool = False,
 ) -> list[Any]:
     """Propagate `gradients` from `tensors`. Without `targets`, leaves accumulate; with them, their gradients are
-    returned (tensors, or None where nothing flowed) and no leaf is touched. `recorded`: by the rules of second
-    derivatives, which hand on tensors, also batched ones; `create_graph` implies it."""
-    positions = None if targets is None else {edge_of(t): i for i, t in enumerate(targets)}
-    run = _Run(create_graph or recorded, retain_graph, positions)
+    returned (tensors, or None where nothing flowed) and no leaf is touched, or without `capture` those of them that
+    are leaves accumulate, and no others. `recorded`: by the rules of second derivatives, which hand on tensors, also
+    batched ones; `create_graph` implies it."""
+    capture = capture and targets is not None
+    chosen = None if targets is None else {edge_of(t) for t in targets}
+    run = _Run(create_graph or recorded, retain_graph, chosen, capture)
     before = mode.grad
     mode.grad = create_graph
     _running.runs.append(run)
@@ -384,7 +401,7 @@ def run_backward(
         restore(token)
         _running.runs.pop()
         mode.grad = before
-    if targets is None:
+    if targets is None or not capture:
         return []
     found = [run.captured.get(edge_of(t)) for t in targets]
     return [g if g is None or isinstance(g, Tensor) else wrap(g, t._dev) for g, t in zip(found, targets, strict=True)]
@@ -397,7 +414,8 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Accumulate gradients into leaves, or with `inputs` into these tensors only."""
+    """Accumulate gradients into leaves, or with `inputs` into these tensors only; those that are no leaves retain their
+    gradient, as in PyTorch also that of later backwards."""
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
         run_backward(tensors, gradients, retain_graph=keep, create_graph=create_graph)
@@ -405,14 +423,6 @@ def backward(
     targets = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not targets:
         raise RuntimeError("'inputs' argument to backward cannot be empty")
-    found = run_backward(tensors, gradients, retain_graph=keep, create_graph=create_graph, targets=targets)
-    for target, g in zip(targets, found, strict=True):
-        if g is None:
-            continue
-        if create_graph:
-            target._grad = g if target._grad is None else target._grad + g
-        else:
-            _accumulate(target, g._array)
-        if target._hooks is not None:
-            for hook in tuple(target._hooks.post.values()):
-                hook(target)
+    for target in targets:
+        target.retain_grad()
+    run_backward(tensors, gradients, retain_graph=keep, create_graph=create_graph, targets=targets, capture=False)

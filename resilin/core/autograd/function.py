@@ -249,9 +249,14 @@ class Function:
             else:
                 result = cls.forward(*args, **kwargs)
                 cls.setup_context(ctx, args, result)
+        outputs = result if isinstance(result, tuple) else (result,)
+        if ctx._dirty.difference(map(id, outputs)):
+            raise RuntimeError(
+                "Some elements marked as dirty during the forward method were not returned as output. The inputs that "
+                "are modified inplace must all be outputs of the Function."
+            )
         if not recorded:
             return result
-        outputs = result if isinstance(result, tuple) else (result,)
         tensors = [a for a in args if isinstance(a, Tensor)]
         outs = cls._record(ctx, outputs, tensors, edges, is_tensor)
         return outs if isinstance(result, tuple) else outs[0]
@@ -295,6 +300,8 @@ class Function:
         for place in places:
             out = outputs[place]
             if id(out) in ctx._without_grad or not is_differentiable(out._array):
+                if id(out) not in ctx._dirty and any(out is t for t in inputs):
+                    made[place] = out.detach()
                 continue
             dirty = id(out) in ctx._dirty
             if dirty and any(out is edge for edge in edges):
@@ -302,7 +309,7 @@ class Function:
             target = out if dirty or (not any(out is t for t in inputs) and out._node is None) else out.detach()
             if dirty:
                 target._bump()
-            target._node = node if len(outputs) == 1 else Pick(node, place)
+            target._move(node if len(outputs) == 1 else Pick(node, place))
             target._rg = True
             made[place] = target
         if mode.frame is not None:

@@ -44,9 +44,11 @@ def _tensor(part: Any, dev: Any) -> Any:
 def _tuple_of(hook: Any, result: Any, before: tuple[Any, ...]) -> tuple[Any, ...]:
     if result is None:
         return before
-    made = result if isinstance(result, tuple) else (result,)
+    name = getattr(hook, "__qualname__", repr(hook))
+    if not isinstance(result, tuple):
+        raise TypeError(f"expected tuple, but hook returned '{type(result).__name__}': hook {name} of a node")
+    made = result
     if len(made) != len(before):
-        name = getattr(hook, "__qualname__", repr(hook))
         raise RuntimeError(
             f"hook {name} has returned an incorrect number of values (got {len(made)}, but expected {len(before)})"
         )

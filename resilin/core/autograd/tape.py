@@ -302,7 +302,8 @@ def refresh(tensor: Tensor, view: View) -> None:
     for op, params in view.chain:
         fresh = op.call(fresh, *params)
     check_layout(fresh._array, tensor)
-    tensor._node, tensor._rg, view.seen = fresh._node, fresh._rg, view.base._node
+    tensor._move(fresh._node)
+    tensor._rg, view.seen = fresh._rg, view.base._node
 
 
 def mark_view(out: Tensor, source: Tensor, op: Any, params: tuple[Any, ...]) -> None:

@@ -89,7 +89,12 @@ def _(xp, g, y, _a, b):
     return -g * xp.conj(y / b)
 
 
-@op(**_ONE, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3))])
+def _power_samples(r):
+    base = r(3, 4, low=0.5, high=2.0)
+    return [(base, r(3, 4)), (r(3, low=0.5, high=2.0), r(2, 3)), (base, 1.5 + 0.5j if base.is_complex() else 1.5)]
+
+
+@op(**_ONE, samples=_power_samples)
 def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
     if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
@@ -100,9 +105,11 @@ def power(xp, a, b):
 
 @power.vjp(0)
 def _(xp, g, _y, a, b):
-    if isinstance(b, int | float):
+    if isinstance(b, int | float | complex):
         if b == 0:  # constant, also at 0, where the formula gives 0 * inf
             return xp.zeros_like(g)
+        if isinstance(b, complex):
+            b = b.conjugate()
         return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
     return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
 

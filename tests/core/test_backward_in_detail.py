@@ -1,0 +1,170 @@
+"""What backward does at the edges: threads that meet at a leaf, chosen inputs, retained gradients, odd hooks."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin.autograd import Function
+
+
+def _x() -> resilin.Tensor:
+    return resilin.tensor([1.0, 2.0], requires_grad=True)
+
+
+def test_backwards_of_several_threads_lose_no_part_of_a_shared_gradient() -> None:
+    w = resilin.ones(1_000_000, requires_grad=True)
+
+    def work() -> None:
+        for _ in range(15):
+            (w * 2).sum().backward()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (w.grad == 120).all()
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_backward_counts_the_gradient_of_each_chosen_input_once(create_graph: bool) -> None:
+    x = _x()
+    y = x * 2
+    y.retain_grad()
+    calls: list[Any] = []
+    x.register_post_accumulate_grad_hook(lambda leaf: calls.append(leaf.grad.tolist()))
+    y.sum().backward(inputs=[y, x, x, y], create_graph=create_graph)
+    assert y.grad.tolist() == [1, 1]
+    assert x.grad.tolist() == [2, 2]
+    assert calls == [[2, 2]]
+
+
+def test_backward_into_a_computed_tensor_retains_its_gradient_and_leaves_others_alone() -> None:
+    x = _x()
+    y = x * 2
+    y.sum().backward(inputs=[y])
+    assert y.grad.tolist() == [1, 1]
+    assert y.retains_grad
+    assert x.grad is None
+
+
+def test_backward_refuses_a_chosen_input_that_requires_no_gradient() -> None:
+    with pytest.raises(RuntimeError, match="does not require gradients"):
+        (_x() * 2).sum().backward(inputs=[resilin.ones(2)])
+
+
+@pytest.mark.parametrize("write", [lambda y: y.mul_(3), lambda y: y.view(2, 1).mul_(3), lambda y: y.copy_(y * 3)])
+def test_a_retained_gradient_is_that_of_the_value_after_writes_in_place(write: Any) -> None:
+    x = _x()
+    y = x * 2
+    y.retain_grad()
+    write(y)
+    y.retain_grad()
+    y.sum().backward()
+    assert y.grad.tolist() == [1, 1]
+    assert x.grad.tolist() == [6, 6]
+
+
+def test_a_backward_after_one_with_create_graph_adds_into_the_same_gradient() -> None:
+    x = _x()
+    (x**2).sum().backward(create_graph=True)
+    before = x.grad
+    (x * 2).sum().backward()
+    assert x.grad is before
+    assert before.tolist() == [4, 6]
+
+
+def test_leaves_with_equal_gradients_do_not_share_them_after_create_graph() -> None:
+    a, b = _x(), _x()
+    g = resilin.ones(2)
+    (a + b).backward(g, create_graph=True)
+    (a * 3).sum().backward()
+    assert a.grad.tolist() == [4, 4]
+    assert b.grad.tolist() == [1, 1]
+    assert g.tolist() == [1, 1]
+
+
+def test_complex_and_real_gradients_are_not_taken_for_one_another() -> None:
+    with pytest.raises(RuntimeError, match="Mismatch in dtype"):
+        (_x() * 2).backward(resilin.tensor([1j, 1j]))
+    z = resilin.tensor([1 + 1j, 2], requires_grad=True)
+    with pytest.raises(RuntimeError, match="Mismatch in dtype"):
+        resilin.autograd.grad(z * 2, z, resilin.ones(2))
+
+
+def test_a_hook_before_a_node_may_take_its_gradient_away() -> None:
+    x = _x()
+    y = x * 2 * 3
+    y.grad_fn.register_prehook(lambda grads: (None,))
+    y.sum().backward()
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("returned", [5, resilin.ones(2)])
+def test_hooks_of_a_node_must_return_a_tuple(returned: Any) -> None:
+    for name, hook in (("register_hook", lambda *_: returned), ("register_prehook", lambda *_: returned)):
+        y = _x() * 2
+        getattr(y.grad_fn, name)(hook)
+        with pytest.raises(TypeError, match="expected tuple, but hook returned"):
+            y.sum().backward()
+
+
+def test_a_hook_after_accumulation_that_returns_something_is_told_so() -> None:
+    x = _x()
+    x.register_post_accumulate_grad_hook(lambda leaf: 5)
+    with pytest.raises(TypeError, match="must return None, got int"):
+        x.sum().backward()
+
+
+def test_deleting_a_gradient_is_setting_it_to_none() -> None:
+    x = _x()
+    x.sum().backward()
+    del x.grad
+    assert x.grad is None
+
+
+def test_a_tensor_cannot_be_its_own_gradient() -> None:
+    x = _x()
+    with pytest.raises(RuntimeError, match="its own grad"):
+        x.grad = x
+
+
+def test_a_function_must_return_the_inputs_that_it_marks_dirty() -> None:
+    class Forgetful(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.mark_dirty(x)
+            return x.mul_(2).clone()
+
+    with pytest.raises(RuntimeError, match="not returned as output"):
+        Forgetful.apply(_x() * 1)
+
+
+def test_an_input_that_a_function_returns_as_not_differentiable_needs_no_gradient() -> None:
+    class Constant(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.mark_non_differentiable(x)
+            return x
+
+    x = _x()
+    y = Constant.apply(x)
+    assert not y.requires_grad
+    assert y is not x
+    assert x.requires_grad
+
+
+def test_from_dlpack_refuses_a_tensor_that_requires_a_gradient() -> None:
+    with pytest.raises(BufferError, match="detach"):
+        resilin.from_dlpack(_x())
+
+
+def test_a_power_with_a_complex_number_has_first_and_second_derivatives() -> None:
+    z = resilin.tensor([1 + 1j, 2], dtype=resilin.complex128, requires_grad=True)
+    x = resilin.tensor(np.array([0.5, 2.0]), requires_grad=True)
+    for base in (z, x):
+        assert resilin.autograd.gradcheck(lambda b: b ** (1.5 + 0.5j), base)
+        assert resilin.autograd.gradgradcheck(lambda b: b ** (1.5 + 0.5j), base)
