@@ -44,7 +44,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _cast(self: Tensor, target: Any) -> Tensor:
-    if self._array.dtype.kind == "c" and target.kind != "c":
+    if self._array.dtype.kind == "c" and target.kind not in "cb":
         self = self.real
     with np.errstate(all="ignore"):
         return astype.call(self, target)

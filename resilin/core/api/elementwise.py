@@ -51,11 +51,6 @@ __all__ = [
 fix = math.trunc
 
 
-def _floats(input: Tensor) -> Tensor:
-    """Integers and booleans as the default dtype; others as they are."""
-    return shape_ops.astype.call(input, dtypes.default_np()) if input._array.dtype.kind in "biu" else input
-
-
 def _as(input: Tensor, kind: Any) -> Tensor:
     """In another dtype; itself where it has it, so that in-place forms see which tensor an op has saved."""
     return input if input._array.dtype == kind else shape_ops.astype.call(input, kind)
@@ -71,13 +66,13 @@ def _real(where: str, *operands: Any) -> None:
 def deg2rad(input: Tensor) -> Tensor:
     """Degrees to radians; integers give the default dtype."""
     _real("deg2rad", input)
-    return _floats(input) * (constants.pi / 180)
+    return math.floats(input) * (constants.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
     """Radians to degrees; integers give the default dtype."""
     _real("rad2deg", input)
-    return _floats(input) * (180 / constants.pi)
+    return math.floats(input) * (180 / constants.pi)
 
 
 def positive(input: Tensor) -> Tensor:
@@ -115,13 +110,19 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2 ** input + 2 ** other), without overflow."""
+    x, y = math.both_floating("logaddexp2", input, other)
     ln2 = constants.log(2)
-    return math.logaddexp(input * ln2, other * ln2) * (1 / ln2)
+    return math.logaddexp(x * ln2, y * ln2) * (1 / ln2)
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input * 2 ** other; integers give the default dtype."""
-    return input * math.exp2(other)
+    x, y = math.floats(input), math.floats(other)
+    kind = dtypes.promote_np(x._array.dtype, y._array.dtype)
+    wide = np.dtype(np.complex128 if kind.kind == "c" else np.float64)
+    part = _as(y, wide) / 4  # 2 ** other alone may be too large where the result is not
+    quarter = math.exp2(part if part.is_complex() else math.clamp(part, -1023, 1023))
+    return _as(_as(x, wide) * quarter * quarter * quarter * quarter, kind)
 
 
 @through_host

@@ -192,8 +192,12 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sums of products over `dims`: the last of `a` with the first of `b`, or two lists of dimensions."""
     x, y = a._array.ndim, b._array.ndim
+    if isinstance(dims, int) and not 0 <= dims <= min(x, y):
+        raise RuntimeError(f"tensordot(): expected dims from 0 to {min(x, y)}, the fewer dimensions, got dims={dims}")
     left, right = (list(range(x - dims, x)), list(range(dims))) if isinstance(dims, int) else map(list, dims)
-    left, right = [d % x for d in left], [d % y for d in right]
+    if len(left) != len(right):
+        raise RuntimeError(f"tensordot(): both lists of dims need one length, got {left} and {right}")
+    left, right = [check_dim(d, x) for d in left], [check_dim(d, y) for d in right]
     for i, j in zip(left, right, strict=True):
         n, m = a._array.shape[i], b._array.shape[j]
         if n != m and 1 not in (n, m):

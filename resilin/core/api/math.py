@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from typing import Any
 
@@ -154,7 +155,8 @@ def angle(input: Tensor) -> Tensor:
     """The argument of each element."""
     if input.is_complex():
         return atan2(shape_ops.imag.call(input), shape_ops.real.call(input))
-    return wrap(input._dev.xp.angle(input._array).astype(input._array.dtype), input._dev)
+    x = floats(input.detach()) + 0  # -0.0 lies on the positive side
+    return atan2(wrap(x._dev.xp.zeros((), x._array.dtype), x._dev), x)
 
 
 def real(input: Tensor) -> Tensor:
@@ -214,20 +216,26 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
     return clamp(input, max=max)
 
 
+def floats(input: Tensor) -> Tensor:
+    """Integers and booleans as the default dtype; others as they are."""
+    return shape_ops.astype.call(input, dtypes.default_np()) if input._array.dtype.kind in "biu" else input
+
+
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
-    x = input if eps is None else clamp(input, eps, 1 - eps)
+    x = floats(input)
+    x = x if eps is None else clamp(x, eps, 1 - eps)
     return log(x / (1 - x))
 
 
 def xlogy(input: Any, other: Any) -> Tensor:
     """input * log(other), in the floating point dtype common to both; 0 where input is 0 and other is not NaN."""
-    x, y = _both_floating("xlogy", input, other)
+    x, y = both_floating("xlogy", input, other)
     zero = eq(x, 0).logical_and(isnan(y).logical_not())
     return (x * log(y.masked_fill(zero, 1))) + 0
 
 
-def _both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
+def both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     """Two operands, of which one may be a number, as tensors of their common floating point dtype."""
     tensor = a if isinstance(a, Tensor) else b
     if not isinstance(tensor, Tensor):
@@ -253,12 +261,18 @@ def trace(input: Tensor) -> Tensor:
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """input + weight * (end - input)."""
-    return input + weight * (end - input)
+    """input + weight * (end - input), from whichever end is nearer: an infinite end is met, not subtracted."""
+    difference = end - input
+    if not isinstance(weight, Tensor):
+        return input + weight * difference if builtins.abs(weight) < 0.5 else end - (1 - weight) * difference
+    far = ge(abs(weight), 0.5)
+    return end.where(far, input) + (weight - 1).where(far, weight) * difference
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """input + value * tensor1 * tensor2."""
+    """input + value * tensor1 * tensor2, all in their common dtype."""
+    kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
+    tensor1 = tensor1 if tensor1._array.dtype == kind else shape_ops.astype.call(tensor1, kind)
     return input + (tensor1 * tensor2) * value
 
 
@@ -308,6 +322,8 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix and a vector."""
+    if input._array.ndim != 2 or vec._array.ndim != 1:
+        raise RuntimeError(f"mv: expected a matrix and a vector, got {input.dim()}D and {vec.dim()}D tensors")
     return matmul(input, vec)
 
 
@@ -332,13 +348,28 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
-    product = matmul(mat1, mat2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return scaled_sum("addmm", input, beta, mm(mat1, mat2), alpha)
+
+
+def scaled_sum(where: str, input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    """beta * input + alpha * product, of the product's shape. What a factor of 0 is for (even NaN) does not count."""
+    own, shape = input._array.shape, product._array.shape
+    if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
+        raise RuntimeError(
+            f"{where}(): input of shape {tuple(own)} does not broadcast to the shape {tuple(shape)} of the product"
+        )
+    return _times(input, beta) + _times(product, alpha)
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    if factor == 0:
+        return x.masked_fill(wrap(x._dev.xp.ones((), np.bool_), x._dev), 0)
+    return x if factor == 1 else x * factor
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2)."""
-    return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
+    return scaled_sum("baddbmm", input, beta, bmm(batch1, batch2), alpha)
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:

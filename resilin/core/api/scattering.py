@@ -170,24 +170,16 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _scaled_sum(input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
-    """beta * input + alpha * product; with beta 0, what `input` holds (even NaN) does not count."""
-    part = product if alpha == 1 else product * alpha
-    if beta == 0:
-        return part
-    return (input if beta == 1 else input * beta) + part
-
-
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the products of two batches of matrices."""
-    return _scaled_sum(input, beta, math.bmm(batch1, batch2).sum(0), alpha)
+    return math.scaled_sum("addbmm", input, beta, math.bmm(batch1, batch2).sum(0), alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
-    return _scaled_sum(input, beta, math.mv(mat, vec), alpha)
+    return math.scaled_sum("addmv", input, beta, math.mv(mat, vec), alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the outer product of two vectors."""
-    return _scaled_sum(input, beta, math.outer(vec1, vec2), alpha)
+    return math.scaled_sum("addr", input, beta, math.outer(vec1, vec2), alpha)

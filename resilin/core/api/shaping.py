@@ -114,8 +114,8 @@ def ravel(input: Tensor) -> Tensor:
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """A view with two dimensions exchanged."""
-    ndim = input._array.ndim
-    return ops.swapaxes.call(input, check_dim(dim0, ndim), check_dim(dim1, ndim)) if ndim else input
+    first, second = (check_dim(dim, input._array.ndim) for dim in (dim0, dim1))
+    return ops.swapaxes.call(input, first, second) if input._array.ndim else input
 
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:

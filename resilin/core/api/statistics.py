@@ -259,6 +259,7 @@ def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:
 def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
     axis = check_dim(dim, y._array.ndim)
     length = y._array.shape[axis]
+    y, x = (v.to(dtypes.int64) if v is not None and v._array.dtype.kind in "biu" else v for v in (y, x))
     ahead = shaping.narrow(y, axis, 1, max(length - 1, 0)) if length else y
     behind = shaping.narrow(y, axis, 0, max(length - 1, 0))
     return (ahead + behind) * _steps(y, x, dx, axis) / 2, axis

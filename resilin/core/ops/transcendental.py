@@ -280,7 +280,8 @@ def logaddexp(xp, a, b):
     if is_complex(a) or is_complex(b):  # shifted by the argument with the larger real part
         swap = xp.real(a) < xp.real(b)
         low, high = xp.where(swap, a, b), xp.where(swap, b, a)
-        return xp.where(low == high, high, high + xp.log1p(xp.exp(low - high)))
+        same = xp.logical_and(low == high, xp.logical_not(xp.isfinite(high)))  # whose difference is NaN
+        return xp.where(same, high, high + xp.log1p(xp.exp(low - high)))
     return xp.logaddexp(a, b)
 
 
