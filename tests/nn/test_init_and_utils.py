@@ -105,6 +105,36 @@ def test_clip_grad_norm_says_when_there_is_nothing_to_clip_to():
     assert nn.utils.clip_grad_norm_([], 1.0).item() == 0
 
 
+def test_clip_grad_norm_counts_the_size_of_complex_gradients():
+    p, q = nn.Parameter(resilin.zeros(2)), nn.Parameter(resilin.zeros(2, dtype=resilin.complex64))
+    p.grad, q.grad = resilin.tensor([3.0, 4.0]), resilin.tensor([3 + 4j, 0])
+    total = nn.utils.clip_grad_norm_([p, q], 1.0)
+    assert total.dtype == resilin.float32
+    assert float(total) == pytest.approx(50**0.5)
+    np.testing.assert_allclose(p.grad.numpy(), np.array([3, 4]) / 50**0.5, rtol=1e-5)
+    np.testing.assert_allclose(q.grad.numpy(), np.array([3 + 4j, 0]) / 50**0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e30])
+def test_the_norm_of_a_single_gradient_neither_vanishes_nor_overflows(value):
+    assert float(nn.utils.get_total_norm([resilin.tensor([value])])) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e30, float("inf"), float("nan")])
+def test_clip_grad_norm_takes_extreme_gradients_without_numpys_warnings(value):
+    p = nn.Parameter(resilin.zeros(2))
+    p.grad = resilin.full((2,), value)
+    nn.utils.clip_grad_norm_([p], 1.0)  # warnings are errors here
+    assert p.grad.tolist() == pytest.approx([0.0, 0.0] if value in (0.0, 1e30) else [float("nan")] * 2, nan_ok=True)
+
+
+def test_the_older_name_of_clip_grad_norm_warns():
+    p = nn.Parameter(resilin.zeros(2))
+    p.grad = resilin.tensor([3.0, 4.0])
+    with pytest.warns(FutureWarning, match="clip_grad_norm_"):
+        assert float(nn.utils.clip_grad_norm([p], 1.0)) == 5
+
+
 def test_clip_grad_value_cuts_every_element():
     (parameter,) = with_gradients([-3.0, 0.5, 2.0])
     nn.utils.clip_grad_value_(parameter, 1.0)

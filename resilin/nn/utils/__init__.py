@@ -1,13 +1,20 @@
 """Helpers around parameters and gradients."""
 
 from resilin.nn.utils import parametrizations, parametrize, rnn, stateless
-from resilin.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from resilin.nn.utils.clip_grad import (
+    clip_grad_norm,
+    clip_grad_norm_,
+    clip_grad_value_,
+    clip_grads_with_norm_,
+    get_total_norm,
+)
 from resilin.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
 from resilin.nn.utils.fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
 from resilin.nn.utils.norm_hooks import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 from resilin.nn.utils.skipping import skip_init
 
 __all__ = [
+    "clip_grad_norm",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grads_with_norm_",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.common import Array
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -22,9 +25,9 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, of their dtype.
+    """The norm of all tensors taken as one vector: the norm of their norms, in order. 0-dim, of their (real) dtype.
 
-    foreach is accepted.
+    A norm that overflows is infinite. foreach is accepted.
 
     Raises: ResilinError when it is not finite and error_if_nonfinite.
     """
@@ -32,17 +35,25 @@ def get_total_norm(
     arrays = [tensor._array for tensor in given]
     if not arrays:
         return Tensor._wrap(np.zeros((), np.float32))
-    kind = np.result_type(*{array.dtype for array in arrays})
-    wide = np.dtype(np.float32) if kind.itemsize == 2 else kind  # squares of 16-bit floats overflow
+    kind = np.result_type(*{array.real.dtype for array in arrays})
     xp = given[0]._dev.xp
-    norms = [xp.linalg.norm(array.ravel().astype(wide, copy=False), norm_type) for array in arrays]
-    total = xp.asarray(xp.linalg.norm(xp.asarray(norms, wide), norm_type), dtype=kind)
+    with np.errstate(all="ignore"):
+        norms = [_norm(array.ravel(), norm_type, xp) for array in arrays]
+        total = xp.asarray(_norm(xp.asarray(norms), norm_type, xp), dtype=kind)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise ResilinError(
             f"the norm of order {norm_type} of the gradients is {float(total)}, so they cannot be clipped; "
             "look for the first step with a loss that is not finite, or pass error_if_nonfinite=False"
         )
     return wrap(total, given[0]._dev)
+
+
+def _norm(vector: Array, order: float, xp: Any) -> Any:
+    if vector.size == 1 and order != 0:
+        return xp.abs(vector[0])  # neither overflows nor vanishes
+    if vector.dtype.itemsize == 2:
+        vector = vector.astype(np.float32)  # squares of 16-bit floats overflow
+    return xp.linalg.norm(vector, order)
 
 
 def clip_grad_norm_(
@@ -73,11 +84,25 @@ def clip_grads_with_norm_(
 
 
 def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
-    factor = max_norm / (float(total) + 1e-6)
+    factor = float(max_norm) / (float(total) + 1e-6)
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
-        for gradient in gradients:
-            gradient._array *= gradient._array.dtype.type(factor)
-            gradient._bump()
+        with np.errstate(all="ignore"):
+            for gradient in gradients:
+                gradient._array *= gradient._array.real.dtype.type(factor)
+                gradient._bump()
+
+
+def clip_grad_norm(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The older name of `clip_grad_norm_`, with a FutureWarning."""
+    text = "nn.utils.clip_grad_norm is the older name of nn.utils.clip_grad_norm_, which changes gradients in place"
+    warnings.warn(text, FutureWarning, stacklevel=2)
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
