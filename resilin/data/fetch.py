@@ -71,7 +71,7 @@ class _MapFetcher:
 
 def _rows(dataset: Any, indices: Any) -> list[Tensor] | None:
     """What collating samples of a TensorDataset comes to, by one indexing per tensor; None for anything else."""
-    if not indices or type(indices) is not list or not all(type(index) is int for index in indices):
+    if type(indices) is not list or not indices or not all(type(index) is int for index in indices):
         return None
     if type(dataset) is TensorDataset:
         return [tensor[indices] for tensor in dataset.tensors]

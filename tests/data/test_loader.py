@@ -282,3 +282,12 @@ def test_tensor_dataset_needs_equal_lengths():
     assert [part.tolist() for part in data[1]] == [1, [1, 1]]
     with pytest.raises(UsageError, match=r"\[3, 4\]"):
         TensorDataset(resilin.arange(3), resilin.arange(4))
+
+
+@pytest.mark.parametrize("of", [resilin.tensor, np.array, tuple])
+def test_a_batch_sampler_may_give_tensors_arrays_or_tuples_of_indices(of):
+    whole = TensorDataset(resilin.arange(4))
+    batches = [of([3, 1]), of([0, 2])]
+    assert [batch[0].tolist() for batch in DataLoader(whole, batch_sampler=batches)] == [[3, 1], [0, 2]]
+    part = Subset(whole, [3, 2, 1, 0])
+    assert [batch[0].tolist() for batch in DataLoader(part, batch_sampler=batches)] == [[0, 2], [3, 1]]

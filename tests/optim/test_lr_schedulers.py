@@ -1,6 +1,7 @@
 """Schedulers against PyTorch's rates."""
 
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -195,3 +196,17 @@ def test_a_resumed_scheduler_starts_at_the_current_rate(name, options, then):
     assert scheduler.get_last_lr() == [0.25]
     scheduler.step()
     assert scheduler.get_last_lr() == [pytest.approx(then, rel=1e-12)]  # PyTorch's
+
+
+def test_the_milestones_are_counted_in_the_state_as_in_pytorch(tmp_path):
+    scheduler = lr_scheduler.MultiStepLR(make_optimizer(1.0), [4, 2, 4])
+    assert scheduler.state_dict()["milestones"] == Counter({4: 2, 2: 1})
+    resilin.save(scheduler.state_dict(), tmp_path / "state")
+    other = lr_scheduler.MultiStepLR(make_optimizer(1.0), [1])
+    other.load_state_dict(resilin.load(tmp_path / "state"))
+    rates = []
+    for _ in range(5):
+        other.optimizer.step()
+        other.step()
+        rates.append(other.get_last_lr()[0])
+    assert rates == pytest.approx([1.0, 0.1, 0.1, 0.001, 0.001])

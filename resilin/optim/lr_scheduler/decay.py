@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from resilin.errors import UsageError
 from resilin.optim.lr_scheduler.base import LRScheduler
@@ -29,23 +30,31 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Multiply by `gamma` at each of the epochs `milestones` (twice where one is listed twice)."""
+    """Multiply by `gamma` at each of the epochs `milestones` (twice where one is listed twice).
+
+    `milestones` counts how often each epoch is listed, here and in the state, as in PyTorch.
+    """
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.milestones = sorted(milestones)
+        self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """See the class."""
-        times = self.milestones.count(self.last_epoch)
+        times = self.milestones[self.last_epoch]
         return [rate * self.gamma**times for rate in self._current()] if times else self._current()
 
     def _closed_form(self) -> list[float]:
-        passed = bisect_right(self.milestones, self.last_epoch)
+        passed = sum(times for epoch, times in self.milestones.items() if epoch <= self.last_epoch)
         return [base * self.gamma**passed for base in self.base_lrs]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """See LRScheduler. Files may give the counts as a plain dict."""
+        super().load_state_dict(state_dict)
+        self.milestones = Counter(self.milestones)
 
 
 class ExponentialLR(LRScheduler):
