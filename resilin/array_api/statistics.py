@@ -60,12 +60,12 @@ def std(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bo
 
 def all(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether all elements are true, over `axis`."""
-    return over(reducing.all, x, axis, keepdims)
+    return over(reducing.all, x != 0, axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether any element is true, over `axis`."""
-    return over(reducing.any, x, axis, keepdims)
+    return over(reducing.any, x != 0, axis, keepdims)
 
 
 def cumulative_sum(

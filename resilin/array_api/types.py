@@ -107,7 +107,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 def _beside(found: DType, number: Any) -> DType:
     """The dtype of arithmetic between `found` and a Python number."""
-    own = dtypes.from_numpy(dtypes.to_numpy(type(number)))
+    own = dtypes.from_numpy(dtypes.of_number(number))
     if own.kind <= found.kind:
         return found
     return dtypes.promote_types(found, own) if own.is_complex and found.is_floating_point else own

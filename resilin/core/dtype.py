@@ -62,7 +62,7 @@ ALL_COMPLEX: Final = (complex64, complex128)
 
 _BY_NUMPY: dict[NpDtype, dtype] = {d.np: d for d in (*ALL, *ALL_COMPLEX)}
 _BY_NAME: dict[str, dtype] = {d.name: d for d in (*ALL, *ALL_COMPLEX)}
-_BY_PYTHON: dict[type, dtype] = {bool: bool_, int: int64, complex: complex64}
+_BY_PYTHON: dict[type, dtype] = {bool: bool_, int: int64, float: float64, complex: complex128}
 _PROMOTED: dict[tuple[NpDtype, NpDtype], NpDtype] = {}
 
 _default: dtype = float32
@@ -92,13 +92,18 @@ def to_numpy(value: Any) -> NpDtype:
     """The numpy dtype for a resilin dtype, numpy dtype, Python type or name. Raises TypeError otherwise."""
     if type(value) is dtype:
         return value.np
-    if value is float:
-        return _default_np
     if isinstance(value, type) and value in _BY_PYTHON:
         return _BY_PYTHON[value].np
     if isinstance(value, str):
         return by_name(value).np
     return from_numpy(value).np
+
+
+def of_number(number: Any) -> NpDtype:
+    """The dtype of a tensor made of one Python number: the default one for floats."""
+    if isinstance(number, bool | int):
+        return bool_.np if isinstance(number, bool) else int64.np
+    return _default_np if isinstance(number, float) else complex_of(_default_np)
 
 
 def get_default_dtype() -> dtype:
@@ -209,3 +214,11 @@ class iinfo:
 
     def __repr__(self) -> str:
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype.name})"
+
+
+def number_for(where: str, value: Any, kind: Any) -> Any:
+    """`value`, if elements of the dtype `kind` can hold numbers like it. RuntimeError for 1j or NaN among integers."""
+    wrong = isinstance(value, complex) and value.imag and kind.kind != "c"
+    if wrong or (isinstance(value, float) and kind.kind in "iu" and not math.isfinite(value)):
+        raise RuntimeError(f"{where}(): the value {value!r} cannot be converted to {from_numpy(kind)}")
+    return value.real if isinstance(value, complex) and kind.kind != "c" else value

@@ -75,3 +75,51 @@ def test_bytes_are_a_mask():
     with pytest.warns(UserWarning, match="mask"):
         x[resilin.tensor([0, 1, 0], dtype=resilin.uint8)] = 7
     assert x.tolist() == [0, 7, 2]
+
+
+def test_pythons_types_are_dtypes_of_their_precision():
+    kinds = [resilin.zeros(1, dtype=kind).dtype for kind in (bool, int, float, complex)]
+    assert kinds == [resilin.bool, resilin.int64, resilin.float64, resilin.complex128]
+    assert resilin.ones(1).to(float).dtype is resilin.float64
+    assert resilin.where(resilin.tensor([True]), 1.0, 0.0).dtype is resilin.float32
+
+
+@pytest.mark.parametrize("kind", [resilin.float16, resilin.float32])
+def test_a_single_number_does_not_widen_what_it_limits_fills_or_weighs(kind):
+    x, one = resilin.ones(2, dtype=kind), resilin.tensor(1.0, dtype=resilin.float64)
+    made = [
+        x.masked_fill(resilin.tensor([True, False]), one),
+        x.clamp(one),
+        x.clamp(max=one),
+        x.lerp(x, one),
+        x.add(x, alpha=one),
+        x.addcmul(x, x, value=one),
+        x.addcdiv(x, x, value=one),
+    ]
+    assert [y.dtype for y in made] == [kind] * len(made)
+
+
+def test_a_single_number_of_a_higher_kind_decides_the_dtype_of_limits_but_not_of_a_filled_tensor():
+    x = resilin.tensor([1, 4])
+    assert x.clamp(max=resilin.tensor(2.5)).tolist() == [1, 2.5]
+    assert x.masked_fill(resilin.tensor([True, False]), resilin.tensor(7.5)).tolist() == [7, 4]
+    assert x.masked_fill(resilin.tensor([True, False]), resilin.tensor(7.5)).dtype is resilin.int64
+
+
+def test_bytes_are_tested_to_bytes():
+    x = resilin.tensor([[2, 0]], dtype=resilin.uint8)
+    assert x.any().dtype is x.all(1).dtype is resilin.uint8
+    assert (x.any().item(), x.all().item()) == (1, 0)
+    assert resilin.array_api.any(x).dtype is resilin.bool
+
+
+def test_empty_tensors_give_their_dtype_to_what_they_are_joined_with():
+    assert resilin.cat([resilin.tensor([1]), resilin.zeros(0)]).dtype is resilin.float32
+    assert resilin.cat([resilin.zeros(0, dtype=resilin.float64), resilin.ones(2, 2)]).dtype is resilin.float64
+
+
+def test_counts_weighed_in_float32_are_float32():
+    x = resilin.tensor([0, 1, 1])
+    assert resilin.bincount(x, resilin.tensor([0.5, 1, 2])).tolist() == [0.5, 3]
+    kinds = [resilin.bincount(x, resilin.ones(3, dtype=k)).dtype for k in (resilin.float32, resilin.float16)]
+    assert kinds == [resilin.float32, resilin.float64]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import shaping
+from resilin.core.api import places, shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
@@ -85,31 +85,17 @@ def getitem(self: Tensor, index: Any) -> Tensor:
         raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {reason}") from None
 
 
-def index_array(where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError) -> Any:
-    """The array of an integer index tensor, checked. RuntimeError for another dtype, `error` out of range."""
-    if not isinstance(index, Tensor):
-        raise TypeError(f"{where}(): expected a Tensor of indices, got {type(index).__name__}")
-    array = index._array
-    if array.dtype.kind not in "iu":
-        raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
-    if dim_length is not None and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= dim_length:
-            bad = low if low < 0 else high
-            raise error(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
-    return array
-
-
 def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`function(input, dim, index, ...)`; a 0-d input, and 0-d tensors beside it, stand for vectors of one element."""
+    """`function(input, dim, index, ...)`; 0-d tensors beside a vector or a 0-d input are vectors of one element."""
 
     @functools.wraps(function)
     def call(input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if input._array.ndim:
+        if input._array.ndim > 1:
             return function(input, dim, index, *args, **kwargs)
         vectors = [_vector(value) for value in (input, index, *args)]
         named = {name: _vector(value) for name, value in kwargs.items()}
-        return function(vectors[0], dim, *vectors[1:], **named).reshape(())
+        result = function(vectors[0], dim, *vectors[1:], **named)
+        return result if input._array.ndim else result.reshape(())
 
     return call
 
@@ -123,7 +109,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim:
         return gather(_vector(input), dim, index.reshape(-1)).reshape(index.shape)
-    array = index_array("gather", index, input._array.shape[axis])
+    array = places.index_array("gather", index, input._array.shape[axis])
     if array.ndim != input._array.ndim:
         raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
     if any(n > m for d, (n, m) in enumerate(zip(array.shape, input._array.shape, strict=True)) if d != axis):
@@ -156,10 +142,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`; repeated places are summed in index order."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("scatter_add", index, input._array.shape[axis])
-    if src._dev is not input._dev:
-        raise different_devices("scatter_add", input._dev, src._dev)
-    part = src if src._array.shape == array.shape else src[tuple(slice(n) for n in array.shape)]
+    array, part = places.scattered("scatter_add", input, axis, index, src)
     return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
 
@@ -173,28 +156,25 @@ def scatter(
     no gradient: RuntimeError when one is wanted, as in PyTorch.
     """
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("scatter", index, input._array.shape[axis])
-    source = value if src is None else src
+    array, source = places.scattered("scatter", input, axis, index, value if src is None else src)
     if reduce is not None:
-        return _scatter_reduced(input, dim, index, source, reduce)
-    if isinstance(source, Tensor) and source._array.shape != array.shape:
-        source = source[tuple(slice(n) for n in array.shape)]
+        return _scatter_reduced(input, axis, array, source, reduce)
     return ops.scatter.call(input, source, array, axis)
 
 
-def _scatter_reduced(input: Tensor, dim: int, index: Tensor, source: Any, reduce: str) -> Tensor:
+def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: str) -> Tensor:
     if reduce not in ("add", "multiply"):
         raise RuntimeError(f"scatter: reduce argument must be either add or multiply, got {reduce!r}")
     if not isinstance(source, Tensor):
-        source = wrap(input._dev.xp.full(index._array.shape, source, input._array.dtype), input._dev)
+        source = wrap(input._dev.xp.full(array.shape, source, input._array.dtype), input._dev)
     if reduce == "add":
-        return scatter_add(input, dim, index, source)
+        return input + ops.scatter_add_zeros.call(source, tuple(input._array.shape), axis, array)
     if mode.grad and (input.requires_grad or source.requires_grad):
         raise RuntimeError("scatter: reduce='multiply' has no gradient; use no_grad() or detach()")
     factors = np.ones_like(input._array)
-    places: list[Any] = list(np.indices(index._array.shape, sparse=True))
-    places[check_dim(dim, input._array.ndim)] = index._array
-    np.multiply.at(factors, tuple(places), source._array[tuple(slice(n) for n in index._array.shape)])
+    spots: list[Any] = list(np.indices(array.shape, sparse=True))
+    spots[axis] = array
+    np.multiply.at(factors, tuple(spots), source._array)
     return input * wrap(factors, input._dev)
 
 
@@ -202,17 +182,15 @@ def _scatter_reduced(input: Tensor, dim: int, index: Tensor, source: Any, reduce
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of `dim` at `index`, copied."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("index_select", index, input._array.shape[axis], IndexError)
-    if array.ndim > 1:
-        raise IndexError("index_select(): Index is supposed to be a vector")
-    return ops.getitem.call(input, (slice(None),) * axis + (array.reshape(-1),) if axis else array.reshape(-1))
+    array = places.vector_of_indices("index_select", index, input._array.shape[axis])
+    return ops.getitem.call(input, (slice(None),) * axis + (array,) if axis else array)
 
 
 @_also_of_scalars
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("index_add", index, input._array.shape[axis], IndexError)
+    array = places.slices_at("index_add", input, axis, index, source)
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
     )
@@ -236,7 +214,11 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             "masked_fill only supports a 0-dimensional value tensor, but got tensor with "
             f"{value._array.ndim} dimension(s)."
         )
-    number = value if isinstance(value, Tensor) else wrap(input._dev.xp.asarray(value, input._array.dtype), input._dev)
+    kind = input._array.dtype
+    if isinstance(value, Tensor):  # one number, which does not widen what it is written into
+        number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
+    else:
+        number = wrap(input._dev.xp.asarray(value, kind), input._dev)
     return ops.where_else.call(number, input, mask._array)
 
 
@@ -265,7 +247,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         elif isinstance(number, int) and not isinstance(number, bool) and target.kind == "b":
             target = np.dtype(np.int64)
     else:
-        target = dtypes.to_numpy(type(a) if isinstance(a, float) else type(b))
+        target = dtypes.of_number(a if isinstance(a, float) else b)
     a, b = (
         (x if x._array.dtype == target else shape_ops.astype.call(x, target))
         if isinstance(x, Tensor)
@@ -298,8 +280,8 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 @through_host
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each non-negative integer occurs, or the sum of its weights."""
-    array = index_array("bincount", input)
+    """How often each non-negative integer occurs, or the sum of its weights: added in float64, float32 of float32."""
+    array = places.index_array("bincount", input)
     if array.ndim != 1 or (array.size and int(array.min()) < 0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
@@ -309,7 +291,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
             f"bincount: weights should be 1-d and have the same length as input, got {tuple(weights.shape)} for "
             f"{tuple(array.shape)}"
         )
-    return wrap(input._dev.xp.bincount(array, None if weights is None else weights._array, minlength), input._dev)
+    found = input._dev.xp.bincount(array, None if weights is None else weights._array, minlength)
+    narrow = weights is not None and weights._array.dtype == np.float32
+    return wrap(found.astype(np.float32) if narrow else found, input._dev)
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
@@ -320,49 +304,52 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
         raise RuntimeError(f"maximum size for tensor at dimension {axis} is {length} but size is {size}")
     if step < 1:
         raise RuntimeError(f"step is {step} but must be > 0")
-    places = np.arange(0, length - size + 1, step)[:, None] + np.arange(size)
-    flat = input if input._array.ndim else input.reshape(1)
-    windows = ops.getitem.call(flat, (*(slice(None),) * axis, places) if axis else places)
+    starts = np.arange(0, length - size + 1, step)[:, None] + np.arange(size)
+    if not input._array.ndim:
+        return input.reshape(1)[:size].clone()
+    windows = ops.getitem.call(input, (*(slice(None),) * axis, starts) if axis else starts)
     return shape_ops.moveaxis.call(windows, axis + 1, -1)
 
 
-@_also_of_scalars
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
-    where_ = (slice(None),) * axis + (index_array("index_fill", index, input._array.shape[axis], IndexError),)
-    number = value if isinstance(value, Tensor) else wrap(input._dev.xp.asarray(value, input._array.dtype), input._dev)
-    return ops.index_put.call(input, number, where_)
+    if not input._array.ndim:
+        return index_fill(_vector(input), dim, index, value).reshape(())
+    kind = input._array.dtype
+    where_ = (slice(None),) * axis + (places.vector_of_indices("index_fill", index, input._array.shape[axis]),)
+    if not isinstance(value, Tensor):
+        value = wrap(input._dev.xp.asarray(dtypes.number_for("index_fill", value, kind), kind), input._dev)
+    if value._array.ndim or (value.is_complex() and kind.kind != "c"):
+        raise RuntimeError(
+            f"index_fill(): {input.dtype} takes a number or a tensor without dimensions of such numbers, got "
+            f"{value.dtype} of shape {tuple(value.shape)}"
+        )
+    return ops.index_put.call(input, value, where_)
 
 
 @_also_of_scalars
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with the slices of `source` in the slices of `dim` at `index`."""
     axis = check_dim(dim, input._array.ndim)
-    array = index_array("index_copy", index, input._array.shape[axis], IndexError)
-    expected = (*input._array.shape[:axis], array.size, *input._array.shape[axis + 1 :])
-    if source._array.shape != expected:
-        raise IndexError(
-            f"index_copy(): {array.size} indices along dimension {axis} of shape {tuple(input.shape)} need a source of "
-            f"shape {tuple(expected)}, got {tuple(source.shape)}"
-        )
-    where_ = (slice(None),) * axis + (array.reshape(-1),)
-    return ops.index_put.call(input, source, where_)
+    array = places.slices_at("index_copy", input, axis, index, source, IndexError)
+    return ops.index_put.call(input, source, (slice(None),) * axis + (array,))
 
 
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
-    places = tuple(to_index(i) for i in indices)
+    places.same_dtype("index_put", input, values)
+    where_ = tuple(to_index(i) for i in indices)
     if not accumulate:
-        return ops.index_put.call(input, values, places)
-    spread = values.expand(input._array[places].shape)
-    return input + ops.index_add_zeros.call(spread, tuple(input._array.shape), places)
+        return ops.index_put.call(input, values, where_)
+    spread = values.expand(input._array[where_].shape)
+    return input + ops.index_add_zeros.call(spread, tuple(input._array.shape), where_)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor; negative indices count from its end."""
     size = input._array.size
-    array = index_array("take", index)
+    array = places.index_array("take", index)
     if array.size and not (-size <= int(array.min()) and int(array.max()) < size):
         raise IndexError(f"take(): indices from {array.min()} to {array.max()} are out of range for {size} elements")
     forward = array_namespace(array).where(array < 0, array + size, array)
@@ -387,8 +374,8 @@ def argwhere(input: Tensor) -> Tensor:
 def _triangle(find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"tril_indices, triu_indices: row and col must be non-negative, got {row} and {col}")
-    places = np.stack(find(row, offset, col))
-    return creation.tensor(places, dtype=dtypes.int64 if dtype is None else dtype, device=device)
+    found = np.stack(find(row, offset, col))
+    return creation.tensor(found, dtype=dtypes.int64 if dtype is None else dtype, device=device)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:

@@ -41,7 +41,17 @@ def _scaled(input: Any, other: Any, alpha: Any) -> Any:
     """other * alpha. RuntimeError when a fraction would meet integers only."""
     if isinstance(alpha, float) and all(x._array.dtype.kind in "biu" for x in (input, other) if isinstance(x, Tensor)):
         raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-    return other * alpha
+    return other * _beside(alpha, other)
+
+
+def _beside(number: Any, tensor: Any) -> Any:
+    """A number given as a 0-d tensor, in the dtype of `tensor`, which it is not to widen, unless its kind is higher."""
+    if not (isinstance(number, Tensor) and isinstance(tensor, Tensor)) or number._array.ndim or not tensor._array.ndim:
+        return number
+    kind = tensor._array.dtype
+    if number._array.dtype == kind or not dtypes.can_cast(number.dtype, tensor.dtype):
+        return number
+    return shape_ops.astype.call(number, kind)
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
@@ -196,8 +206,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if min is None and max is None:
         raise RuntimeError("clamp: at least one of 'min' or 'max' must not be None")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        out = input if min is None else maximum(input, min)
-        return out if max is None else minimum(out, max)
+        out = input if min is None else maximum(input, _beside(min, input))
+        return out if max is None else minimum(out, _beside(max, input))
     if input._array.dtype.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
         input = shape_ops.astype.call(input, dtypes.default_np())
     return OPS["clip_to"].call(input, min, max)
@@ -263,6 +273,7 @@ def trace(input: Tensor) -> Tensor:
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input), from whichever end is nearer: an infinite end is met, not subtracted."""
     difference = end - input
+    weight = _beside(weight, difference)
     if not isinstance(weight, Tensor):
         return input + weight * difference if builtins.abs(weight) < 0.5 else end - (1 - weight) * difference
     far = ge(abs(weight), 0.5)
@@ -273,7 +284,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     """input + value * tensor1 * tensor2, all in their common dtype."""
     kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
     tensor1 = tensor1 if tensor1._array.dtype == kind else shape_ops.astype.call(tensor1, kind)
-    return input + (tensor1 * tensor2) * value
+    return input + (tensor1 * tensor2) * _beside(value, tensor1)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -282,7 +293,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
         raise RuntimeError(
             "addcdiv does not divide integers; use (input + value * resilin.true_divide(tensor1, tensor2))"
         )
-    return input + (tensor1 / tensor2) * value
+    return input + (tensor1 / tensor2) * _beside(value, tensor1)
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:

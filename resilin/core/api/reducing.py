@@ -143,14 +143,19 @@ def any(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: An
     """Whether any element is true, over `dim`."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.any.call(input, axes(dim, input._array.ndim), keepdim)
+    return _flags(ops.any.call(input, axes(dim, input._array.ndim), keepdim), input)
 
 
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Whether all elements are true, over `dim`."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.all.call(input, axes(dim, input._array.ndim), keepdim)
+    return _flags(ops.all.call(input, axes(dim, input._array.ndim), keepdim), input)
+
+
+def _flags(found: Tensor, input: Tensor) -> Tensor:
+    """What `any` and `all` give: bool, but uint8 of uint8, as in PyTorch."""
+    return shape_ops.astype.call(found, np.dtype(np.uint8)) if input._array.dtype.char == "B" else found
 
 
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -239,12 +240,19 @@ def repeat_interleave(
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors joined along an existing dimension; other lengths must agree."""
+    """Tensors joined along an existing dimension, in their common dtype; other lengths must agree.
+
+    Tensors of shape (0,) go with every shape; nothing of them but the dtype counts.
+    """
     if isinstance(tensors, Tensor):
         raise TypeError("cat(): argument 'tensors' must be a tuple or list of Tensors, not a Tensor")
-    tensors = [x for x in tensors if x._array.shape != (0,)] or list(tensors)[:1]
-    if not tensors:
+    given = list(tensors)
+    if not given:
         raise ValueError("cat(): expected a non-empty list of Tensors")
+    tensors = [x for x in given if x._array.shape != (0,)] or given[:1]
+    if len(tensors) != len(given):
+        kind = functools.reduce(dtypes.promote_np, [x._array.dtype for x in given])
+        tensors = [x if x._array.dtype == kind else ops.astype.call(x, kind) for x in tensors]
     shapes = [x._array.shape for x in tensors]
     ndim = len(shapes[0])
     if ndim == 0:
