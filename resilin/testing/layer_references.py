@@ -168,6 +168,11 @@ def bce_with_logits(x: Array, target: Array) -> Array:
     return -(target * np.log(p) + (1 - target) * np.log1p(-p))
 
 
+def binary_cross_entropy(x: Array, target: Array) -> Array:
+    """By its definition, for probabilities other than 0 and 1."""
+    return -(target * np.log(x) + (1 - target) * np.log(1 - x))
+
+
 def embedding_grad(g: Array, index: Array, num: int) -> Array:
     """Row by row."""
     out = np.zeros((num, g.shape[-1]), g.dtype)
@@ -248,7 +253,7 @@ ALL = {
     fn.__name__: fn
     for fn in (
         conv2d, conv2d_input, conv2d_weight, unfold_windows, fold_windows, max_pool2d, max_pool2d_scatter, avg_pool2d,
-        avg_pool2d_spread, layer_norm, batch_norm, attention, cross_entropy, bce_with_logits, embedding_grad,
-        euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
+        avg_pool2d_spread, layer_norm, batch_norm, attention, cross_entropy, bce_with_logits, binary_cross_entropy,
+        embedding_grad, euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
     )
 }  # fmt: skip

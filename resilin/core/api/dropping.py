@@ -58,6 +58,8 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of (N, C, ...)."""
     _check("feature_alpha_dropout", input, p)
+    if not training or p == 0:
+        return input
     return _drop_to_limit(input, _channels("feature_alpha_dropout", input), p, training, inplace)
 
 

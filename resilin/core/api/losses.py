@@ -89,6 +89,8 @@ def _weighted(
         count = count if type(count) in BATCHED else int(count)
     else:
         count = float(weights[losses._dev.xp.where(valid, classes, 0)][valid].sum())
+    if type(count) not in BATCHED and count == 0:  # the mean of nothing: not a number, whose gradient is 0
+        return total * 0 + float("nan")
     return total / count
 
 
@@ -294,7 +296,7 @@ def binary_cross_entropy(
             f"binary_cross_entropy: all elements of input should be between 0 and 1, got {p.min()} to {p.max()}; "
             "for logits use binary_cross_entropy_with_logits"
         )
-    losses = -(target * input.log().clamp(min=-100) + (1 - target) * (1 - input).log().clamp(min=-100))
+    losses = loss.binary_cross_entropy.call(input, target)
     return reduced(losses if weight is None else losses * weight, reduction)
 
 

@@ -43,9 +43,9 @@ def multi_head_attention_forward(
     """What `nn.MultiheadAttention` computes: (T, B, E), (S, B, K), (S, B, V) or without B -> output and weights.
 
     Weights (B, T, S), the mean over heads, or (B, H, T, S) with average_attn_weights=False; None without need_weights.
-    key_padding_mask (B, S); attn_mask (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
+    key_padding_mask (B, S), or (S,) without B; attn_mask (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
     to the scores. static_k, static_v: (B * H, S, D), in place of what key and value are projected to.
-    Raises: UsageError for shapes that do not fit.
+    Raises: UsageError for shapes that do not fit, and for masks that are neither boolean nor floating point.
     """
     batched = _check(query, key, value, embed_dim_to_check, num_heads)
     if use_separate_proj_weight:
@@ -60,7 +60,7 @@ def multi_head_attention_forward(
     extended = bias_k is not None or add_zero_attn
     skips = is_causal and key_padding_mask is None and not extended and not need_weights
     # the fused kernel knows the causal mask; attn_mask, if given, says the same
-    mask = None if skips else _mask(q_BTE, k_BSE, num_heads, key_padding_mask, attn_mask, is_causal)
+    mask = None if skips else _mask(q_BTE, k_BSE, num_heads, batched, key_padding_mask, attn_mask, is_causal)
     k_BSE, v_BSE, mask = _extend(k_BSE, v_BSE, mask, bias_k, bias_v, add_zero_attn)
     q, k, v = (_heads(x, num_heads) for x in (q_BTE, k_BSE, v_BSE))
     dropout = dropout_p if training else 0.0
@@ -126,7 +126,13 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _mask(
-    q_BTE: Tensor, k_BSE: Tensor, heads: int, padding: Tensor | None, attn_mask: Tensor | None, is_causal: bool
+    q_BTE: Tensor,
+    k_BSE: Tensor,
+    heads: int,
+    batched: bool,
+    padding: Tensor | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
 ) -> Tensor | None:
     """All masks as one that is added to the scores, (1 or B, 1 or H, 1 or T, S); None: nothing is masked."""
     batch, queries, keys = q_BTE.shape[0], q_BTE.shape[1], k_BSE.shape[1]
@@ -134,11 +140,12 @@ def _mask(
         attn_mask = creation.ones(queries, keys, device=q_BTE.device, dtype="bool").triu(1)
     merged: Tensor | None = None
     if attn_mask is not None:
-        merged = _added(attn_mask, q_BTE)
-        shape = (1, 1, queries, keys) if merged.dim() == 2 else (batch, heads, queries, keys)
-        merged = _shaped("attn_mask", merged, shape)
+        _need_mask("attn_mask", attn_mask, (queries, keys), (batch * heads, queries, keys))
+        shape = (1, 1, queries, keys) if attn_mask.dim() == 2 else (batch, heads, queries, keys)
+        merged = _added(attn_mask, q_BTE).reshape(shape)
     if padding is not None:
-        hidden = _shaped("key_padding_mask", _added(padding, q_BTE), (batch, 1, 1, keys))
+        _need_mask("key_padding_mask", padding, (batch, keys) if batched else (keys,))
+        hidden: Tensor = _added(padding, q_BTE).reshape(batch, 1, 1, keys)
         merged = hidden if merged is None else merged + hidden
     return merged
 
@@ -180,8 +187,10 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
     return mask
 
 
-def _shaped(name: str, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if mask.numel() != shape[0] * shape[1] * shape[2] * shape[3]:
-        raise UsageError(f"{_WHERE}: {name} of shape {tuple(mask.shape)} does not fit (B, H, T, S) = {shape}")
-    shaped: Tensor = mask.reshape(shape)
-    return shaped
+def _need_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    neural.need_tensors(_WHERE, **{name: mask})
+    if mask.dtype.name != "bool" and not mask.is_floating_point():
+        raise UsageError(f"{_WHERE}: only bool and floating types of {name} are supported, got {mask.dtype}")
+    if tuple(mask.shape) not in shapes:
+        expected = " or ".join(map(str, shapes))
+        raise UsageError(f"{_WHERE}: expected {name} of shape {expected}, got {tuple(mask.shape)}")

@@ -196,7 +196,8 @@ def _plain_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, 
         scores = scores.masked_fill(wrap(hidden, query._dev), -math.inf)
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -math.inf) if mask._array.dtype.kind == "b" else scores + mask
-    p = softmax(scores, -1)
+    nothing = (scores.detach() == -math.inf).all(-1, True)  # a query without keys gives zeros, in the gradients too
+    p = softmax(scores.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
     if dropped is not None:
         p = random.apply_mask.call(p, dropped.astype(p._array.dtype, copy=False))
     return p @ value
@@ -211,6 +212,8 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
         raise RuntimeError(f"pad: expected pairs for at most {input._array.ndim} dimensions, got {tuple(pad)}")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     if mode != "constant":
+        if value:
+            raise RuntimeError(f'pad: Padding mode "{mode}" doesn\'t take in value argument, got {value}')
         return _pad_from_inside(input, pairs, mode)
     widths = tuple((0, 0) for _ in range(input._array.ndim - len(pairs))) + tuple(reversed(pairs))
     return shape_ops.pad_constant.call(input, widths, 0.0 if value is None else value)
@@ -225,16 +228,26 @@ def _pad_from_inside(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> 
         raise ValueError(f"pad: mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     for number, pair in enumerate(pairs):
         axis = input._array.ndim - 1 - number
-        size = input._array.shape[axis]
-        most = {"reflect": size - 1, "circular": size}.get(mode, max(pair, default=0) if size else 0)
-        if min(pair) < 0 or max(pair) > most:
-            raise RuntimeError(
-                f"pad: with mode {mode!r}, a dimension of length {size} takes padding from 0 to {most}, got {pair}"
-            )
         if pair != (0, 0):
-            places = np.pad(np.arange(size), pair, mode=_NUMPY_MODES[mode])
+            places = _padded_places(input._array.shape[axis], pair, mode)
             input = index_ops.getitem.call(input, (*(slice(None),) * axis, places) if axis else places)
     return input
+
+
+def _padded_places(size: int, pair: tuple[int, int], mode: str) -> Any:
+    """Which element each place shows. "circular" first cuts, then pads with what is left; the others the reverse."""
+    cut = slice(max(-pair[0], 0), max(size - max(-pair[1], 0), 0))
+    widths = (max(pair[0], 0), max(pair[1], 0))
+    places = np.arange(size)[cut] if mode == "circular" else np.arange(size)
+    most = {"reflect": size - 1, "circular": len(places)}.get(mode, max(widths) if size else 0)
+    length = size + sum(pair)
+    if max(widths) > most or length < 0 or (length == 0 and min(pair) < 0):
+        raise RuntimeError(
+            f"pad: with mode {mode!r}, a dimension of length {size} takes padding up to {most} and must keep an element, "
+            f"got {pair}"
+        )
+    padded = np.pad(places, widths, mode=_NUMPY_MODES[mode])
+    return padded if mode == "circular" else padded[cut.start : cut.start + length]
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -57,6 +57,8 @@ def group_norm(
             f"group_norm: expected input (N, C, ...) with C divisible by num_groups={num_groups}, got {tuple(shape)}"
         )
     _need_size("group_norm", shape[1], weight=weight, bias=bias)
+    if shape[0] * math.prod(shape[1:]) == num_groups:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(shape)}")
     size = math.prod(shape[1:]) // num_groups
     out = layer_norm(input.reshape(shape[0], num_groups, size), size, eps=eps).reshape(shape)
     along = (-1, *(1,) * (len(shape) - 2))

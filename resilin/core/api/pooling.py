@@ -251,14 +251,14 @@ def _max_pool_volumes(x: Tensor, window: list[Lengths], ceil: bool, indices: boo
     P, Q = planes._array.shape[2:]
     along = [(lengths[0], fill) for fill, lengths in zip((1, 1, 0, 1), window, strict=True)]
     out, depth = _max_pool_planes(planes.reshape(N, C, D, P * Q), along, ceil, indices)
-    shape = (N, C, -1, P, Q)
+    shape = (N, C, out._array.shape[2], P, Q)
     if at is None or depth is None:
         return out.reshape(shape), None
     slices = depth._array // (P * Q)  # the window's first maximum lies in this slice
     xp = x._dev.xp
     within = xp.take_along_axis(at._array.reshape(N, C, D, P * Q), slices, 2)
     flat = xp.where((within < 0) | (slices < 0), -1, within + slices * (H * W))  # -1: nothing but padding
-    return out.reshape(shape), wrap(flat.reshape(N, C, -1, P, Q), x._dev)
+    return out.reshape(shape), wrap(flat.reshape(shape), x._dev)
 
 
 def _average(x: Tensor, windows: list[Any]) -> Tensor:
@@ -371,8 +371,9 @@ def _unpool(
     array = indices._array
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < total:
         raise RuntimeError(f"{where}: indices must lie in 0 to {total - 1} for the output {tuple(size)}, found others")
+    flat: Any = x.flatten(2)
     empty = zeros(*lead, total, dtype=input.dtype, device=input.device)
-    out = scatter(empty, 2, indices.reshape(*lead, -1), x.flatten(2)).reshape(*lead, *size)
+    out = scatter(empty, 2, indices.reshape(*lead, flat._array.shape[2]), flat).reshape(*lead, *size)
     return out if x is input else out.squeeze(0)
 
 

@@ -90,3 +90,21 @@ def _(xp, g, _y, x, target):
 @bce_with_logits.vjp(1)
 def _(xp, g, _y, x, _target):
     return -g * x
+
+
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4, low=0.1, high=0.9), r(3, 4, low=0.0, high=1.0))])
+def binary_cross_entropy(xp, x, target):
+    """-(t log x + (1 - t) log(1 - x)) for probabilities x, both logarithms at least -100."""
+    return -(target * xp.maximum(xp.log(x), -100) + (1 - target) * xp.maximum(xp.log1p(-x), -100))
+
+
+@binary_cross_entropy.vjp(0)
+def _(xp, g, _y, x, target):
+    return (
+        g * (x - target) / xp.maximum((1 - x) * x, 1e-12)
+    )  # 0 or 1 where a sigmoid is saturated: finite, as PyTorch's
+
+
+@binary_cross_entropy.vjp(1)
+def _(xp, g, _y, x, _target):
+    return g * (xp.log1p(-x) - xp.log(x))

@@ -9,9 +9,9 @@ from resilin.core.ops.registry import is_complex, op
 _WITH_EDGES: Any = lambda r: [(r(3, 4, low=-4, high=4),), (r(),), (r(0, 2),)]  # noqa: E731 - shared by declarations
 
 
-def _masked(xp: Any, keep: Any, g: Any) -> Any:
-    """`g` where `keep` holds, else 0 (also where g is infinite)."""
-    return xp.where(keep, g, xp.zeros_like(g))
+def _masked(xp: Any, flat: Any, g: Any) -> Any:
+    """0 where `flat` holds (also where g is infinite), else `g`: NaN, of which no comparison holds, passes it on."""
+    return xp.where(flat, xp.zeros_like(g), g)
 
 
 @op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4), 0.3, 20.0), (r(), 0.0, 0.0)])
@@ -22,7 +22,7 @@ def threshold(xp, x, limit=0.0, value=0.0):
 
 @threshold.vjp
 def _(xp, g, _y, x, limit=0.0, value=0.0):
-    return _masked(xp, x > limit, g)
+    return _masked(xp, x <= limit, g)
 
 
 @op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4, low=-4, high=8), 0.0, 6.0)])
@@ -36,7 +36,7 @@ def hardtanh(xp, x, low=-1.0, high=1.0):
 
 @hardtanh.vjp
 def _(xp, g, _y, x, low=-1.0, high=1.0):
-    return _masked(xp, xp.logical_and(x > low, x < high), g)
+    return _masked(xp, xp.logical_or(x <= low, x >= high), g)
 
 
 @op(takes="f", elementwise=True, samples=_WITH_EDGES)
@@ -47,7 +47,7 @@ def hardsigmoid(xp, x):
 
 @hardsigmoid.vjp
 def _(xp, g, _y, x):
-    return _masked(xp, xp.logical_and(x > -3, x < 3), g / 6)
+    return xp.where(xp.logical_and(x > -3, x < 3), g / 6, xp.zeros_like(g))
 
 
 @op(takes="f", elementwise=True, samples=_WITH_EDGES)
@@ -58,7 +58,7 @@ def hardswish(xp, x):
 
 @hardswish.vjp
 def _(xp, g, _y, x):
-    return _masked(xp, x > -3, g * xp.where(x < 3, x / 3 + 0.5, xp.ones_like(x)))
+    return _masked(xp, x <= -3, g * xp.where(x < 3, x / 3 + 0.5, xp.ones_like(x)))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
@@ -76,7 +76,7 @@ def softshrink(xp, x, lambd=0.5):
 @hardshrink.vjp
 @softshrink.vjp
 def _(xp, g, _y, x, lambd=0.5):
-    return _masked(xp, xp.absolute(x) > lambd, g)
+    return _masked(xp, xp.absolute(x) <= lambd, g)
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.2)])
@@ -103,7 +103,7 @@ def _(xp, g, _y, x, weight):
 
 @prelu.vjp(1)
 def _(xp, g, _y, x, _weight):
-    return _masked(xp, x <= 0, g * x)
+    return _masked(xp, x > 0, g * x)
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.7, 1.1), (r(3, 4), 0.7, 1.0, 1 / 0.7)])
@@ -115,7 +115,7 @@ def elu(xp, x, alpha=1.0, scale=1.0, inner=1.0):
 @elu.vjp
 def _(xp, g, _y, x, alpha=1.0, scale=1.0, inner=1.0):
     below = xp.exp(xp.minimum(x, 0) * inner) * (alpha * scale * inner)
-    return g * xp.where(x > 0, xp.ones_like(x) * scale, below)
+    return g * xp.where(x <= 0, below, xp.ones_like(x) * scale)
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])

@@ -8,7 +8,7 @@ from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
-from resilin.nn.modules.linear import Linear
+from resilin.nn.modules.linear import NonDynamicallyQuantizableLinear
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.shared import empty
 
@@ -19,7 +19,7 @@ class MultiheadAttention(Module):
     Shape: query (T, B, E), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, T, E), ...; without the batch
     dimension too. Gives the output, shaped as query, and the attention weights: (B, T, S), averaged over heads, or
     (B, H, T, S) with average_attn_weights=False, or None with need_weights=False, which is faster.
-    key_padding_mask: (B, S). attn_mask: (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
+    key_padding_mask: (B, S), or (S,) without the batch. attn_mask: (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
     to the scores. is_causal: query t sees keys up to t only; attn_mask must then say the same, or be left out.
     """
 
@@ -52,7 +52,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self._same_width = self.kdim == embed_dim and self.vdim == embed_dim
         self._make_projections(bias, add_bias_kv, device, dtype)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def _make_projections(self, bias: bool, add_bias_kv: bool, device: Any, dtype: Any) -> None:

@@ -54,3 +54,7 @@ class Linear(Module):
     def extra_repr(self) -> str:
         """As in PyTorch."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class NonDynamicallyQuantizableLinear(Linear):
+    """A Linear by the name that PyTorch gives the last layer of attention: PyTorch's quantization passes it over."""

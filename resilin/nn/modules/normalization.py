@@ -18,8 +18,11 @@ from resilin.nn.modules.shared import empty
 class NormWithStatistics(Module):
     """Parameters and buffers of batch and instance normalization; `weight`, `bias` and the buffers may be None.
 
-    Buffers: running_mean (0), running_var (1, unbiased), num_batches_tracked (int64).
+    Buffers: running_mean (0), running_var (1, unbiased), num_batches_tracked (int64), which states of before version 2,
+    and plain dicts, may lack.
     """
+
+    _version = 2
 
     def __init__(
         self,
@@ -65,6 +68,13 @@ class NormWithStatistics(Module):
             init.ones_(self.weight)
         if self.bias is not None:
             init.zeros_(self.bias)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any) -> None:
+        counter = f"{prefix}num_batches_tracked"
+        if self.track_running_stats and metadata.get("version", 1) < 2 and counter not in state_dict:
+            kept = self.num_batches_tracked
+            state_dict[counter] = creation.zeros((), dtype=int64) if kept is None else kept
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def extra_repr(self) -> str:
         """As in PyTorch."""

@@ -187,7 +187,7 @@ class _Fractional(Module):
         self.return_indices = return_indices
         self.output_size = output_size
         self.output_ratio = output_ratio
-        self._random_samples = _random_samples
+        self.register_buffer("_random_samples", _random_samples)
         if (output_size is None) == (output_ratio is None):
             raise UsageError(
                 f"{type(self).__name__}: give either output_size or output_ratio, got {output_size!r} and "

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api.shaping import cat
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
@@ -78,35 +79,35 @@ class PackedSequence(_Packed):
 
     def double(self) -> PackedSequence:
         """In float64."""
-        return self.to("float64")
+        return self.to(dtypes.float64)
 
     def float(self) -> PackedSequence:
         """In float32."""
-        return self.to("float32")
+        return self.to(dtypes.float32)
 
     def half(self) -> PackedSequence:
         """In float16."""
-        return self.to("float16")
+        return self.to(dtypes.float16)
 
     def long(self) -> PackedSequence:
         """In int64."""
-        return self.to("int64")
+        return self.to(dtypes.int64)
 
     def int(self) -> PackedSequence:
         """In int32."""
-        return self.to("int32")
+        return self.to(dtypes.int32)
 
     def short(self) -> PackedSequence:
         """In int16."""
-        return self.to("int16")
+        return self.to(dtypes.int16)
 
     def char(self) -> PackedSequence:
         """In int8."""
-        return self.to("int8")
+        return self.to(dtypes.int8)
 
     def byte(self) -> PackedSequence:
         """In uint8."""
-        return self.to("uint8")
+        return self.to(dtypes.uint8)
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
