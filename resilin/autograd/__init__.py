@@ -16,6 +16,7 @@ from resilin.core.autograd.grad import backward, grad
 from resilin.core.autograd.grad_mode import (
     enable_grad,
     inference_mode,
+    is_multithreading_enabled,
     no_grad,
     set_grad_enabled,
     set_multithreading_enabled,
@@ -43,6 +44,7 @@ __all__ = [
     "gradgradcheck",
     "graph",
     "inference_mode",
+    "is_multithreading_enabled",
     "no_grad",
     "once_differentiable",
     "set_checkpoint_early_stop",

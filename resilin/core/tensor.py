@@ -14,7 +14,7 @@ import numpy as np
 
 from resilin.core import dispatch
 from resilin.core import dtype as dtypes
-from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.grad_mode import checked_flag, mode
 from resilin.core.device import CPU, device
 from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.kernels.common import address_of
@@ -189,10 +189,14 @@ class Tensor(Operators):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self.requires_grad_(value)
+        try:
+            self.requires_grad_(value)
+        except TypeError:
+            raise RuntimeError(f"requires_grad must be a bool, got {type(value).__name__}") from None
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` of a leaf. RuntimeError for integers and, when switching off, for a non-leaf."""
+        requires_grad = checked_flag("requires_grad_", "requires_grad", requires_grad)
         if requires_grad and self._array.dtype.kind not in "fVc":
             raise RuntimeError(
                 f"only floating point and complex tensors can require gradients; this one is {self.dtype}"
@@ -200,8 +204,10 @@ class Tensor(Operators):
         if requires_grad and not mode.inference and self.is_inference():
             raise RuntimeError("Setting requires_grad=True on inference tensor outside inference_mode is not allowed")
         if not requires_grad and self._node is not None:
-            raise RuntimeError("requires_grad can be switched off on leaves only; use .detach() for a computed tensor")
-        self._rg = bool(requires_grad)
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables; use .detach() for a computed tensor"
+            )
+        self._rg = requires_grad
         return self
 
     def is_inference(self) -> bool:

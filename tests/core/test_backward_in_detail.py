@@ -1,5 +1,6 @@
 """What backward does at the edges: threads that meet at a leaf, chosen inputs, retained gradients, odd hooks."""
 
+import inspect
 import threading
 from typing import Any
 
@@ -168,3 +169,105 @@ def test_a_power_with_a_complex_number_has_first_and_second_derivatives() -> Non
     for base in (z, x):
         assert resilin.autograd.gradcheck(lambda b: b ** (1.5 + 0.5j), base)
         assert resilin.autograd.gradgradcheck(lambda b: b ** (1.5 + 0.5j), base)
+
+
+@pytest.mark.parametrize("switch", [resilin.no_grad, resilin.inference_mode])
+def test_a_decorated_generator_has_its_mode_whenever_it_runs_and_its_caller_never(switch: Any) -> None:
+    seen: list[bool] = []
+
+    @switch()
+    def numbers() -> Any:
+        try:
+            given = yield resilin.is_grad_enabled()
+            seen.append(given)
+            yield resilin.is_grad_enabled()
+        except KeyError:
+            yield resilin.is_grad_enabled()
+        finally:
+            seen.append(resilin.is_grad_enabled())
+
+    assert inspect.isgeneratorfunction(numbers)
+    running = numbers()
+    assert next(running) is False
+    assert resilin.is_grad_enabled()
+    assert running.send(True) is False
+    assert running.throw(KeyError()) is False
+    running.close()
+    assert seen == [True, False]
+    assert resilin.is_grad_enabled()
+
+
+def test_nothing_is_recorded_in_inference_mode_whatever_is_asked_for_inside() -> None:
+    x = _x()
+    with resilin.inference_mode():
+        with resilin.enable_grad():
+            assert not (x * 2).requires_grad
+        with resilin.inference_mode(False):
+            assert (x * 2).requires_grad
+        resilin.set_grad_enabled(True)
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
+
+
+@pytest.mark.parametrize("flag", ["x", 5, 1.0])
+def test_flags_of_autograd_are_bools(flag: Any) -> None:
+    for call in (
+        lambda: resilin.tensor([1.0], requires_grad=flag),
+        lambda: resilin.ones(2, requires_grad=flag),
+        lambda: resilin.ones(2).requires_grad_(flag),
+        lambda: resilin.set_grad_enabled(flag),
+        lambda: resilin.autograd.set_detect_anomaly(flag),
+    ):
+        with pytest.raises(TypeError, match=f"must be bool, not {type(flag).__name__}"):
+            call()
+    with pytest.raises(RuntimeError, match="requires_grad must be a bool"):
+        resilin.ones(2).requires_grad = flag
+    assert resilin.is_grad_enabled()
+
+
+def test_requires_grad_of_a_computed_tensor_cannot_be_changed() -> None:
+    with pytest.raises(RuntimeError, match="only change requires_grad flags of leaf variables"):
+        (_x() * 2).requires_grad_(False)
+
+
+def test_what_set_multithreading_enabled_said_can_be_asked() -> None:
+    assert resilin.autograd.is_multithreading_enabled()
+    with resilin.autograd.set_multithreading_enabled(False):
+        assert not resilin.autograd.is_multithreading_enabled()
+    assert resilin.autograd.is_multithreading_enabled()
+
+
+def test_nodes_show_what_they_saved() -> None:
+    x, y = _x(), _x()
+    node = (x * y).grad_fn
+    assert node._saved_self is x
+    assert node._saved_other is y
+    result = x.exp()
+    assert result.grad_fn._saved_result.tolist() == result.tolist()
+    assert not hasattr(node, "_saved_result")
+    result.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        _ = result.grad_fn._saved_result
+
+
+def test_the_node_of_a_function_has_what_its_context_has() -> None:
+    class Double(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            ctx.kept = 3
+            return x * 2
+
+    x = _x()
+    node = Double.apply(x).grad_fn
+    assert node.saved_tensors[0] is x
+    assert node.kept == 3
+    assert not hasattr(node, "never_kept")
+
+
+def test_the_trace_of_anomaly_mode_ends_with_the_line_of_the_user() -> None:
+    with resilin.autograd.detect_anomaly():
+        y = (_x() - 3).sqrt() * 0
+        with pytest.raises(RuntimeError) as caught:
+            y.sum().backward()
+    assert caught.value.__notes__[0].rstrip().endswith("y = (_x() - 3).sqrt() * 0")

@@ -102,7 +102,7 @@ def empty_strided(
     made = creation.empty(count, dtype=dtype, device=device)
     array = made._array
     made._array = made._dev.xp.as_strided(array, size, tuple(step * array.itemsize for step in stride))
-    return made.requires_grad_() if requires_grad else made
+    return made.requires_grad_(requires_grad) if requires_grad else made
 
 
 @creation.factory
@@ -140,7 +140,7 @@ def range(
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A number as a tensor without dimensions, in the default dtype unless `dtype` is given."""
     made: Tensor = creation.full((), s, dtype=dtype or dtypes.get_default_dtype(), device=device)
-    return made.requires_grad_() if requires_grad else made
+    return made.requires_grad_(requires_grad) if requires_grad else made
 
 
 def fill(input: Tensor, value: Any) -> Tensor:

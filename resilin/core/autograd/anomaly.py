@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.core.autograd.grad_mode import mode
+from resilin.core.autograd.grad_mode import checked_flag, mode
 
 
 class set_detect_anomaly:
@@ -50,5 +50,6 @@ def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
 
 def _switch(anomaly: bool, check_nan: bool) -> tuple[bool, bool]:
     before = mode.anomaly, mode.check_nan
-    mode.anomaly, mode.check_nan = anomaly, check_nan
+    mode.anomaly = checked_flag("set_anomaly_enabled", "mode", anomaly)
+    mode.check_nan = checked_flag("set_anomaly_enabled", "check_nan", check_nan)
     return before

@@ -124,6 +124,10 @@ class FunctionNode(Node):
         """E.g. "MyFunctionBackward"."""
         return f"{self.cls.__name__}Backward"
 
+    def __getattr__(self, name: str) -> Any:
+        """`saved_tensors`, `needs_input_grad` and whatever `forward` kept: the node has what the context has."""
+        return getattr(object.__getattribute__(self, "ctx"), name)
+
     def run(self, g: Any) -> Any:
         """Gradients of the tensor inputs as arrays."""
         single = not isinstance(g, list)
@@ -178,7 +182,7 @@ class FunctionNode(Node):
 
     def take(self, twin: Node) -> None:
         """Save what the same Function saved when it ran again."""
-        mine, other = self.ctx, twin.ctx  # type: ignore[attr-defined]
+        mine, other = self.ctx, twin.ctx
         mine._saved, mine._versions, mine._dirty, mine._frame = other._saved, other._versions, other._dirty, None
 
     def free(self) -> None:

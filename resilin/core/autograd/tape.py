@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ next_seq = itertools.count().__next__
 
 class CheckpointError(RuntimeError):
     """A checkpointed function did not do the same when it ran again."""
+
+
+_CORE = str(Path(__file__).parents[1])
+
+
+def _stack() -> list[str]:
+    """The lines that lead here, down to the one that called into resilin.core."""
+    frames = traceback.extract_stack()
+    while frames and frames[-1].filename.startswith(_CORE):
+        frames.pop()
+    return frames.format()
 
 
 class Meta:
@@ -88,7 +100,7 @@ class Node:
         self.frame: Any = None  # the checkpoint that can bring back what it saved
         self.outputs = 1
         self._pre: dict[int, Any] | None = None
-        self.trace = traceback.format_stack()[:-3] if mode.anomaly else None
+        self.trace = _stack() if mode.anomaly else None
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
@@ -121,6 +133,24 @@ class Node:
         """Call fn(grad_inputs, grad_outputs) after this node's backward; a tuple that it returns takes the place of
         grad_inputs. The node must stay referred to, as by a tensor of the graph."""
         return add_hook(NODE_HOOKS.setdefault(self, NodeHooks()).after, fn)
+
+    def __getattr__(self, name: str) -> Any:
+        """`_saved_self`, `_saved_other`: what was saved of the first tensor and the second; `_saved_result`: of the
+        result; parameters by their names. AttributeError for what the rule does not read."""
+        if name.startswith("_saved_") and hasattr(self.op, "arguments"):
+            found = self._saved_by_name().get(name.removeprefix("_saved_"))
+            if found is not None:
+                return found
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _saved_by_name(self) -> dict[str, Any]:
+        self.arrays()  # raises when they are gone or were written
+        result = self._saved_output()
+        return {
+            **dict(zip(self.op.arguments[max(self.op.n, 0) :], self.params, strict=False)),
+            **dict(zip(("self", "other"), self.saved, strict=False)),
+            "result": None if result is None else wrap(result, self.dev),
+        }
 
     def arrays(self) -> list[Any]:
         """The saved inputs as arrays. RuntimeError when one was modified in place, or when they are gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,7 @@ def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
     target = default_device() if dev is None else device(dev)
     made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
     if requires_grad:
-        made.requires_grad_()
+        made.requires_grad_(requires_grad)
     return made
 
 
@@ -79,7 +80,7 @@ def to_array(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
     if isinstance(data, Tensor):
         data = data._dev.backend.to_host(data._array)
     if dtype is not None:
-        return np.array(_plain(data), dtypes.to_numpy(dtype))
+        return _converted(_plain(data), dtypes.to_numpy(dtype))
     if isinstance(data, np.ndarray | np.generic):
         array = np.array(data)
     else:
@@ -93,6 +94,18 @@ def to_array(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "SU":
         raise TypeError("cannot make a tensor of text")
     return array.astype(dtypes.from_numpy(array.dtype).np, copy=False)
+
+
+def _converted(data: Any, kind: Any) -> np.ndarray[Any, Any]:
+    """TypeError for what is no number, and for Python's complex numbers among real ones."""
+    if isinstance(data, np.ndarray | np.generic):
+        return np.array(data, kind)
+    given = np.array(data)
+    if given.dtype.kind in "OSU" and any(not isinstance(v, numbers.Number) for v in np.array(data, object).flat):
+        raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of what is not a number: {data!r}")
+    if given.dtype.kind == "c" and kind.kind not in "cb" and not _holds_numpy(data):
+        raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of complex numbers: {data!r}")
+    return np.array(data, kind)
 
 
 def _holds_numpy(data: Any) -> bool:
@@ -150,7 +163,7 @@ def asarray(
         made = tensor(obj, dtype=dtype, device=device)
     elif copy:
         made = made.clone()
-    return made.requires_grad_() if requires_grad else made
+    return made.requires_grad_(requires_grad) if requires_grad else made
 
 
 def _shared(obj: Any, dtype: Any, dev: Any) -> Tensor | None:
@@ -213,6 +226,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     target = to_array(value).dtype if dtype is None else dtypes.to_numpy(dtype)
+    value = dtypes.number_for("full", value, target)
     return finish(np.full(shape_of((size,)), value, target), device, requires_grad)
 
 
@@ -250,6 +264,8 @@ def arange(
         raise RuntimeError("arange: step must be nonzero")
     if not all(math.isfinite(v) for v in (start, end, step)):
         raise RuntimeError(f"arange: unsupported range: {start} -> {end} in steps of {step}")
+    if not -(2**63) <= start < 2**63 or not -(2**63) <= end < 2**63 or abs((end - start) / step) > _MOST:
+        raise RuntimeError(f"arange: {start} -> {end} in steps of {step} is more than memory or int64 can hold")
     if (end - start) * step < 0:
         raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
     if dtype is None:
@@ -268,12 +284,24 @@ def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
     return start, end, int(steps)
 
 
+def _spaced(where: str, values: Any, dtype: Any) -> Any:
+    """Computed values in `dtype` or the default one of their kind. RuntimeError for complex values in a real dtype."""
+    if dtype is None and values.dtype.kind == "c":
+        return values.astype(dtypes.complex_of(dtypes.default_np()))
+    kind = _np(dtype)
+    if values.dtype.kind == "c" and kind.kind != "c":
+        raise RuntimeError(f"{where}: complex values do not fit dtype {dtypes.from_numpy(kind)}")
+    return values.astype(kind)
+
+
 @factory
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included."""
-    return finish(np.linspace(*_ends("linspace", start, end, steps)).astype(_np(dtype)), device, requires_grad)
+    with np.errstate(invalid="ignore"):  # an infinite end makes NaN
+        values = np.linspace(*_ends("linspace", start, end, steps))
+        return finish(_spaced("linspace", values, dtype), device, requires_grad)
 
 
 @factory
@@ -289,7 +317,7 @@ def logspace(
 ) -> Tensor:
     """`base` to the power of `linspace(start, end, steps)`."""
     values = np.logspace(*_ends("logspace", start, end, steps), base=base)
-    return finish(values.astype(_np(dtype)), device, requires_grad)
+    return finish(_spaced("logspace", values, dtype), device, requires_grad)
 
 
 def _like(fill: Any) -> Any:
@@ -301,7 +329,7 @@ def _like(fill: Any) -> Any:
             made = ACTIVE[-1].made_like(input, made)
         if device is not None:
             made = made.to(device)
-        return made.requires_grad_() if requires_grad else made
+        return made.requires_grad_(requires_grad) if requires_grad else made
 
     return like
 
@@ -325,8 +353,9 @@ def full_like(
 ) -> Tensor:
     """`fill_value` in the input's shape, dtype and device."""
     made: Tensor = empty_like(input, dtype=dtype, device=device)
+    fill_value = dtypes.number_for("full_like", fill_value, made._array.dtype)
     if ACTIVE and batched_in((made,)):
         made.fill_(fill_value)
     else:
         made._array[...] = fill_value
-    return made.requires_grad_() if requires_grad else made
+    return made.requires_grad_(requires_grad) if requires_grad else made
