@@ -6,6 +6,7 @@ point < complex), as in PyTorch: int64 + float32 is float32. Python scalars are 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import ml_dtypes

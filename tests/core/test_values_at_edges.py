@@ -121,3 +121,103 @@ def test_ldexp_overflows_only_where_its_result_does():
     x = resilin.tensor([2.0**-100, 0.0, 1.0, 2.0**-149])
     found = resilin.ldexp(x, resilin.tensor([200, 5000, 5000, 276]))
     assert found.tolist() == [2.0**100, 0, inf, 2.0**127]
+
+
+ROWS, TWO = resilin.tensor([[0, 1], [1, 2]]), resilin.tensor([0, 1])
+WRONG_PLACES = {
+    "scatter of a vector of indices": lambda x: x.scatter(0, TWO, 1.0),
+    "scatter with less than the indices": lambda x: x.scatter(0, ROWS, resilin.ones(1, 2)),
+    "scatter beyond other dimensions": lambda x: x.scatter(0, resilin.tensor([[0, 1, 2]]), 1.0),
+    "scatter of a tensor without dimensions": lambda x: x.scatter(0, ROWS, resilin.tensor(1.0)),
+    "scatter_add with less than the indices": lambda x: x.scatter_add(0, ROWS, resilin.ones(1, 2)),
+    "scatter_add of a vector": lambda x: x.scatter_add(0, TWO, resilin.ones(2)),
+    "scatter_reduce of a vector": lambda x: x.scatter_reduce(0, ROWS, resilin.ones(2), "sum"),
+    "index_add of a vector": lambda x: x.index_add(0, TWO, resilin.ones(2)),
+    "index_add of fewer slices": lambda x: x.index_add(0, TWO, resilin.ones(1, 2)),
+    "index_add of shorter slices": lambda x: x.index_add(0, TWO, resilin.ones(2, 1)),
+    "index_reduce of more slices": lambda x: x.index_reduce(0, TWO, resilin.ones(3, 2), "prod"),
+    "index_reduce of shorter slices": lambda x: x.index_reduce(0, TWO, resilin.ones(2, 1), "prod"),
+    "index_fill with a vector": lambda x: x.index_fill(0, TWO, resilin.ones(1)),
+}
+
+
+@pytest.mark.parametrize("write", WRONG_PLACES.values(), ids=WRONG_PLACES)
+def test_nothing_is_spread_over_places_that_it_does_not_fit(write):
+    with pytest.raises(RuntimeError, match=r"expected index|need a source of shape|without dimensions"):
+        write(resilin.zeros(3, 2))
+
+
+@pytest.mark.parametrize("name", ["index_add", "index_copy", "index_fill", "index_reduce", "index_select"])
+def test_slices_are_chosen_by_vectors(name):
+    rest = {"index_fill": (1.0,), "index_select": (), "index_reduce": (resilin.ones(2, 2), "prod")}
+    with pytest.raises(IndexError, match="supposed to be a vector"):
+        getattr(resilin.zeros(3, 2), name)(0, resilin.tensor([[0, 1]]), *rest.get(name, (resilin.ones(2, 2),)))
+
+
+def test_an_empty_index_of_any_dimensions_writes_nothing():
+    none = resilin.zeros(0, dtype=resilin.int64)
+    assert resilin.zeros(3, 2).scatter(0, none, 1.0).sum().item() == 0
+    assert resilin.zeros(3, 2).scatter_add(0, none, resilin.ones(3)).sum().item() == 0
+
+
+def test_vectors_are_scattered_into_at_a_number():
+    assert resilin.zeros(3).scatter(0, resilin.tensor(1), resilin.tensor(5.0)).tolist() == [0, 5, 0]
+
+
+FIRST = resilin.tensor([0])
+WRONG_DTYPES = {
+    "index_put": lambda x, v: x.index_put((FIRST,), v),
+    "put": lambda x, v: x.put(FIRST, v),
+    "index_copy": lambda x, v: x.index_copy(0, FIRST, v),
+    "index_add": lambda x, v: x.index_add(0, FIRST, v),
+    "scatter": lambda x, v: x.scatter(0, FIRST, v),
+    "scatter_add": lambda x, v: x.scatter_add(0, FIRST, v),
+    "scatter_reduce": lambda x, v: x.scatter_reduce(0, FIRST, v, "sum"),
+}
+
+
+@pytest.mark.parametrize("write", WRONG_DTYPES.values(), ids=WRONG_DTYPES)
+def test_what_is_written_at_places_has_the_dtype_of_where_it_goes(write):
+    for x, value in [(resilin.arange(3), 0.5), (resilin.zeros(3), 1j), (resilin.zeros(3), 1)]:
+        with pytest.raises(RuntimeError, match="need one dtype"):
+            write(x, resilin.tensor([value]))
+
+
+WRONG_NUMBERS = {
+    "scatter": lambda: resilin.arange(5).scatter(0, TWO, nan),
+    "scatter by addition": lambda: resilin.arange(5).scatter(0, TWO, nan, reduce="add"),
+    "index_fill": lambda: resilin.zeros(5).index_fill(0, TWO, 1j),
+    "full": lambda: resilin.full((2,), 1j, dtype=resilin.int32),
+    "full_like": lambda: resilin.full_like(resilin.arange(2), inf),
+}
+
+
+@pytest.mark.parametrize("make", WRONG_NUMBERS.values(), ids=WRONG_NUMBERS)
+def test_numbers_that_a_dtype_cannot_hold_are_refused(make):
+    with pytest.raises(RuntimeError, match="cannot be converted to resilin"):
+        make()
+
+
+@pytest.mark.parametrize("data", [None, "a", "3.5", b"3", [None, 1.0], [1, "2"], [[1j]]])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.int64])
+def test_tensors_of_a_dtype_are_made_of_numbers_that_it_has(data, dtype):
+    with pytest.raises(TypeError, match="cannot make a tensor of dtype"):
+        resilin.tensor(data, dtype=dtype)
+
+
+def test_spaces_between_complex_ends_are_complex():
+    assert resilin.linspace(1j, 2, 3).tolist() == [1j, 1 + 0.5j, 2]
+    assert resilin.logspace(1j, 2, 3).dtype is resilin.complex64
+    with pytest.raises(RuntimeError, match="complex values do not fit"):
+        resilin.linspace(1j, 2, 3, dtype=resilin.float32)
+
+
+@pytest.mark.parametrize("end", [2**62, 2**63, -(2**70)])
+def test_ranges_beyond_memory_or_int64_are_refused(end):
+    with pytest.raises(RuntimeError, match="more than memory or int64 can hold"):
+        resilin.arange(0, end, 1 if end > 0 else -1)
+
+
+def test_windows_of_a_number_are_taken_from_it_as_a_vector():
+    assert resilin.tensor(2.5).unfold(0, 1, 1).tolist() == [2.5]
+    assert resilin.tensor(2.5).unfold(0, 0, 1).shape == (0,)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import indexing, math, shaping, sorting
+from resilin.core.api import indexing, math, places, shaping, sorting
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
@@ -42,21 +42,11 @@ def scatter_reduce(
     """
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
-    if src._array.dtype != input._array.dtype:
-        raise RuntimeError(
-            f"scatter_reduce(): Expected self.dtype to be equal to src.dtype: {input.dtype}, {src.dtype}"
-        )
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim:
         flat = [value.reshape(-1) for value in (input, index, src)]
         return scatter_reduce(flat[0], 0, flat[1], flat[2], reduce, include_self=include_self).reshape(())
-    where = indexing.index_array("scatter_reduce", index, input._array.shape[axis])
-    if where.ndim != input._array.ndim or any(n > m for n, m in zip(where.shape, src._array.shape, strict=True)):
-        raise RuntimeError(
-            f"scatter_reduce(): Expected index {tuple(where.shape)} to be no larger than src {tuple(src.shape)}, and "
-            f"to have as many dimensions as self {tuple(input.shape)}"
-        )
-    part = src[tuple(slice(n) for n in where.shape)] if src._array.shape != where.shape else src
+    where, part = places.scattered("scatter_reduce", input, axis, index, src)
     xp = input._dev.xp
     counts = xp.scatter_add_zeros(xp.ones(where.shape, np.int64), input._array.shape, axis, where)
     own = xp.ones(counts.shape, bool) if include_self else counts == 0
@@ -79,6 +69,8 @@ def index_reduce(
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
     axis = check_dim(dim, input._array.ndim)
+    if input._array.ndim:
+        places.slices_at("index_reduce", input, axis, index, source)
     lengths = [1] * source._array.ndim
     lengths[axis] = -1
     spread = index.reshape(*lengths).expand(source._array.shape)
@@ -88,7 +80,8 @@ def index_reduce(
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `source` written (or added) at places of the flattened tensor; negative ones count from its end."""
     size = input._array.size
-    where = indexing.index_array("put_", index).reshape(-1)
+    places.same_dtype("put_", input, source)
+    where = places.index_array("put_", index).reshape(-1)
     if source._array.size != where.size:
         raise RuntimeError(f"put_(): source has {source._array.size} elements, index {where.size}: expected as many")
     if where.size and not (-size <= int(where.min()) and int(where.max()) < size):

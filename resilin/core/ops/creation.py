@@ -264,7 +264,8 @@ def arange(
         raise RuntimeError("arange: step must be nonzero")
     if not all(math.isfinite(v) for v in (start, end, step)):
         raise RuntimeError(f"arange: unsupported range: {start} -> {end} in steps of {step}")
-    if not -(2**63) <= start < 2**63 or not -(2**63) <= end < 2**63 or abs((end - start) / step) > _MOST:
+    outside = any(isinstance(v, int) and not -(2**63) <= v < 2**63 for v in (start, end, step))
+    if outside or abs((end - start) / step) > _MOST:
         raise RuntimeError(f"arange: {start} -> {end} in steps of {step} is more than memory or int64 can hold")
     if (end - start) * step < 0:
         raise RuntimeError(f"arange: upper bound and lower bound inconsistent with step sign: {start}, {end}, {step}")
