@@ -26,6 +26,7 @@ class Adam(Optimizer):
     State per parameter, as in PyTorch: `step` (0-dim float32), `exp_avg`, `exp_avg_sq`, `max_exp_avg_sq` (amsgrad).
     """
 
+    _counters = ("step",)
     _complex = False  # whether any parameter is
 
     def __init__(
@@ -74,9 +75,7 @@ class Adam(Optimizer):
             state = self.state[p]
             if not state:
                 self._start(p, state, group["amsgrad"])
-            count = state["step"]._array
-            step = int(count.item()) + 1
-            count.fill(step)
+            step = int(state["step"]._array.item()) + 1
             found = by_step.get(step)
             if found is None:
                 found = by_step[step] = ([], [])
@@ -114,7 +113,8 @@ class Adam(Optimizer):
                 decoupled=group.get("decoupled_weight_decay", False),
                 maximize=group["maximize"],
             )
-        for p in parameters:
+        for p, state in zip(parameters, states, strict=True):
+            state["step"]._array.fill(step)
             p._bump()
 
 

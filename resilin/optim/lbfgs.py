@@ -62,7 +62,8 @@ class LBFGS(Optimizer):
         if group["line_search_fn"] not in (None, "strong_wolfe"):
             raise UsageError(f"LBFGS: line_search_fn must be 'strong_wolfe' or None, got {group['line_search_fn']!r}")
 
-    def _step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
+        """See the class: `closure` is needed. Returns the loss of its first call."""
         if closure is None:
             raise TypeError("LBFGS.step needs a closure that clears the gradients, computes the loss and its backward")
         group = self.param_groups[0]

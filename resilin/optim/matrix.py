@@ -28,6 +28,8 @@ class Adafactor(Optimizer):
     two), else `variance`.
     """
 
+    _counters = ("step",)
+
     def __init__(
         self,
         params: Params,
@@ -96,7 +98,6 @@ def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) ->
     """One step of one parameter, in place."""
     t, lr, xp = p.dtype.type, float(group["lr"]), array_namespace(p)
     step = float(state["step"]._array) + 1
-    state["step"]._array.fill(step)
     tiny, least = group["eps"]
     tiny = float(dtypes.finfo(dtypes.from_numpy(p.dtype)).eps) if tiny is None else tiny
     rate = max(least, math.sqrt(_mean_square(p))) * min(lr, 1 / math.sqrt(step))
@@ -115,6 +116,7 @@ def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) ->
     update = grad / xp.sqrt(xp.maximum(estimate, t(tiny * tiny)))
     too_large = max(1.0, math.sqrt(_mean_square(update)) / group["d"])
     p -= update * t(rate / too_large)
+    state["step"]._array.fill(step)
 
 
 class Muon(Optimizer):

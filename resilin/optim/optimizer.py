@@ -4,21 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
+from resilin.errors import ResilinError, UsageError
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Closure = Callable[[], Any]
 Group = dict[str, Any]
 Hook = Callable[..., Any]
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+_all_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+_all_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+
+
+def register_optimizer_step_pre_hook(hook: Hook) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` before each step of every optimizer; see `Optimizer`."""
+    return _add_hook(_all_pre_hooks, hook)
+
+
+def register_optimizer_step_post_hook(hook: Hook) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` after each step of every optimizer."""
+    return _add_hook(_all_post_hooks, hook)
+
+
+def _hooked(step: Step) -> Step:
+    """`step` between its hooks; without them inside another step: one that calls the one it overrides has them once."""
+
+    @functools.wraps(step)
+    def with_hooks(*args: Any, **kwargs: Any) -> Any:
+        optimizer = args[0]
+        if optimizer._stepping:
+            return step(*args, **kwargs)
+        optimizer._stepping = optimizer._opt_called = True
+        try:
+            for hook in [*_all_pre_hooks.values(), *optimizer._step_pre_hooks.values()]:
+                replaced = hook(optimizer, args, kwargs)
+                if replaced is not None:
+                    args, kwargs = _replacement(optimizer, replaced)
+            result = step(*args, **kwargs)
+            for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
+                hook(optimizer, args, kwargs)
+            return result
+        finally:
+            optimizer._stepping = False
+
+    return with_hooks  # type: ignore[return-value]
+
+
+def _replacement(optimizer: Optimizer, replaced: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(replaced, tuple) and len(replaced) == 2:
+        return replaced
+    raise ResilinError(
+        f"{type(optimizer).__name__}.step: a hook before it must return None or (args, kwargs), where args begin with "
+        f"the optimizer; got {replaced!r}"
+    )
 
 
 class Optimizer:
@@ -27,8 +75,19 @@ class Optimizer:
     params:    tensors, (name, tensor) pairs, or dicts with a "params" entry and options of their own (groups).
     defaults:  options of groups that do not give their own.
 
-    `param_groups` and `state` (by parameter) may be read and changed as in PyTorch.
+    `param_groups` and `state` (by parameter) may be read and changed as in PyTorch. A subclass may as well define a
+    `step` of its own; hooks run around it, too. Copies of an optimizer have no hooks.
     """
+
+    _counters: ClassVar[tuple[str, ...]] = ()
+    """States of a parameter that are 0-dim float32 tensors; numbers in states that are loaded become such."""
+    _stepping = False  # inside step()
+    _opt_called = False  # whether there was a step: schedulers want one before their own
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = _hooked(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -36,12 +95,7 @@ class Optimizer:
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
-        self._step_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
-        self._step_post_hooks: OrderedDict[int, Hook] = OrderedDict()
-        self._state_dict_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
-        self._state_dict_post_hooks: OrderedDict[int, Hook] = OrderedDict()
-        self._load_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
-        self._load_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._make_hooks()
         if isinstance(params, set | frozenset):
             raise TypeError("parameters must be ordered, a set has no order: pass a list")
         entries: list[Any] = list(params)
@@ -49,6 +103,21 @@ class Optimizer:
             raise UsageError(f"{type(self).__name__}: got no parameters")
         for group in entries if isinstance(entries[0], dict) else [{"params": entries}]:
             self.add_param_group(dict(group))
+
+    def _make_hooks(self) -> None:
+        self._step_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._step_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._state_dict_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._state_dict_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._load_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
+        self._load_post_hooks: OrderedDict[int, Hook] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.endswith("_hooks")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make_hooks()
+        self.__dict__.update(state)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group: a dict with "params" and any options; the others get their defaults."""
@@ -67,6 +136,9 @@ class Optimizer:
             raise UsageError(f"{type(self).__name__}: some parameters appear in more than one parameter group")
         if len({id(tensor) for tensor in params}) != len(params):
             raise UsageError(f"{type(self).__name__}: a parameter appears twice in one group")
+        if any((names is None) is ("param_names" in other) for other in self.param_groups):
+            how = "without" if names is None else "with"
+            raise UsageError(f"{type(self).__name__}: a group {how} names joins others; name all groups or none")
         self.param_groups.append(group)
 
     def _check_group(self, group: Group) -> None:
@@ -74,12 +146,14 @@ class Optimizer:
 
     def _check_not_negative(self, group: Group, *names: str) -> None:
         for name in names:
+            if not hasattr(group[name], "__float__"):
+                raise TypeError(f"{type(self).__name__}: {name} must be a number, got {group[name]!r}")
             if not float(group[name]) >= 0:
                 raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
 
     def _check_betas(self, group: Group) -> None:
-        if not all(0 <= beta < 1 for beta in group["betas"]):
-            raise UsageError(f"{type(self).__name__}: betas must be in [0, 1), got {group['betas']}")
+        if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
+            raise UsageError(f"{type(self).__name__}: betas must be two numbers in [0, 1), got {group['betas']}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or set it to zero in place."""
@@ -91,19 +165,9 @@ class Optimizer:
                     parameter._grad = parameter._grad.detach()
                     parameter._grad.zero_()
 
+    @_hooked
     def step(self, closure: Closure | None = None) -> Any:
         """Update every parameter with a gradient, in place. Returns the loss of `closure` (called first) or None."""
-        args: tuple[Any, ...] = () if closure is None else (closure,)
-        kwargs: dict[str, Any] = {}
-        for hook in list(self._step_pre_hooks.values()):
-            args, kwargs = hook(self, args, kwargs) or (args, kwargs)
-        loss = self._step(*args, **kwargs)
-        for hook in list(self._step_post_hooks.values()):
-            hook(self, args, kwargs)
-        return loss
-
-    def _step(self, closure: Closure | None = None) -> Any:
-        """What `step` does between its hooks."""
         loss = None
         if closure is not None:
             with enable_grad():
@@ -117,28 +181,31 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} must define _update(group)")
 
     def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each step; a pair it returns replaces args and kwargs."""
+        """Call `hook(optimizer, args, kwargs)` before each step; a pair it returns replaces args and kwargs.
+
+        They are what `step` was called with: args begin with the optimizer.
+        """
         return _add_hook(self._step_pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each step."""
         return _add_hook(self._step_post_hooks, hook)
 
-    def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(optimizer)` before `state_dict()` collects."""
-        return _add_hook(self._state_dict_pre_hooks, hook)
+    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer)` before `state_dict()` collects. prepend: before the hooks already there."""
+        return _add_hook(self._state_dict_pre_hooks, hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` after it; what it returns (unless None) replaces the dict."""
-        return _add_hook(self._state_dict_post_hooks, hook)
+        return _add_hook(self._state_dict_post_hooks, hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` before loading; what it returns (unless None) is loaded instead."""
-        return _add_hook(self._load_pre_hooks, hook)
+        return _add_hook(self._load_pre_hooks, hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer)` after loading."""
-        return _add_hook(self._load_post_hooks, hook)
+        return _add_hook(self._load_post_hooks, hook, prepend)
 
     def state_dict(self) -> dict[str, Any]:
         """`{"state": {number: {...}}, "param_groups": [...]}`: parameters are replaced by their numbers, in order.
@@ -154,16 +221,20 @@ class Optimizer:
                 numbers.setdefault(id(parameter), len(numbers))
             packed = {name: value for name, value in group.items() if name != "params"}
             groups.append({**packed, "params": [numbers[id(parameter)] for parameter in group["params"]]})
-        state = {numbers[id(p)] if isinstance(p, Tensor) else p: dict(value) for p, value in self.state.items()}
+        state: dict[Any, Any] = {}
+        for key, value in self.state.items():  # what has another key than a parameter may be anything
+            state[numbers[id(key)] if isinstance(key, Tensor) else key] = copy.copy(value)
         packed_state = {"state": state, "param_groups": groups}
         for hook in list(self._state_dict_post_hooks.values()):
-            packed_state = hook(self, packed_state) or packed_state
+            replaced = hook(self, packed_state)
+            packed_state = packed_state if replaced is None else replaced
         return packed_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state. Raises UsageError when the groups do not match in size."""
         for hook in list(self._load_pre_hooks.values()):
-            state_dict = hook(self, dict(state_dict)) or state_dict
+            replaced = hook(self, dict(state_dict))
+            state_dict = state_dict if replaced is None else replaced
         self._load(state_dict)
         for hook in list(self._load_post_hooks.values()):
             hook(self)
@@ -186,7 +257,10 @@ class Optimizer:
         for number, entry in state_dict["state"].items():
             parameter = parameters.get(number)
             key: Any = number if parameter is None else parameter
-            self.state[key] = {name: _own_copy(value, name, parameter) for name, value in entry.items()}
+            self.state[key] = _own_copy(entry, "", parameter)
+            for name in () if parameter is None else self._counters:
+                if isinstance(entry.get(name), int | float):  # older versions of PyTorch saved numbers
+                    self.state[key][name] = Tensor._wrap(np.full((), entry[name], np.float32))
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -233,10 +307,11 @@ def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:
 
 @contextlib.contextmanager
 def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | None) -> Iterator[None]:
-    """Around a kernel's call: say which gradient or state has another shape than its parameter when it fails so."""
+    """Around a kernel's call: when it fails, say which gradient or state has another shape than its parameter, or which
+    parameter is read-only."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         for name, values in arrays.items():
             for number, (parameter, value) in enumerate(zip(parameters, values or (), strict=False)):
                 if value.shape != parameter._array.shape:
@@ -244,10 +319,21 @@ def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | 
                         f"{where}: {name} of shape {list(value.shape)} does not fit parameter {number} of shape "
                         f"{list(parameter.shape)}; was it loaded from another model?"
                     ) from error
+        for number, parameter in enumerate(parameters):
+            if not getattr(parameter._array.flags, "writeable", True):
+                raise UsageError(
+                    f"{where}: parameter {number} cannot be written to: it was made by expand() or from a read-only "
+                    "array; give the optimizer a clone() of it"
+                ) from error
         raise
 
 
-def _own_copy(value: Any, name: str, parameter: Tensor | None) -> Any:
+def _own_copy(value: Any, name: Any, parameter: Tensor | None) -> Any:
+    """A copy of `value`, whose tensors (but a `step`) get the dtype and device of `parameter`, whose state it is."""
+    if isinstance(value, dict):
+        return {key: _own_copy(item, key, parameter) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)([_own_copy(item, None, parameter) for item in value])
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
     if parameter is None or name == "step" or not parameter.is_floating_point():
@@ -255,7 +341,9 @@ def _own_copy(value: Any, name: str, parameter: Tensor | None) -> Any:
     return value.detach().to(dtype=parameter.dtype, device=parameter.device).clone()
 
 
-def _add_hook(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
+def _add_hook(hooks: OrderedDict[int, Hook], hook: Hook, prepend: bool = False) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
+    if prepend:
+        hooks.move_to_end(handle.id, last=False)
     return handle

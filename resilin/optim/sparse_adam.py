@@ -49,10 +49,10 @@ class SparseAdam(Optimizer):
                 state["step"] = 0
                 for name in ("exp_avg", "exp_avg_sq"):
                     state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
+            self._apply(group, p, state["step"] + 1)
             state["step"] += 1
-            self._apply(group, p)
 
-    def _apply(self, group: Group, p: Tensor) -> None:
+    def _apply(self, group: Group, p: Tensor, step: int) -> None:
         state, grad = self.state[p], p._grad._array  # type: ignore[union-attr]
         beta1, beta2 = group["betas"]
         means = {name: state[name]._array for name in ("exp_avg", "exp_avg_sq")}
@@ -68,12 +68,12 @@ class SparseAdam(Optimizer):
                 [rows[2]],
                 [rows[3]],
                 None,
-                step=state["step"],
+                step=step,
                 lr=float(group["lr"]),
                 beta1=float(beta1),
                 beta2=float(beta2),
                 # Adam adds eps to the root after its correction, SparseAdam before
-                eps=float(group["eps"]) / math.sqrt(1 - beta2 ** state["step"]),
+                eps=float(group["eps"]) / math.sqrt(1 - beta2**step),
                 weight_decay=0.0,
                 decoupled=False,
                 maximize=group["maximize"],

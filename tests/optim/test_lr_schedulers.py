@@ -11,6 +11,8 @@ from resilin import optim
 from resilin.errors import UsageError
 from resilin.optim import lr_scheduler, swa_utils
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*before the first step of its optimizer")  # rates need no steps
+
 
 def make_optimizer(lr=0.1):
     return optim.SGD([resilin.zeros(1).requires_grad_()], lr=lr, momentum=0.9)

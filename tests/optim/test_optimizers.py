@@ -261,5 +261,5 @@ def test_state_of_another_shape_is_named_at_the_step(make, name):
 
 def test_a_hook_before_a_step_can_replace_the_closure():
     optimizer = optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1)
-    optimizer.register_step_pre_hook(lambda o, args, kwargs: ((lambda: 5,), {}))
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o, lambda: 5), {}))
     assert optimizer.step() == 5

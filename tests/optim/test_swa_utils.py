@@ -118,6 +118,7 @@ def test_mistakes_are_named():
         swa_utils.AveragedModel(model).update_parameters(nn.Linear(3, 2, bias=False))
 
 
+@pytest.mark.filterwarnings("ignore:.*before the first step of its optimizer")
 def test_swalr_gives_each_group_its_own_target():
     params = [resilin.zeros(1).requires_grad_() for _ in range(2)]
     optimizer = optim.SGD([{"params": [params[0]]}, {"params": [params[1]], "lr": 2.0}], lr=1.0)

@@ -17,6 +17,8 @@ from resilin.optim.lr_scheduler.decay import (
 from resilin.optim.lr_scheduler.functions import LambdaLR, MultiplicativeLR
 from resilin.optim.lr_scheduler.plateau import ReduceLROnPlateau
 
+_LRScheduler = LRScheduler  # the older name
+
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,17 @@ class LRScheduler:
         return self._last_lr
 
     def step(self, epoch: int | None = None) -> None:
-        """Go to the next epoch, or to `epoch`, and set the rates."""
+        """Go to the next epoch, or to `epoch`, and set the rates.
+
+        Warns when the optimizer has made no step yet: the first rate would be left out.
+        """
+        if self._step_count == 1 and not self.optimizer._opt_called and "step" not in vars(self.optimizer):
+            warnings.warn(
+                f"{type(self).__name__}.step() was called before the first step of its optimizer, so that the first "
+                "rate is never used; call optimizer.step() first",
+                UserWarning,
+                stacklevel=2,
+            )
         self._step_count += 1
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._set(self.get_lr() if epoch is None else self._closed_form())
