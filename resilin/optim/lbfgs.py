@@ -70,13 +70,18 @@ class LBFGS(Optimizer):
         state = self.state[group["params"][0]]
         state.setdefault("func_evals", 0)
         state.setdefault("n_iter", 0)
-        with enable_grad():
-            first_loss = closure()
+        wanted = np.geterr()
+
+        def evaluate() -> Any:
+            with enable_grad(), np.errstate(**wanted):
+                return closure()
+
+        first_loss = evaluate()
         state["func_evals"] += 1
-        with no_grad():
+        with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently
             here = Point(0.0, float(first_loss), self._gradient())
-            if _largest(here.grad) > group["tolerance_grad"]:
-                self._iterate(group, state, closure, here)
+            if not _largest(here.grad) <= group["tolerance_grad"]:  # NaN goes into the parameters, as in PyTorch
+                self._iterate(group, state, evaluate, here)
         return first_loss
 
     def _iterate(self, group: Group, state: dict[str, Any], closure: Closure, here: Point) -> None:
@@ -137,9 +142,7 @@ class LBFGS(Optimizer):
         return found, spent
 
     def _evaluate(self, closure: Closure, t: float) -> Point:
-        with enable_grad():
-            loss = closure()
-        return Point(t, float(loss), self._gradient())
+        return Point(t, float(closure()), self._gradient())
 
     def _gradient(self) -> Array:
         """The gradients of all parameters in one vector."""
@@ -199,7 +202,7 @@ def _remember(state: dict[str, Any], grad: Array, history: int) -> None:
     change = grad - state["prev_flat_grad"]._array
     step = state["d"]._array * grad.dtype.type(float(state["t"]))
     curvature = dot(change, step)
-    if curvature <= MIN_CURVATURE:
+    if not curvature > MIN_CURVATURE:
         return
     for name, value in (("old_dirs", change), ("old_stps", step), ("ro", np.asarray(1 / curvature, grad.dtype))):
         if len(state[name]) == history:

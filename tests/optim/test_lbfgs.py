@@ -124,3 +124,20 @@ def test_the_line_search_ends_where_both_conditions_hold(first):
     assert found.loss <= start.loss + 1e-4 * found.t * start.slope
     assert abs(found.slope) <= -0.9 * start.slope
     assert evaluations <= 10
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e30])
+def test_a_loss_that_is_not_finite_reaches_the_parameters_without_warnings(line_search, factor):
+    x = resilin.tensor([1.0, 1.5], requires_grad=True)
+    optimizer = optim.LBFGS([x], line_search_fn=line_search, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x * x * factor).sum() if factor == 1e30 else (x * factor).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.step(closure)
+    assert x.isnan().all() if factor != 1e30 else x.abs().max() < 1e-6
