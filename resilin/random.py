@@ -9,6 +9,7 @@ from resilin.core.rng import (
     get_rng_state,
     initial_seed,
     manual_seed,
+    own_generator,
     seed,
     set_rng_state,
 )
@@ -26,5 +27,5 @@ __all__ = [
 
 
 def thread_safe_generator() -> Generator | None:
-    """None, which stands for the default generator: here each thread has its own, data loaders' threads seed theirs."""
-    return None
+    """In a thread that has a generator of its own, as a data loader's worker has, that one; else None, the default."""
+    return own_generator()

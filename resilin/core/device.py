@@ -102,11 +102,21 @@ def backend_of(type: str) -> Backend:
     """The backend of devices of `type`. RuntimeError says why there is none."""
     found = _BACKENDS.get(type) or _load(type)
     if found is None:
-        raise RuntimeError(
-            f"no backend is registered for device type {type!r}; there are {', '.join(sorted(_BACKENDS))} "
-            "(register_backend adds one)"
-        )
+        raise _unknown(type)
     return found
+
+
+def check_type(type: str) -> None:
+    """RuntimeError unless there can be devices of `type`, even where this machine has none."""
+    if type not in _BACKENDS and type not in _LATE:
+        raise _unknown(type)
+
+
+def _unknown(type: str) -> RuntimeError:
+    return RuntimeError(
+        f"no backend is registered for device type {type!r}; there are {', '.join(sorted(_BACKENDS))} "
+        "(register_backend adds one)"
+    )
 
 
 def _current(type: str) -> int:

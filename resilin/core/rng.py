@@ -2,8 +2,10 @@
 
 A `Generator` is a seed and an offset; every draw moves the offset by the counter blocks it takes. `keyed(*ids)`
 replaces the stream while it lasts: inside, draw number n depends on (seed, ids, n) alone and the outer offset stands
-still. The default generator is one per thread (each thread of a process starts from the process's seed). All draws are
-made on the host and copied where they are wanted, so they are the same on every device, whatever a generator's is.
+still, also for other threads. The default generator is the process's, which all threads share, as in PyTorch: no two
+draws give the same numbers, but which thread gets which depends on who comes first. A thread whose draws shall repeat
+has its own (`using`): the workers of a DataLoader, the ranks of `resilin.testing`. All draws are made on the host and
+copied where they are wanted, so they are the same on every device, whatever a generator's is.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import operator
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
 from resilin.core.batching.active import ACTIVE
+from resilin.core.device import check_type
 from resilin.core.device import device as device_of
 from resilin.core.kernels import philox
 from resilin.core.tensor import Tensor, wrap
@@ -26,6 +29,8 @@ from resilin.core.tensor import Tensor, wrap
 _MASK = (1 << 64) - 1
 _DEFAULT_SEED = 0x5EED
 _MOST = 1 << 60  # numbers of one draw
+_LOCK = threading.Lock()  # held while a generator's state is read or moved
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 class Generator:
@@ -45,7 +50,9 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start anew from `seed`, of [-2**63, 2**64); negative ones count from 2**64. ValueError for others."""
-        self._seed, self.stream, self.offset = _checked_seed(seed), 0, 0
+        checked = _checked_seed(seed)
+        with _LOCK:
+            self._seed, self.stream, self.offset = checked, 0, 0
         return self
 
     def seed(self) -> int:
@@ -64,13 +71,15 @@ class Generator:
         count = operator.index(count)  # a tensor of one integer counts; whatever else would stay in the offset
         if count > _MOST:
             raise RuntimeError(f"a draw of {count} numbers is larger than any memory")
-        offset = self.offset
-        self.offset = offset + philox.blocks(count, dtype)
-        return self._seed, self.stream, offset
+        with _LOCK:
+            offset = self.offset
+            self.offset = offset + philox.blocks(count, dtype)
+            return self._seed, self.stream, offset
 
     def get_state(self) -> Tensor:
         """Seed, stream and offset, as a uint8 tensor (as PyTorch's) of 24 bytes."""
-        words = np.array([self._seed, self.stream & _MASK, self.offset & _MASK], "<u8")
+        with _LOCK:
+            words = np.array([self._seed, self.stream & _MASK, self.offset & _MASK], "<u8")
         return wrap(words.view(np.uint8))
 
     def set_state(self, new_state: Tensor) -> Generator:
@@ -81,7 +90,9 @@ class Generator:
         array = new_state._dev.backend.to_host(new_state._array)
         if array.shape != (_STATE_BYTES,):
             raise RuntimeError(f"set_state: expected {_STATE_BYTES} bytes, as get_state gives, got shape {array.shape}")
-        self._seed, self.stream, self.offset = (int(v) for v in np.ascontiguousarray(array).view("<u8"))
+        words = np.ascontiguousarray(array).view("<u8").tolist()
+        with _LOCK:
+            self._seed, self.stream, self.offset = words
         return self
 
     graphsafe_get_state, graphsafe_set_state = get_state, set_state
@@ -141,65 +152,68 @@ class Generator:
 
     def restore(self, state: Generator) -> None:
         """Continue where `state`, which `clone_state()` gave, stands."""
-        self._seed, self.stream, self.offset = state._seed, state.stream, state.offset
+        with _LOCK:
+            self._seed, self.stream, self.offset = state._seed, state.stream, state.offset
 
 
 _STATE_BYTES = 24
 
 
 def _checked_seed(seed: int) -> int:
-    number = int(seed)
+    try:
+        number = int(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"manual_seed: expected an integer, got {seed!r}") from None
     if not -(1 << 63) <= number <= _MASK:
         raise ValueError(f"manual_seed: expected a seed of at least -2**63 and below 2**64, got {seed}")
     return number & _MASK
 
 
-class _Default(threading.local):
-    generator: Generator
-
-    def __init__(self) -> None:
-        self.generator = Generator(seed=_process_seed)
+class _Own(threading.local):
+    generator: Generator | None = None
 
 
-_process_seed = _DEFAULT_SEED
-_default = _Default()
+_own = _Own()  # the generator that this thread draws from in place of the process's
+_of_process = Generator()
 
 
-class _OfThisThread(Generator):
-    """The generator of whichever thread uses it; called, it gives that one itself."""
+def _current() -> Generator:
+    return _own.generator or _of_process
+
+
+class _Default(Generator):
+    """The generator that draws of whichever thread use: the process's, or its own; called, it gives that one itself."""
 
     def __init__(self) -> None:
         self.device = device_of("cpu")
 
     def __call__(self) -> Generator:
-        return _default.generator
+        return _current()
 
     def __reduce__(self) -> str:
         return "default_generator"
 
-    _seed = property(lambda self: _default.generator._seed, lambda self, v: setattr(_default.generator, "_seed", v))
-    stream = property(lambda self: _default.generator.stream, lambda self, v: setattr(_default.generator, "stream", v))
-    offset = property(lambda self: _default.generator.offset, lambda self, v: setattr(_default.generator, "offset", v))
+    _seed = property(lambda self: _current()._seed, lambda self, v: setattr(_current(), "_seed", v))
+    stream = property(lambda self: _current().stream, lambda self, v: setattr(_current(), "stream", v))
+    offset = property(lambda self: _current().offset, lambda self, v: setattr(_current(), "offset", v))
 
 
-default_generator = _OfThisThread()
-"""This thread's generator, which draws without `generator=` use."""
+default_generator = _Default()
+"""The generator that draws without `generator=` use."""
 
 
 def pick(generator: Generator | None) -> Generator:
-    """`generator`, or this thread's default. TypeError for anything else."""
+    """`generator`, or the default one. TypeError for anything else."""
     if generator is None:
-        return _default.generator
+        return _current()
     if not isinstance(generator, Generator):
         raise TypeError(f"generator: expected a resilin.Generator or None, got {type(generator).__name__}")
     return generator
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed this thread's generator, and those of threads that start to draw later."""
-    global _process_seed
-    _process_seed = _checked_seed(seed)
-    return _default.generator.manual_seed(seed)
+    """Seed the default generator: of all threads, but for those that have their own, which seed that."""
+    return _current().manual_seed(seed)
 
 
 def seed() -> int:
@@ -208,30 +222,62 @@ def seed() -> int:
 
 
 def initial_seed() -> int:
-    """The seed of this thread's generator."""
-    return _default.generator.initial_seed()
+    """The seed of the default generator."""
+    return _current().initial_seed()
 
 
 def get_rng_state() -> Tensor:
-    """The state of this thread's generator, for `set_rng_state`."""
-    return _default.generator.get_state()
+    """The state of the default generator, for `set_rng_state`."""
+    return _current().get_state()
 
 
 def set_rng_state(new_state: Tensor) -> None:
     """Continue where `get_rng_state` was called."""
-    _default.generator.set_state(new_state)
+    _current().set_state(new_state)
+
+
+def own_generator() -> Generator | None:
+    """The generator that this thread draws from in place of the process's, None where it has none."""
+    return _own.generator
+
+
+def set_own_generator(generator: Generator | None) -> None:
+    """Let this thread draw from `generator` from now on; None is the process's again."""
+    _own.generator = generator
 
 
 @contextmanager
-def keyed(*ids: int) -> Iterator[Generator]:
-    """Inside, every draw of this thread is a pure function of (seed, ids, number of the draw inside the context)."""
-    generator = _default.generator
-    before = generator.clone_state()
-    generator.stream, generator.offset = _mix(before.stream, ids), 0
+def using(generator: Generator) -> Iterator[Generator]:
+    """Inside, draws of this thread come from `generator`, those of other threads do not."""
+    before, _own.generator = _own.generator, generator
     try:
         yield generator
     finally:
-        generator.restore(before)
+        _own.generator = before
+
+
+def keyed(*ids: int) -> AbstractContextManager[Generator]:
+    """Inside, every draw of this thread is a pure function of (seed, ids, number of the draw inside the context).
+
+    TypeError for `ids` that are no integers.
+    """
+    numbers = tuple(map(_as_id, ids))
+    return _keyed(numbers)
+
+
+def _as_id(value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"keyed: expected integers, got {value!r}") from None
+
+
+@contextmanager
+def _keyed(ids: tuple[int, ...]) -> Iterator[Generator]:
+    made = _current().clone_state()
+    made.stream, made.offset = _mix(made.stream, ids), 0
+    with using(made):
+        yield made
 
 
 @contextmanager
@@ -242,13 +288,19 @@ def fork_rng(
     _devices_kw: str = "devices",
     device_type: str | None = None,
 ) -> Iterator[None]:
-    """Inside, draws do not move the outer stream, on any device; `devices` and `device_type` change nothing here."""
-    before = _default.generator.clone_state()
+    """Inside, draws do not move the outer stream, on any device; `devices` and `device_type` change nothing here.
+
+    RuntimeError for a `device_type` that there is none of.
+    """
+    if device_type is not None:
+        check_type(device_type)
+    generator = _current()
+    before = generator.clone_state()
     try:
         yield
     finally:
         if enabled:
-            _default.generator.restore(before)
+            generator.restore(before)
 
 
 def _mix(stream: int, ids: tuple[int, ...]) -> int:

@@ -167,7 +167,7 @@ def seed_thread(config: WorkerConfig, base_seed: int) -> None:
     seed = base_seed + config.number
     generators = WorkerRNG(
         random_generator=random.Random(seed),
-        torch_generator=rng.default_generator().manual_seed(seed),
+        torch_generator=_own_generator(seed),
         numpy_generator=numpy_random.default_rng(_numpy_state(config, base_seed)),
     )
     _own.info = WorkerInfo(
@@ -182,7 +182,14 @@ def seed_thread(config: WorkerConfig, base_seed: int) -> None:
 
 def seed_prefetcher(config: WorkerConfig, base_seed: int) -> None:
     """Seed this thread, which fetches ahead in the place of the main one and is no worker."""
-    rng.default_generator().manual_seed(base_seed)
+    _own_generator(base_seed)
+
+
+def _own_generator(seed: int) -> rng.Generator:
+    """What this thread draws from, whatever the others draw."""
+    generator = rng.Generator().manual_seed(seed)
+    rng.set_own_generator(generator)
+    return generator
 
 
 def _numpy_state(config: WorkerConfig, base_seed: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from resilin._base import env
 from resilin._base.threads import OwnedThread
-from resilin.core import memory
+from resilin.core import memory, rng
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.kv import FileStore
@@ -67,6 +67,7 @@ def run_ranks(
 ) -> Outcome:
     """Call `fn(rank, *args, **kwargs)` on `count` threads that form one group, each thread's default group.
 
+    Each draws random numbers on its own, as a process would, from where this thread's stream stands.
     `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
     for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
     `faults` strike where the plan says; a rank it kills has neither value nor error.
@@ -92,7 +93,7 @@ def run_ranks(
             groups[rank] = group
             if faults is not None:
                 faults.watch(rank, group)
-            with use_group(group):
+            with use_group(group), rng.using(rng.default_generator().clone_state()):
                 outcome.values[rank] = fn(rank, *args, **kwargs)
         except Killed:
             pass

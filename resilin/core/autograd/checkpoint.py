@@ -144,15 +144,11 @@ def _running(frame: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _rng_as(state: Any) -> Iterator[None]:
     """Random numbers as they were at `state`, and afterwards as before; None leaves them alone."""
-    generator = rng.default_generator()
-    now = generator.clone_state()
-    if state is not None:
-        generator.restore(state)
-    try:
+    if state is None:
         yield
-    finally:
-        if state is not None:
-            generator.restore(now)
+        return
+    with rng.using(state.clone_state()):
+        yield
 
 
 def checkpoint(
