@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
-from resilin.core import blame
+from resilin.core import blame, together
 from resilin.core.kernels import loader
 from resilin.core.numpy_names import also_numpys
 
@@ -106,10 +106,10 @@ def overriding(args: Iterable[Any]) -> list[Any]:
 
 def take_over(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `function` through the innermost active mode, else through the arguments' classes, else as it is."""
-    if not _state.modes and _state.disabled:
-        return function.__wrapped__(*args, **kwargs)
-    found = overriding(_elements((*args, *kwargs.values())))
+    given = (*args, *kwargs.values())
+    found = overriding(_elements(given)) if _state.modes or not _state.disabled else ()
     if not _state.modes and not found:
+        together.meet(function, given)
         return function.__wrapped__(*args, **kwargs)
     return offer(vars(function).get("func", function), found, args, kwargs)
 
@@ -218,7 +218,11 @@ def _in_python(raw: Function, reflected: str | None) -> Any:
         if not taken and (kwargs or not all([type(value) in _never for value in args])):  # most calls: neither
             taken = any(overrides(value) for value in _elements((*args, *kwargs.values())))
         try:
-            return take_over(call, args, kwargs) if taken else raw(*args, **kwargs)
+            if taken:
+                return take_over(call, args, kwargs)
+            if len(args) > 1 or kwargs or (args and isinstance(args[0], list | tuple)):
+                together.meet(call, (*args, *kwargs.values()))
+            return raw(*args, **kwargs)
         except Exception as error:
             if isinstance(error, TypeError) and reflected and len(args) == 2 and _answers(args[1], reflected):
                 return NotImplemented
@@ -297,3 +301,5 @@ def configure(tensor: type, parameter: type, retype: Function) -> None:
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
         native.function_explain(blame.explain)
+        if hasattr(native, "function_meet"):  # a build of before may lack it
+            native.function_meet(together.meet, tensor)

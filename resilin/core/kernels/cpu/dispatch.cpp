@@ -16,6 +16,8 @@ namespace {
 PyTypeObject *plain[2];                        // Tensor and Parameter, whose calls nobody takes over
 PyObject *protocol, *disabled, *take_over;     // the attribute's name; the value that says "not this class"; see above
 PyObject *explain;                             // resilin.core.blame.explain, asked what to raise for an error
+PyObject *meet;                                // resilin.core.together.meet, asked about tensors of several devices
+Py_ssize_t device;                             // where a tensor has its device
 Py_ssize_t modes;                              // modes active in any thread; guarded by the GIL
 
 struct Function {
@@ -42,6 +44,33 @@ bool any_overrides(PyObject *value) {
             if (overrides(items[i])) return true;
     }
     return overrides(value);
+}
+
+// Whether a plain tensor is on another device than `home`; the first one says what `home` is.
+bool elsewhere(PyObject *value, PyObject *&home) {
+    if (Py_TYPE(value) != plain[0] && Py_TYPE(value) != plain[1]) return false;
+    PyObject *where = *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(value) + device);
+    if (!home) home = where;
+    return where != home;
+}
+
+bool any_elsewhere(PyObject *value, PyObject *&home) {
+    if (!PyList_Check(value) && !PyTuple_Check(value)) return elsewhere(value, home);
+    bool found = false;
+    PyObject **items = PySequence_Fast_ITEMS(value);
+    for (Py_ssize_t i = 0, n = PySequence_Fast_GET_SIZE(value); i < n; i++) found |= elsewhere(items[i], home);
+    return found;
+}
+
+// Asks whether the tensors among the arguments, of several devices, may meet; else an error is set.
+bool may_meet(Function *self, PyObject *const *args, Py_ssize_t n) {
+    PyObject *given = PyTuple_New(n);
+    for (Py_ssize_t i = 0; given && i < n; i++) PyTuple_SET_ITEM(given, i, Py_NewRef(args[i]));
+    PyObject *all[2] = {reinterpret_cast<PyObject *>(self), given};
+    PyObject *answer = given ? PyObject_Vectorcall(meet, all, 2, nullptr) : nullptr;
+    Py_XDECREF(given);
+    Py_XDECREF(answer);
+    return answer != nullptr;
 }
 
 PyObject *hand_over(Function *self, PyObject *const *args, Py_ssize_t n, PyObject *names) {
@@ -109,6 +138,10 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     const Py_ssize_t n = PyVectorcall_NARGS(flagged), all = n + (names ? PyTuple_GET_SIZE(names) : 0);
     bool taken = modes > 0;
     for (Py_ssize_t i = 0; i < all && !taken; i++) taken = any_overrides(args[i]);
+    PyObject *home = nullptr;
+    bool apart = false;
+    for (Py_ssize_t i = 0; i < all && meet && !taken; i++) apart |= any_elsewhere(args[i], home);
+    if (apart && !may_meet(self, args, all)) return nullptr;
     PyObject *result =
         taken ? hand_over(self, args, n, names) : PyObject_Vectorcall(self->raw, args, flagged, names);
     if (!result && self->reflected && n == 2) result = or_reflected(self, args[1]);
@@ -213,6 +246,12 @@ void bind_dispatch(nanobind::module_ &m) {
     m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none());
     m.def("function_configure", &configure);
     m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
+    m.def("function_meet", [](nb::object handler, nb::type_object tensor) {
+        PyObject *found = PyDict_GetItemString(reinterpret_cast<PyTypeObject *>(tensor.ptr())->tp_dict, "_dev");
+        if (!found || Py_TYPE(found) != &PyMemberDescr_Type) throw nb::type_error("_dev");
+        device = reinterpret_cast<PyMemberDescrObject *>(found)->d_member->offset;
+        meet = handler.release().ptr();
+    });
     m.def("function_modes", [](int change) { modes += change; });
 }
 
