@@ -6,11 +6,13 @@ grad_input ◄── hooks run ◄──────────────◄�
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from resilin.core.autograd.function import Function
 from resilin.core.tensor import Tensor
+from resilin.nn.modules.global_hooks import hooks_of
 
 _Grads = tuple[Tensor | None, ...]
 
@@ -34,7 +36,7 @@ class _Call:
 
     def __init__(self, module: Any, args: tuple[Any, ...]) -> None:
         self._module = module
-        self._grad_output: _Grads = ()
+        self._grad_output: _Grads | None = None  # until the gradients of the output came by
         self._places = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
         self._count = len(args)
         self._wrapped = any(args[i].requires_grad for i in self._places)
@@ -47,7 +49,12 @@ class _Call:
         single = isinstance(output, Tensor)
         outputs = (output,) if single else output
         if not isinstance(outputs, tuple | list):
-            return output  # a dict or another object: PyTorch does not hook these either
+            warnings.warn(
+                "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors but received "
+                f"{type(output).__name__}",
+                stacklevel=2,
+            )
+            return output
         places = [i for i, item in enumerate(outputs) if isinstance(item, Tensor)]
         if not any(outputs[i].requires_grad for i in places):
             return output
@@ -62,11 +69,11 @@ class _Call:
 
     def _output_grads(self, grads: _Grads, places: list[int], count: int) -> _Grads:
         full = _spread(grads, places, count)
-        for hook in list(self._module._backward_pre_hooks.values()):
+        for _, hook in hooks_of(self._module, "_backward_pre_hooks"):
             full = _replace(full, hook(self._module, full), "backward pre-hook")
         self._grad_output = full
         if not self._wrapped:  # no input needs a gradient: the hooks run now, as in PyTorch
-            for hook in list(self._module._backward_hooks.values()):
+            for _, hook in hooks_of(self._module, "_backward_hooks"):
                 if hook(self._module, (None,) * self._count, full) is not None:
                     raise RuntimeError(
                         "a backward hook replaced grad_input, but no input of the module needs a gradient"
@@ -74,15 +81,17 @@ class _Call:
         return tuple(full[i] for i in places)
 
     def _input_grads(self, grads: _Grads) -> _Grads:
+        if self._grad_output is None:
+            return grads
         full = _spread(grads, self._places, self._count)
-        for hook in list(self._module._backward_hooks.values()):
+        for _, hook in hooks_of(self._module, "_backward_hooks"):
             full = _replace(full, hook(self._module, full, self._grad_output), "backward hook")
         return tuple(full[i] for i in self._places)
 
 
 def begin(module: Any, args: tuple[Any, ...]) -> _Call | None:
     """Start a call: None when the module has no backward hooks, else its arguments wrapped."""
-    if not module._backward_hooks and not module._backward_pre_hooks:
+    if not hooks_of(module, "_backward_hooks") and not hooks_of(module, "_backward_pre_hooks"):
         return None
     return _Call(module, args)
 

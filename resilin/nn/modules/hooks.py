@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 
 from resilin.core.hooks import RemovableHandle
 from resilin.nn.modules import backward_hooks
-
-Hook = Callable[..., Any]
-
-
-class _ForwardHook(NamedTuple):
-    call: Hook
-    with_kwargs: bool
-    always_call: bool
+from resilin.nn.modules.global_hooks import ForwardHook, Hook, hooks_of
 
 
 class _StateHook(NamedTuple):
@@ -36,8 +29,8 @@ class Hooked:
     """The hooks of a Module, which is the only class to inherit from it: tables, `register_*`, and calls with hooks."""
 
     forward: Callable[..., Any]
-    _forward_pre_hooks: OrderedDict[int, _ForwardHook]
-    _forward_hooks: OrderedDict[int, _ForwardHook]
+    _forward_pre_hooks: OrderedDict[int, ForwardHook]
+    _forward_hooks: OrderedDict[int, ForwardHook]
     _backward_pre_hooks: OrderedDict[int, Hook]
     _backward_hooks: OrderedDict[int, Hook]
     _state_dict_pre_hooks: OrderedDict[int, Hook]
@@ -55,7 +48,7 @@ class Hooked:
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
         """Call `hook(module, args)` before forward; what it returns replaces the arguments (None: unchanged)."""
-        return self._add_hook("_forward_pre_hooks", _ForwardHook(hook, with_kwargs, False), prepend)
+        return self._add_hook("_forward_pre_hooks", ForwardHook(hook, with_kwargs, False), prepend)
 
     def register_forward_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
@@ -64,7 +57,7 @@ class Hooked:
 
         with_kwargs: `hook(module, args, kwargs, output)`. always_call: also when forward or another hook raised.
         """
-        return self._add_hook("_forward_hooks", _ForwardHook(hook, with_kwargs, always_call), prepend)
+        return self._add_hook("_forward_hooks", ForwardHook(hook, with_kwargs, always_call), prepend)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_output)` before the module's backward; it may return a replacement."""
@@ -121,19 +114,19 @@ class Hooked:
             args, kwargs = self._run_pre_hooks(args, kwargs)
             backward = backward_hooks.begin(self, args)
             output = self.forward(*(args if backward is None else backward.args), **kwargs)
-            for key, hook in list(self._forward_hooks.items()):
+            for key, hook in hooks_of(self, "_forward_hooks"):
                 called.add(key)
                 replaced = hook.call(self, args, kwargs, output) if hook.with_kwargs else hook.call(self, args, output)
                 output = output if replaced is None else replaced
             return output if backward is None else backward.end(output)
         except Exception:
-            for key, hook in list(self._forward_hooks.items()):
+            for key, hook in hooks_of(self, "_forward_hooks"):
                 if hook.always_call and key not in called:
                     hook.call(self, args, kwargs, None) if hook.with_kwargs else hook.call(self, args, None)
             raise
 
     def _run_pre_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for hook in list(self._forward_pre_hooks.values()):
+        for _, hook in hooks_of(self, "_forward_pre_hooks"):
             if not hook.with_kwargs:
                 replaced = hook.call(self, args)
                 if replaced is not None:

@@ -10,9 +10,33 @@ from resilin.core import blame
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible
+from resilin.nn.modules.global_hooks import (
+    EVERYWHERE,
+    register_module_backward_hook,
+    register_module_buffer_registration_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+    registered,
+)
 from resilin.nn.modules.hooks import Hooked
 from resilin.nn.modules.state import IncompatibleKeys
 from resilin.nn.parameter import Buffer
+
+__all__ = [
+    "Module",
+    "register_module_backward_hook",
+    "register_module_buffer_registration_hook",
+    "register_module_forward_hook",
+    "register_module_forward_pre_hook",
+    "register_module_full_backward_hook",
+    "register_module_full_backward_pre_hook",
+    "register_module_module_registration_hook",
+    "register_module_parameter_registration_hook",
+]
 
 
 class Module(Convertible, Hooked):
@@ -54,7 +78,7 @@ class Module(Convertible, Hooked):
         raise NotImplementedError(f"{type(self).__name__} must define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._hooked:
+        if self._hooked or EVERYWHERE:
             return self._call_hooked(args, kwargs)
         try:
             return self.forward(*args, **kwargs)
@@ -78,7 +102,7 @@ class Module(Convertible, Hooked):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
             self._forget(name, keep="_modules")
-            fields["_modules"][name] = value
+            fields["_modules"][name] = registered("_modules", self, name, value)
         elif isinstance(value, Buffer):
             self._forget(name, keep="_buffers")
             self.register_buffer(name, value, value.persistent)
@@ -91,7 +115,7 @@ class Module(Convertible, Hooked):
         elif name in fields["_buffers"]:
             if value is not None and not isinstance(value, Tensor):
                 _expect(type(self), name, value, "a Tensor")
-            fields["_buffers"][name] = value
+            fields["_buffers"][name] = registered("_buffers", self, name, value)
         else:
             object.__setattr__(self, name, value)
 
@@ -131,14 +155,14 @@ class Module(Convertible, Hooked):
             raise TypeError(f"register_parameter({name!r}): expected a Parameter or None, got {type(param).__name__}")
         if param is not None and param.grad_fn is not None:
             raise ValueError(f"register_parameter({name!r}): a parameter must be a leaf; detach() it first")
-        self._parameters[name] = param
+        self._parameters[name] = registered("_parameters", self, name, param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that belongs to the module's state but is not trained; not persistent: not in state_dict()."""
         self._check_name(name, "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(f"register_buffer({name!r}): expected a Tensor or None, got {type(tensor).__name__}")
-        self._buffers[name] = tensor
+        self._buffers[name] = registered("_buffers", self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -146,7 +170,7 @@ class Module(Convertible, Hooked):
         self._check_name(name, "_modules")
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"add_module({name!r}): expected a Module or None, got {type(module).__name__}")
-        self._modules[name] = module
+        self._modules[name] = registered("_modules", self, name, module)
 
     register_module = add_module
 

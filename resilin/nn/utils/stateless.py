@@ -24,8 +24,9 @@ def functional_call(
     args: a tuple, or the single argument. Buffers that the call would write are written in the tensors given.
     tie_weights: a tensor of the module that has several names is replaced under all of them.
     strict: every parameter and buffer must be given, and no other name.
+    Names of tensors that the module does not have are passed over.
     Raises: ValueError for a name in two of the dicts; RuntimeError that lists missing and unexpected names (strict);
-    AttributeError for a name that the module does not have.
+    AttributeError for a name in a sub-module that there is not.
     """
     given = _merged(parameter_and_buffer_dicts)
     own = {
@@ -79,7 +80,7 @@ def _replaced(module: Module, given: dict[str, Tensor]) -> Iterator[None]:
         owner = module.get_submodule(path)
         table: dict[str, Any] = owner._parameters if last in owner._parameters else owner._buffers
         if last not in table:
-            raise AttributeError(f"{type(module).__name__} has no parameter or buffer {name!r}")
+            continue
         places.append((table, last, table[last], tensor))
     try:
         for table, last, _, tensor in places:
