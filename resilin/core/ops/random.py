@@ -80,6 +80,8 @@ def randint(
         raise TypeError("randint() takes (high, size) or (low, high, size)")
     if values[0] >= values[1]:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={values[0]} >= to={values[1]}")
+    if dtype is not None:
+        _check_span("randint", int(values[0]), int(values[1]), dtypes.to_numpy(dtype))
     array = pick(generator).integers(int(values[0]), int(values[1]), shape_of((values[2],)))
     return finish(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device, requires_grad)
 
@@ -195,6 +197,9 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     return finish(drawn.astype(input._array.dtype), input._dev)
 
 
+_MOST_KINDS = 1 << 24  # PyTorch's
+
+
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
@@ -205,16 +210,22 @@ def multinomial(
         raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {tuple(input.shape)}")
     if num_samples <= 0:
         raise RuntimeError(f"cannot sample n_sample <= 0 samples, got {num_samples}")
+    kinds = input._array.shape[-1]
+    if kinds > _MOST_KINDS:
+        raise RuntimeError(f"multinomial: number of categories cannot exceed 2^24, got {kinds}")
+    if not kinds:
+        raise RuntimeError(f"multinomial: there is nothing to sample from in a tensor of shape {tuple(input.shape)}")
     weights = np.atleast_2d(input._dev.xp.to_host(input._array).astype(np.float64))
-    if weights.min() < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
+    if weights.min(initial=0) < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
-    if not replacement and num_samples > int((weights > 0).sum(-1).min()):
+    if not replacement and num_samples > int((weights > 0).sum(-1).min(initial=kinds)):
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     source = pick(generator)
     if replacement:
         edges = np.cumsum(weights, -1)
         drawn = source.uniform((len(weights), num_samples), np.dtype(np.float64)) * edges[:, -1:]
-        found = np.stack([np.searchsorted(e, d, "right") for e, d in zip(edges, drawn, strict=True)])
+        lines = [np.searchsorted(e, d, "right") for e, d in zip(edges, drawn, strict=True)]
+        found = np.array(lines, np.int64).reshape(drawn.shape)
         found = np.minimum(found, weights.shape[1] - 1)
     else:  # the largest of -Exp(1) / weight, in order: Efraimidis and Spirakis, "Weighted random sampling" (2006)
         with np.errstate(divide="ignore"):
@@ -259,13 +270,11 @@ def fill_integers(self: Tensor, *bounds: int | None, generator: Generator | None
     low, high = (0, *bounds, None)[:2] if len(bounds) < 2 else bounds
     high = named.get("to", high)
     low = bounds[0] if bounds and named else low
-    least, most = _integers_of(self._array.dtype)
+    most = _integers_of(self._array.dtype)[1]
     low, high = 0 if low is None else int(low), most + 1 if high is None else int(high)
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    if self._array.dtype.kind in "biu" and not (least <= low and high - 1 <= most):
-        wrong = "from" if low < least else "to - 1"
-        raise RuntimeError(f"random_: {wrong} is out of bounds for {self.dtype}, got from={low} and to={high}")
+    _check_span("random_", low, high, self._array.dtype)
     drawn = pick(generator).integers(low, high, self._array.shape)
     return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
 
@@ -281,6 +290,19 @@ def _integers_of(kind: Any) -> tuple[int, int]:
         return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
     top = 1 << (8 if kind.kind == "V" else _EXACT_BITS[kind.itemsize])
     return -top, top
+
+
+def _check_span(where: str, low: int, high: int, kind: Any) -> None:
+    """RuntimeError for integers of [low, high) that the dtype has not, not even rounded."""
+    name = dtypes.from_numpy(kind)
+    if kind.kind in "fV":
+        most = dtypes.finfo(name).max
+        least: float = -most
+    else:
+        least, most = _integers_of(kind)
+    if not (least <= low and high - 1 <= most):
+        wrong = "from" if low < least else "to - 1"
+        raise RuntimeError(f"{where}: {wrong} is out of bounds for {name}, got from={low} and to={high}")
 
 
 def need_floats(name: str, tensor: Tensor, kinds: str = "fVc") -> None:

@@ -7,57 +7,49 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.ops import rejection
 from resilin.core.ops.creation import finish
 from resilin.core.ops.random import _fill, _need_continuous, need_floats
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor
 
 _DOUBLE = np.dtype(np.float64)
-_MOST = 500.0  # the largest rate drawn at once: exp(-rate) is far from 0 in float64
 
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Poisson distributed with the rates that `input` holds, in its dtype; by inversion of the distribution."""
-    rate = input._dev.xp.to_host(input._array).astype(np.float64)
+    """Poisson distributed with the rates that `input` holds, finite and 0 or more, in its dtype."""
     if input._array.dtype.kind not in "fV":
         raise NotImplementedError(f"poisson(): not implemented for {input.dtype}; supported: floating point")
+    rate = input._dev.xp.to_host(input._array).astype(np.float64)
     if not (rate >= 0).all():
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
-    parts = max(1, math.ceil(float(rate.max(initial=0.0)) / _MOST))  # a sum of Poisson numbers is one
-    total = np.zeros(rate.shape)
-    for _ in range(parts):
-        total += _poisson_once(rate / parts, pick(generator).uniform(rate.shape, _DOUBLE))
-    return finish(total.astype(input._array.dtype), input._dev)
+    if not np.isfinite(rate).all():
+        raise RuntimeError("poisson(): expected finite rates, got inf")
+    return finish(_narrowed(rejection.poisson(rate, _uniform(generator)), input._array.dtype), input._dev)
 
 
-def _poisson_once(rate: Any, uniform: Any) -> Any:
-    count = np.zeros(rate.shape)
-    weight = np.exp(-rate)
-    reached = weight.copy()
-    for k in range(1, int(_MOST + 20 * math.sqrt(_MOST))):
-        above = uniform >= reached
-        if not above.any():
-            break
-        count += above
-        weight = weight * rate / k
-        reached = reached + weight
-    return count
+def _uniform(generator: Generator | None) -> Any:
+    source = pick(generator)
+    return lambda shape: source.uniform(shape, _DOUBLE)
+
+
+def _narrowed(counts: Any, kind: Any) -> Any:
+    with np.errstate(over="ignore"):  # of float16: to infinity
+        return counts.astype(kind)
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
-    """How many of `count` trials succeed, each with probability `prob`; costs one uniform number per trial."""
+    """How many of `count` trials succeed, each with probability `prob`. A broken trial counts for none."""
     if count._array.dtype != prob._array.dtype or count._array.dtype.kind not in "fV":
         raise NotImplementedError(
             f"binomial(): expected two tensors of one floating point dtype, got {count.dtype} and {prob.dtype}"
         )
     given = [x._dev.xp.to_host(x._array).astype(np.float64) for x in (count, prob)]
     n, p = np.broadcast_arrays(*given)
-    if not (n >= 0).all() or not ((p >= 0) & (p <= 1)).all():
-        raise RuntimeError("binomial(): expected counts of at least 0 and probabilities between 0 and 1")
-    source, total = pick(generator), np.zeros(n.shape)
-    for trial in range(int(n.max(initial=0.0))):
-        total += (source.uniform(n.shape, _DOUBLE) < p) & (trial < n)
-    return finish(total.astype(count._array.dtype), count._dev)
+    if not (n >= 0).all() or not np.isfinite(n).all() or not ((p >= 0) & (p <= 1)).all():
+        raise RuntimeError("binomial(): expected finite counts of at least 0 and probabilities between 0 and 1")
+    drawn = rejection.binomial(np.floor(n), p, _uniform(generator))
+    return finish(_narrowed(drawn, count._array.dtype), count._dev)
 
 
 def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
