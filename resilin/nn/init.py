@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +43,8 @@ _ERFINV_TAIL = (
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor that keeps variances through `nonlinearity`; `param` is leaky_relu's slope (default 0.01)."""
     if nonlinearity == "leaky_relu":
+        if param is not None and (isinstance(param, bool) or not isinstance(param, int | float)):
+            raise ValueError(f"calculate_gain: negative_slope {param!r} is not a valid number")
         return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
         raise UsageError(
@@ -150,6 +156,13 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(fan)
 
 
+def _is_empty(tensor: Tensor) -> bool:
+    if tensor.numel() == 0:
+        warnings.warn("Initializing zero-element tensors is a no-op", UserWarning, stacklevel=3)
+        return True
+    return False
+
+
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0,
@@ -158,7 +171,7 @@ def kaiming_uniform_(
     generator: Generator | None = None,
 ) -> Tensor:
     """Uniform with the variance gain^2 / fan (He et al., 2015); `a` is the slope of leaky_relu."""
-    if tensor.numel() == 0:
+    if _is_empty(tensor):
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
@@ -172,7 +185,7 @@ def kaiming_normal_(
     generator: Generator | None = None,
 ) -> Tensor:
     """Normal with the variance gain^2 / fan (He et al., 2015); `a` is the slope of leaky_relu."""
-    if tensor.numel() == 0:
+    if _is_empty(tensor):
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
@@ -225,5 +238,26 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
         tensor._bump()
     return tensor
 
+
+def _deprecated(name: str) -> Callable[..., Tensor]:
+    """`name` by its former name, without the underscore."""
+    meant: Callable[..., Tensor] = globals()[name]
+
+    @functools.wraps(meant)
+    def former(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(
+            f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning, stacklevel=2
+        )
+        return meant(*args, **kwargs)
+
+    former.__name__ = former.__qualname__ = name[:-1]
+    former.__doc__ = f"`{name}` by its former name; warns."
+    return former
+
+
+uniform, normal, constant = _deprecated("uniform_"), _deprecated("normal_"), _deprecated("constant_")
+eye, dirac, sparse, orthogonal = map(_deprecated, ("eye_", "dirac_", "sparse_", "orthogonal_"))
+xavier_uniform, xavier_normal = _deprecated("xavier_uniform_"), _deprecated("xavier_normal_")
+kaiming_uniform, kaiming_normal = _deprecated("kaiming_uniform_"), _deprecated("kaiming_normal_")
 
 dispatch.publish(__name__, globals(), [name for name in globals() if name.endswith("_") and not name.startswith("_")])

@@ -1,4 +1,4 @@
-"""Edges of layers and losses: saturated, masked, empty and NaN inputs give what PyTorch 2.13 gives (written down here)."""
+"""Edges of layers and losses: saturated, masked, empty, NaN inputs give what is written down of PyTorch 2.13."""
 
 from __future__ import annotations
 
@@ -187,3 +187,98 @@ def test_given_random_samples_of_fractional_pooling_are_part_of_the_state():
 def test_a_packed_sequence_converts_by_the_names_of_dtypes(name, dtype):
     packed = nn.utils.rnn.pack_sequence([resilin.ones(3), resilin.ones(2)])
     assert getattr(packed, name)().data.dtype is getattr(resilin, dtype)
+
+
+@pytest.mark.parametrize("distance", [F.pairwise_distance, resilin.cdist])
+def test_the_norm_of_order_0_has_a_graph_and_the_gradient_0(distance):
+    x = resilin.tensor([[1.0, 2.0]], requires_grad=True)
+    y = distance(x, resilin.tensor([[4.0, 2.0]]), p=0.0).sum()
+    y.backward()
+    assert y.item() in (1.0, 2.0)  # pairwise_distance adds eps, so that no element is 0
+    assert x.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_the_norm_of_order_0_counts_nan():
+    assert resilin.tensor([math.nan, 0.0, -2.0]).norm(0).item() == 2.0
+
+
+def test_a_list_of_parameters_keeps_what_is_no_tensor_out_of_the_state():
+    values = nn.ParameterList([1, "a", resilin.ones(2), nn.Parameter(resilin.ones(1))])
+    assert len(values) == 4
+    assert list(values)[:2] == [1, "a"]
+    assert list(values.state_dict()) == ["2", "3"]
+    assert [type(value) for value in values[2:]] == [nn.Parameter, nn.Parameter]
+    values[-1] = resilin.zeros(3)
+    assert dict(values.named_parameters())["3"].tolist() == [0.0, 0.0, 0.0]
+    assert repr(values).splitlines()[1:3] == ["    (0): Object of type: int", "    (1): Object of type: str"]
+
+
+@pytest.mark.parametrize(("given", "place"), [([("a", nn.ReLU(), 1)], 0), ([3], 0)])
+def test_a_dict_of_modules_names_the_element_that_is_no_pair(given, place):
+    with pytest.raises(ValueError, match=rf"expected \(name, module\) as element {place}"):
+        nn.ModuleDict().update(given)
+
+
+def test_vector_to_parameters_wants_a_tensor():
+    with pytest.raises(TypeError, match="expected a Tensor, got int"):
+        nn.utils.vector_to_parameters(3, [nn.Parameter(resilin.ones(1))])
+
+
+def test_calculate_gain_wants_a_number_for_leaky_relu():
+    with pytest.raises(ValueError, match="negative_slope 'a' is not a valid number"):
+        nn.init.calculate_gain("leaky_relu", "a")
+
+
+@pytest.mark.parametrize("factor", [math.nan, INF])
+def test_interpolate_wants_a_finite_scale(factor):
+    with pytest.raises(ValueError, match="expected finite scale factors"):
+        F.interpolate(resilin.ones(1, 1, 3), scale_factor=factor)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: F.adaptive_avg_pool2d(resilin.ones(1, 1, 3, 3), 2**33),
+        lambda: F.adaptive_max_pool2d(resilin.ones(1, 1, 3, 3), 2**40),
+        lambda: F.interpolate(resilin.ones(1, 1, 3), scale_factor=1e12),
+    ],
+)
+def test_an_output_that_no_memory_holds_is_refused_before_any_work(make):
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        make()
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+def test_softmax_without_a_dimension_warns(name):
+    with pytest.warns(UserWarning, match="implicit choice of a dimension"):
+        getattr(F, name)(resilin.ones(2, 2))
+
+
+def test_the_mean_of_kl_div_warns_that_it_is_not_the_divergence():
+    with pytest.warns(UserWarning, match="batchmean"):
+        F.kl_div(resilin.ones(2), resilin.ones(2))
+
+
+def test_start_values_of_nothing_warn():
+    with pytest.warns(UserWarning, match="zero-element"):
+        nn.Linear(2, 0)
+
+
+def test_the_former_names_of_start_values_warn_and_work():
+    with pytest.warns(FutureWarning, match="deprecated in favor of `nn.init.constant_`"):
+        assert nn.init.constant(resilin.empty(2), 3.0).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3)])
+def test_orthogonal_by_reflections_needs_no_base(shape):
+    resilin.manual_seed(0)
+    parametrize = nn.utils.parametrizations.orthogonal
+    layer = nn.Linear(*shape, dtype=resilin.float64)
+    based, plain = nn.Linear(*shape, dtype=resilin.float64), layer
+    based.load_state_dict(layer.state_dict())
+    parametrize(based, orthogonal_map="householder")
+    parametrize(plain, orthogonal_map="householder", use_trivialization=False)
+    assert list(plain.state_dict()) == ["bias", "parametrizations.weight.original"]
+    assert resilin.allclose(plain.weight, based.weight, atol=1e-12)
+    plain.weight = based.weight.detach().flip(0)
+    assert resilin.allclose(plain.weight, based.weight.flip(0), atol=1e-12)

@@ -64,6 +64,7 @@ def test_embedding_equals_pytorchs(embedding_case, unpack, assert_close):
     assert_close(layer.weight.grad, case["dw"])
 
 
+@pytest.mark.filterwarnings("ignore:kl_div.*batchmean")
 def test_losses_equal_pytorchs(loss_case, unpack, assert_close):
     case = loss_case
     loss_fn = getattr(nn, case["name"])(**unpack(case["options"]))

@@ -14,6 +14,7 @@ from resilin.nn import functional as F
 CASES = json.loads((Path(__file__).parents[1] / "fixtures" / "torch_other_losses.json").read_text())
 
 
+@pytest.mark.filterwarnings("ignore:kl_div.*batchmean")
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case['name']}" for number, case in enumerate(CASES)])
 def test_losses_give_pytorchs_values_gradients_and_representations(case, unpack, assert_close):
     layer = getattr(nn, case["name"])(**unpack(case["options"]))

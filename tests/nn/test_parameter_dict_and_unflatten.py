@@ -13,8 +13,8 @@ def test_a_parameter_dict_registers_tensors_and_keeps_other_values():
     assert [*held] == ["a", "b"]
     assert list(held.state_dict()) == ["a"]
     assert repr(held).split("\n")[1:3] == [
-        "  (a): Parameter containing: [resilin.float32 of size 2x3]",
-        "  (b): Object of type: int",
+        "    (a): Parameter containing: [resilin.float32 of size 2x3]",
+        "    (b): Object of type: int",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from resilin.core.api import math, reducing, shaping
@@ -310,6 +311,13 @@ def kl_div(
 ) -> Tensor:
     """target * (log target - input), reduced; "batchmean" divides the sum by the first length."""
     reduction = old_reduction(size_average, reduce, reduction)
+    if reduction == "mean":
+        warnings.warn(
+            "kl_div: reduction 'mean' divides by the number of elements; the definition of the divergence divides by "
+            "the batch size only, as 'batchmean' does",
+            UserWarning,
+            stacklevel=2,
+        )
     if log_target:
         losses = target.exp() * (target - input)
     else:

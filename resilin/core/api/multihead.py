@@ -43,8 +43,8 @@ def multi_head_attention_forward(
     """What `nn.MultiheadAttention` computes: (T, B, E), (S, B, K), (S, B, V) or without B -> output and weights.
 
     Weights (B, T, S), the mean over heads, or (B, H, T, S) with average_attn_weights=False; None without need_weights.
-    key_padding_mask (B, S), or (S,) without B; attn_mask (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
-    to the scores. static_k, static_v: (B * H, S, D), in place of what key and value are projected to.
+    key_padding_mask (B, S), or (S,) without B; attn_mask (T, S) or (B * H, T, S). In a boolean mask True forbids; a
+    float mask is added to the scores. static_k, static_v: (B * H, S, D), in place of projected keys and values.
     Raises: UsageError for shapes that do not fit, and for masks that are neither boolean nor floating point.
     """
     batched = _check(query, key, value, embed_dim_to_check, num_heads)

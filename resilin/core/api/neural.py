@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ dropout = random.dropout
 def _dim(where: str, input: Tensor, dim: int | None) -> int:
     ndim = input._array.ndim
     if dim is None:
+        warnings.warn(
+            f"{where}: the implicit choice of a dimension has been deprecated; give dim=", UserWarning, stacklevel=3
+        )
         dim = 0 if ndim in (0, 1, 3) else 1
     return check_dim(dim, ndim)
 
@@ -243,7 +247,7 @@ def _padded_places(size: int, pair: tuple[int, int], mode: str) -> Any:
     length = size + sum(pair)
     if max(widths) > most or length < 0 or (length == 0 and min(pair) < 0):
         raise RuntimeError(
-            f"pad: with mode {mode!r}, a dimension of length {size} takes padding up to {most} and must keep an element, "
+            f"pad: with mode {mode!r}, a dimension of length {size} takes padding up to {most}, must keep an element; "
             f"got {pair}"
         )
     padded = np.pad(places, widths, mode=_NUMPY_MODES[mode])

@@ -13,7 +13,7 @@ import numpy as np
 
 from resilin.core.api.indexing import gather, scatter
 from resilin.core.api.through_host import through_host
-from resilin.core.api.windows import Lengths, batched, check_pooling, per_axis
+from resilin.core.api.windows import Lengths, batched, check_pooling, need_room, per_axis
 from resilin.core.kernels import adaptive_max
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops import conv
@@ -311,6 +311,7 @@ def _wanted(where: str, x: Tensor, count: int, output_size: Any) -> list[int]:
     wanted = [x._array.shape[2 + i] if n is None else n for i, n in enumerate(sizes)]
     if min(wanted) < 0:
         raise RuntimeError(f"{where}: output_size must not be negative, got {tuple(wanted)}")
+    need_room(x, wanted)
     if 0 in x._array.shape[1:]:
         raise RuntimeError(f"{where}: expected non-zero sizes besides the batch, got {tuple(x.shape)}")
     return wanted

@@ -35,7 +35,7 @@ def axes(dim: Any, ndim: int) -> Any:
     found = tuple(check_dim(d, ndim) for d in dim)
     if len(set(found)) != len(found):
         raise RuntimeError(f"dim {tuple(dim)} names a dimension twice")
-    return found
+    return found if ndim else None
 
 
 def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, bool]:
@@ -236,7 +236,8 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     if p == -math.inf:
         return amin(size, dim, keepdim)
     if p == 0:
-        return sum((size != 0).to(size.dtype), dim, keepdim)
+        steps = size.sign().masked_fill(size.isnan(), 1.0)  # 0 or 1, and part of the graph: with the gradient 0
+        return sum(steps, dim, keepdim)
     if p == 1:
         return sum(size, dim, keepdim)
     return ops.norm_of.call(size, axis, keepdim, float(p))

@@ -14,6 +14,7 @@ import numpy as np
 
 from resilin.core.api.neural import need_tensors
 from resilin.core.api.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+from resilin.core.api.windows import need_room
 from resilin.core.ops import resampling as ops
 from resilin.core.tensor import Tensor
 
@@ -80,6 +81,7 @@ def interpolate(
         )
     if 0 in input._array.shape[1:]:
         raise RuntimeError(f"interpolate: Non-empty {input.dim()}D data tensor expected but got {tuple(input.shape)}")
+    need_room(input, wanted)
     out = input
     for number in reversed(range(len(wanted))):
         length, longer, factor = lengths[number], wanted[number], factors[number]
@@ -149,6 +151,8 @@ def _sizes(input: Tensor, size: Any, scale_factor: Any, recompute: bool | None) 
     if scale_factor is None:
         raise ValueError("interpolate: either size or scale_factor should be defined")
     factors = [float(factor) for factor in _each("scale_factor", scale_factor, lengths)]
+    if not all(map(math.isfinite, factors)):
+        raise ValueError(f"interpolate: expected finite scale factors, got {scale_factor}")
     wanted = [math.trunc(n * factor) for n, factor in zip(lengths, factors, strict=True)]
     return wanted, [None] * len(lengths) if recompute else factors
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resilin.core.tensor import Tensor
 
 Lengths = tuple[int, ...]
@@ -48,3 +50,17 @@ def batched(where: str, input: Tensor, count: int) -> Tensor:
     if ndim not in (count + 1, count + 2):
         raise RuntimeError(f"{where}: expected {count + 1}D or {count + 2}D input, got {tuple(input.shape)}")
     return input if ndim == count + 2 else input.unsqueeze(0)
+
+
+_LONG = 1 << 20  # below, tables of places need no memory to speak of
+_TABLE_BYTES = 64  # about what tables of places take for each place of an output dimension
+
+
+def need_room(input: Tensor, lengths: Any) -> None:
+    """MemoryError for an output (N, C, *lengths) that cannot exist, before tables as long as it are made."""
+    if max(lengths, default=0) > _LONG:
+        try:
+            np.empty((*input._array.shape[:2], *lengths), input._array.dtype)
+            np.empty((max(lengths), _TABLE_BYTES), np.uint8)
+        except ValueError as error:  # more bytes than numpy counts
+            raise MemoryError(f"{error}: {(*input._array.shape[:2], *lengths)}") from None

@@ -19,8 +19,9 @@ class MultiheadAttention(Module):
     Shape: query (T, B, E), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, T, E), ...; without the batch
     dimension too. Gives the output, shaped as query, and the attention weights: (B, T, S), averaged over heads, or
     (B, H, T, S) with average_attn_weights=False, or None with need_weights=False, which is faster.
-    key_padding_mask: (B, S), or (S,) without the batch. attn_mask: (T, S) or (B * H, T, S). In a boolean mask True forbids; a float mask is added
-    to the scores. is_causal: query t sees keys up to t only; attn_mask must then say the same, or be left out.
+    key_padding_mask: (B, S), or (S,) without the batch. attn_mask: (T, S) or (B * H, T, S). In a boolean mask True
+    forbids; a float mask is added to the scores. is_causal: query t sees keys up to t only; attn_mask must then say the
+    same, or be left out.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any, Self, overload
 
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules.module import Module
+from resilin.nn.modules.parameter_dict import describe
 
 
 def _position(index: int, length: int, owner: str) -> int:
@@ -185,8 +186,10 @@ class ModuleDict(Module):
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add or replace modules."""
-        for key, module in modules.items() if isinstance(modules, Mapping) else modules:
-            self[key] = module
+        for place, pair in enumerate(modules.items() if isinstance(modules, Mapping) else modules):
+            if not isinstance(pair, Iterable) or len(list(pair)) != 2:
+                raise ValueError(f"ModuleDict.update: expected (name, module) as element {place}, got {pair!r}")
+            self[pair[0]] = pair[1]
 
     def pop(self, key: str) -> Module:
         """Remove the module called `key` and give it back."""
@@ -200,49 +203,47 @@ class ModuleDict(Module):
 
 
 class ParameterList(Module):
-    """A list of parameters that belong to the owner; plain tensors become parameters."""
+    """A list whose parameters belong to the owner.
 
-    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
+    Tensors become parameters; anything else is kept as it is and is no part of the state.
+    """
+
+    def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
+        self._size = 0
         self.extend(values or ())
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return self._size
 
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(parameter for parameter in self._parameters.values() if parameter is not None)
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, str(index)) for index in range(self._size))
 
-    @overload
-    def __getitem__(self, index: int) -> Parameter: ...
-    @overload
-    def __getitem__(self, index: slice) -> ParameterList: ...
-    def __getitem__(self, index: int | slice) -> Parameter | ParameterList:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return ParameterList(list(self)[index])
-        return list(self)[_position(index, len(self), "ParameterList")]
+        return getattr(self, str(_position(index, self._size, "ParameterList")))
 
-    def __setitem__(self, index: int, value: Tensor) -> None:
-        setattr(self, str(_position(index, len(self), "ParameterList")), _as_parameter(value))
+    def __setitem__(self, index: int, value: Any) -> None:
+        if isinstance(value, Tensor) and not isinstance(value, Parameter):
+            value = Parameter(value)
+        setattr(self, str(_position(index, self._size, "ParameterList")), value)
 
-    def append(self, value: Tensor) -> Self:
+    def append(self, value: Any) -> Self:
         """Add `value` at the end."""
-        self.register_parameter(str(len(self)), _as_parameter(value))
+        self._size += 1
+        self[-1] = value
         return self
 
-    def extend(self, values: Iterable[Tensor]) -> Self:
+    def extend(self, values: Iterable[Any]) -> Self:
         """Add all `values` at the end."""
         for value in values:
             self.append(value)
         return self
 
+    def __iadd__(self, values: Iterable[Any]) -> Self:
+        return self.extend(values)
+
     def extra_repr(self) -> str:
         """As in PyTorch."""
-        return "\n".join(
-            f"({name}): Parameter containing: [{value.dtype} of size {'x'.join(map(str, value.shape))}]"
-            for name, value in self._parameters.items()
-            if value is not None
-        )
-
-
-def _as_parameter(value: Tensor) -> Parameter:
-    return value if isinstance(value, Parameter) else Parameter(value)
+        return "\n".join(f"  ({index}): {describe(value)}" for index, value in enumerate(self))

@@ -121,10 +121,11 @@ class ParameterDict(Module):
 
     def extra_repr(self) -> str:
         """As in PyTorch."""
-        return "\n".join(f"({key}): {_describe(value)}" for key, value in self.items())
+        return "\n".join(f"  ({key}): {describe(value)}" for key, value in self.items())
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """What lists and dicts of parameters print of a value."""
     if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
     what = "Parameter" if isinstance(value, Parameter) else "Tensor"

@@ -16,6 +16,8 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Set the parameters from such a vector: their `data` become views of it. UsageError when the length differs."""
+    if not isinstance(vec, Tensor):
+        raise TypeError(f"vector_to_parameters: expected a Tensor, got {type(vec).__name__}")
     every = list(parameters)
     total = sum(parameter.numel() for parameter in every)
     if vec.dim() != 1 or vec.numel() != total:

@@ -160,7 +160,9 @@ class _Orthogonal(Module):
         return Q * signs
 
     def right_inverse(self, Q: Tensor) -> Tensor:
-        """The free matrix for `Q`, which is first made orthogonal; keeps it as `base`."""
+        """The free matrix for `Q`, which is first made orthogonal; kept as `base` with use_trivialization."""
+        if not self.trivialized and self.kind == "householder":
+            return _reflections(Q)
         if not self.trivialized:
             raise NotImplementedError(
                 "It is not possible to assign to the matrix exponential or the Cayley parametrizations when "
@@ -181,6 +183,19 @@ class _Orthogonal(Module):
         return start  # type: ignore[no-any-return]
 
 
+def _reflections(Q: Tensor) -> Tensor:
+    """The free matrix from which `_reflected` makes Q: vectors of reflections below the diagonal, signs on it."""
+    array = Q._dev.backend.to_host(Q._array).astype(np.float64)
+    wide = array.shape[-2] < array.shape[-1]
+    raw, scales = np.linalg.qr(np.swapaxes(array, -2, -1) if wide else array, mode="raw")
+    made = np.swapaxes(raw, -2, -1).copy()
+    places = np.arange(made.shape[-1])
+    signs = np.sign(made[..., places, places])
+    made[..., places, places] = np.where(scales == 0, -signs, signs)  # LAPACK leaves such a reflection out, we cannot
+    made = np.swapaxes(made, -2, -1) if wide else made
+    return wrap(Q._dev.xp.asarray(made.astype(Q._array.dtype)), Q._dev)
+
+
 def orthogonal(
     module: Module, name: str = "weight", orthogonal_map: str | None = None, *, use_trivialization: bool = True
 ) -> Module:
@@ -191,7 +206,7 @@ def orthogonal(
     use_trivialization: an orthogonal buffer `base` is multiplied in, so that the weight can be assigned
     (Lezcano-Casado, 2019).
     Raises: ValueError for unknown maps and weights of fewer than two dimensions; NotImplementedError for complex
-    weights and for householder without trivialization.
+    weights.
     """
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
@@ -201,7 +216,7 @@ def orthogonal(
     kind: Any = orthogonal_map or ("matrix_exp" if weight.shape[-2] == weight.shape[-1] else "householder")
     if kind not in ("matrix_exp", "cayley", "householder"):
         raise ValueError(f'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: {kind}')
-    if weight.is_complex() or (kind == "householder" and not use_trivialization):
-        raise NotImplementedError("orthogonal: supported are real weights, and householder with trivialization")
+    if weight.is_complex():
+        raise NotImplementedError("orthogonal: supported are real weights")
     register_parametrization(module, name, _Orthogonal(kind, use_trivialization), unsafe=True)
     return module
