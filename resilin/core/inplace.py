@@ -228,7 +228,9 @@ def _direct(ufunc: Any, self: Tensor, other: Any) -> bool:
 
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-    """Write the elements of `src` (broadcast, converted) into this tensor."""
+    """Write the elements of `src` (broadcast, converted) into this tensor; a number everywhere."""
+    if isinstance(src, int | float | complex):
+        return fill_(self, src)
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): expected a Tensor, got {type(src).__name__}")
     if ACTIVE and batched_in((self, src)):
@@ -256,6 +258,8 @@ def _as_large(self: Tensor, src: Tensor) -> Tensor:
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
+        if value._array.ndim:
+            raise RuntimeError(f"fill_ only supports a tensor of 0 dimensions, got one of {value._array.ndim}")
         return copy_(self, value)
     if ACTIVE and batched_in((self,)):
         return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))

@@ -146,7 +146,7 @@ def _attach() -> None:
     tensor.backward = backward
     tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_hermitian)
     tensor.mH, tensor.adjoint = property(_adjoint), _adjoint
-    tensor.real, tensor.imag = property(math.real), property(math.imag)
+    tensor.real, tensor.imag = property(math.real, _set_real), property(math.imag, _set_imag)
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
     tensor.share_memory_ = _as_it_is
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
@@ -240,6 +240,14 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     return indexing.where(condition, self, other)  # type: ignore[no-any-return]
 
 
+def _set_real(self: Tensor, value: Any) -> None:
+    inplace.copy_(math.real(self), value)
+
+
+def _set_imag(self: Tensor, value: Any) -> None:
+    inplace.copy_(math.imag(self), value)
+
+
 def _is_cpu(self: Tensor) -> bool:
     """Whether it lives in the host's memory."""
     return self._dev.type == "cpu"
@@ -327,8 +335,6 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 def _reduce_ex(self: Tensor, protocol: int) -> Any:
     """Pickled by value: a numpy array, its device and flags. Gradients and history stay behind, as in PyTorch."""
-    if self._node is not None and self._rg:
-        raise RuntimeError("only leaves can be pickled: call .detach() first")
     parts = (type(self), self._dev.backend.to_host(self._array), str(self._dev), self._rg)
     return _rebuild, parts, getattr(self, "__dict__", None) or None
 

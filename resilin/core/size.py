@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Size(tuple[int, ...]):
-    """The shape of a tensor: a tuple with `numel()`."""
+    """The shape of a tensor: a tuple with `numel()`. Its slices, sums with tuples and multiples are shapes, too."""
 
     __slots__ = ()
 
@@ -18,16 +18,41 @@ class Size(tuple[int, ...]):
             count *= length
         return count
 
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        return Size(found) if type(index) is slice else found
+
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, other))
+
+    def __radd__(self, other: Any) -> Any:
+        return Size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> Any:
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__
+
     def __repr__(self) -> str:
         return f"resilin.Size({list(self)})"
 
 
 def check_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front. IndexError when it is out of range; a 0-d tensor has dimension 0 and -1."""
+    """`dim` counted from the front. A 0-d tensor has dimension 0 and -1. IndexError when it is out of range, TypeError
+    when it is neither an int nor a tensor of one integer."""
+    if type(dim) is not int:
+        dim = _as_dim(dim)
     size = ndim or 1
     if not -size <= dim < size:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
     return dim + size if dim < 0 else dim
+
+
+def _as_dim(dim: Any) -> int:
+    try:
+        return operator.index(dim)
+    except TypeError:
+        raise TypeError(f"argument 'dim' must be int, not {type(dim).__name__}") from None
 
 
 def contiguous_strides(size: Any) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def matrix_norm(
     elif ord in (1, -1, math.inf, -math.inf):
         summed, left = (row, column) if abs(ord) == 1 else (column, row)
         sums = reducing.sum(A.abs(), summed, True)
-        found = (reducing.amax if ord > 0 else reducing.amin)(sums, left, True)
+        found = (_largest if ord > 0 else reducing.amin)(sums, left, True)
         return found if keepdim else found.squeeze((row, column))
     else:
         raise RuntimeError(f"linalg.matrix_norm: ord {ord!r} is not one of 'fro', 'nuc', 1, -1, 2, -2, inf, -inf")
@@ -70,7 +70,12 @@ def _of_singular_values(ord: Any, A: Tensor, row: int, column: int) -> Tensor:
     values = svdvals(A.permute(*rest, row, column))
     if ord == "nuc":
         return reducing.sum(values, -1)
-    return (reducing.amax if ord > 0 else reducing.amin)(values, -1)
+    return (_largest if ord > 0 else reducing.amin)(values, -1)
+
+
+def _largest(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """The largest over `dim` of what is not negative: 0 of none."""
+    return (reducing.amax if x._array.shape[dim] else reducing.sum)(x, dim, keepdim)
 
 
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

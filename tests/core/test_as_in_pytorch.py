@@ -2,6 +2,7 @@
 place, what indexes."""
 
 import operator
+import pickle
 
 import pytest
 
@@ -123,3 +124,113 @@ def test_counts_weighed_in_float32_are_float32():
     assert resilin.bincount(x, resilin.tensor([0.5, 1, 2])).tolist() == [0.5, 3]
     kinds = [resilin.bincount(x, resilin.ones(3, dtype=k)).dtype for k in (resilin.float32, resilin.float16)]
     assert kinds == [resilin.float32, resilin.float64]
+
+
+def test_what_is_made_of_a_shape_is_a_shape():
+    size = resilin.ones(2, 3, 4).shape
+    made = [size[1:], size + (1,), (1,) + size, size + size, size * 2, 2 * size]  # noqa: RUF005
+    assert [type(m) for m in made] == [resilin.Size] * 6
+    assert [tuple(m) for m in made[:4]] == [(3, 4), (2, 3, 4, 1), (1, 2, 3, 4), (2, 3, 4, 2, 3, 4)]
+    assert size[1:].numel() == 12
+    assert (size[-1], size == (2, 3, 4)) == (4, True)
+
+
+def test_the_parts_of_complex_numbers_are_assigned():
+    x = resilin.tensor([1 + 2j, 3 + 4j])
+    x.real = 5
+    x.imag = resilin.tensor([7.0, 8.0])
+    assert x.tolist() == [5 + 7j, 5 + 8j]
+    y = resilin.ones(2)
+    y.real = 3
+    assert y.tolist() == [3, 3]
+    with pytest.raises(RuntimeError, match="imag"):
+        y.imag = 3
+
+
+def test_dimensions_may_be_given_one_by_one():
+    assert resilin.zeros(1, 1, 3).squeeze(0, 1).shape == (3,)
+    assert resilin.zeros(1, 1, 3).squeeze_(0, 1).shape == (3,)
+    assert resilin.ones(4).broadcast_to(3, 4).shape == resilin.broadcast_to(resilin.ones(4), (3, 4)).shape == (3, 4)
+
+
+def test_a_number_is_copied_everywhere():
+    assert resilin.zeros(2).copy_(5).tolist() == [5, 5]
+
+
+def test_slices_are_filled_at_places_counted_from_the_end():
+    x = resilin.zeros(3, requires_grad=True)
+    y = x.index_fill(0, resilin.tensor([-1]), 3.0)
+    assert y.tolist() == [0, 0, 3]
+    y.sum().backward()
+    assert x.grad.tolist() == [1, 1, 0]
+    with pytest.raises(IndexError, match="-4 is out of bounds"):
+        x.index_fill(0, resilin.tensor([-4]), 3.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "amax", "amin", "logsumexp", "nansum", "nanmean", "all", "any", "count_nonzero"]
+)
+def test_a_single_number_is_reduced_over_its_only_dimension(name):
+    x = resilin.tensor(2.5)
+    assert getattr(x, name)([0]).shape == getattr(x, name)((-1,)).shape == ()
+    assert getattr(x, name)((0,)).item() == getattr(x, name)(0).item()
+    with pytest.raises(IndexError, match="out of range"):
+        getattr(x, name)((1,))
+
+
+def test_the_spread_and_the_norm_of_a_single_number_over_its_only_dimension():
+    x = resilin.tensor(2.5)
+    assert x.std([0], correction=0).item() == x.var((0,), correction=0).item() == 0
+    assert resilin.linalg.norm(x, dim=0).item() == resilin.linalg.vector_norm(x, dim=(0,)).item() == 2.5
+
+
+@pytest.mark.parametrize("ord", [2, 1, float("inf"), "nuc", "fro"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3)])
+def test_the_norm_of_a_matrix_without_elements_is_zero(shape, ord):
+    found = resilin.linalg.matrix_norm(resilin.zeros(shape), ord)
+    assert found.tolist() == resilin.zeros(shape[:-2]).tolist()
+
+
+def test_a_number_picks_from_a_vector():
+    assert resilin.arange(5).gather(0, resilin.tensor(1)).tolist() == 1
+
+
+def test_bools_go_along_with_numbers_but_not_alone():
+    yes = resilin.tensor([True])
+    assert resilin.gcd(resilin.tensor([4]), yes).tolist() == [1]
+    assert resilin.lcm(resilin.tensor([4]), yes).tolist() == [4]
+    assert resilin.nextafter(resilin.tensor([1.0]), yes).tolist() == [1]
+    with pytest.raises(NotImplementedError, match="bool"):
+        resilin.gcd(yes, yes)
+
+
+def test_the_type_of_a_result_does_not_ask_for_shapes():
+    assert resilin.result_type(resilin.ones(2), resilin.ones(3, dtype=resilin.float64)) is resilin.float64
+    assert resilin.result_type(1, 2.5) is resilin.float32
+    assert resilin.result_type(resilin.ones(2, dtype=resilin.float16), 2.5) is resilin.float16
+
+
+@pytest.mark.parametrize("kind", [resilin.float16, resilin.bfloat16])
+def test_narrow_floats_are_counted_into_bins(kind):
+    found = resilin.histc(resilin.tensor([1.0, 2, 2, 3], dtype=kind), 3)
+    assert found.dtype is kind
+    assert found.tolist() == [1, 2, 1]
+
+
+def test_a_running_sum_of_nothing_still_has_its_dimensions():
+    with pytest.raises(IndexError, match="out of range"):
+        resilin.zeros(0).logcumsumexp(5)
+
+
+@pytest.mark.parametrize("other", [1j, resilin.tensor([1j])])
+@pytest.mark.parametrize("compare", [operator.lt, operator.ge])
+def test_complex_numbers_have_no_order(compare, other):
+    with pytest.raises(RuntimeError, match="no order"):
+        compare(resilin.ones(1), other)
+
+
+def test_a_computed_tensor_is_pickled_without_its_history():
+    x = resilin.ones(2, requires_grad=True) * 2
+    y = pickle.loads(pickle.dumps(x))
+    assert y.tolist() == [2, 2]
+    assert (y.requires_grad, y.is_leaf) == (True, True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math as constants
 from typing import Any
 
@@ -181,18 +182,17 @@ def lcm(input: Tensor, other: Tensor) -> Tensor:
 
 def _of_two(name: str, a: Any, b: Any, kinds: str) -> Tensor:
     """A numpy function of two operands that has no gradient, in their common dtype."""
-    for value in (a, b):
-        if isinstance(value, Tensor) and value._array.dtype.kind not in kinds:
-            raise NotImplementedError(f"{name}(): not implemented for {value.dtype}")
-        if mode.grad and isinstance(value, Tensor) and value.requires_grad:
-            raise NotImplementedError(f"{name}() has no gradient here: detach() its operands, or use no_grad()")
+    tensors = [value for value in (a, b) if isinstance(value, Tensor)]
+    if not tensors:
+        raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
+    kind = functools.reduce(dtypes.promote_np, [value._array.dtype for value in tensors])
+    if kind.kind not in kinds:
+        raise NotImplementedError(f"{name}(): not implemented for {dtypes.from_numpy(kind)}")
+    if mode.grad and any(value.requires_grad for value in tensors):
+        raise NotImplementedError(f"{name}() has no gradient here: detach() its operands, or use no_grad()")
     result = math._without_grad(name, a, b)
-    kind = dtypes.promote_np(*(v._array.dtype for v in (a, b) if isinstance(v, Tensor))) if _two(a, b) else None
-    return result if kind is None or result._array.dtype == kind else wrap(result._array.astype(kind), result._dev)
-
-
-def _two(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor)
+    fits = len(tensors) == 1 or result._array.dtype == kind
+    return result if fits else wrap(result._array.astype(kind), result._dev)
 
 
 def isposinf(input: Tensor) -> Tensor:

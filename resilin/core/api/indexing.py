@@ -107,7 +107,7 @@ def _vector(value: Any) -> Any:
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements picked along `dim`: out[i][j] = input[index[i][j]][j] for dim 0."""
     axis = check_dim(dim, input._array.ndim)
-    if not input._array.ndim:
+    if not input._array.ndim or not index._array.ndim:  # numbers stand for vectors of one element
         return gather(_vector(input), dim, index.reshape(-1)).reshape(index.shape)
     array = places.index_array("gather", index, input._array.shape[axis])
     if array.ndim != input._array.ndim:
@@ -312,12 +312,13 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """`input` with `value` in the slices of `dim` at `index`."""
+    """`input` with `value` in the slices of `dim` at `index`; negative indices count from the end."""
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim:
         return index_fill(_vector(input), dim, index, value).reshape(())
     kind = input._array.dtype
-    where_ = (slice(None),) * axis + (places.vector_of_indices("index_fill", index, input._array.shape[axis]),)
+    length = input._array.shape[axis]
+    where_ = (slice(None),) * axis + (places.vector_of_indices("index_fill", index, length, -length),)
     if not isinstance(value, Tensor):
         value = wrap(input._dev.xp.asarray(dtypes.number_for("index_fill", value, kind), kind), input._dev)
     if value._array.ndim or (value.is_complex() and kind.kind != "c"):

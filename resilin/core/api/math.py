@@ -192,7 +192,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
         return input
     if decimals == 0:
         return ops.rint.call(input)
-    scale = 10.0**decimals
+    scale = 10.0**decimals if decimals <= _MOST_PLACES else math.inf
     return ops.rint.call(input * scale) / scale
 
 
@@ -205,6 +205,9 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Elements limited to [min, max]; the gradient is 0 outside and 1 at the limits."""
     if min is None and max is None:
         raise RuntimeError("clamp: at least one of 'min' or 'max' must not be None")
+    for limit in (min, max):
+        if isinstance(limit, str):
+            raise TypeError(f"clamp(): limits must be numbers or Tensors, got {limit!r}")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         out = input if min is None else maximum(input, _beside(min, input))
         return out if max is None else minimum(out, _beside(max, input))
@@ -472,4 +475,7 @@ def numel(input: Tensor) -> int:
 
 def result_type(a: Any, b: Any) -> dtypes.dtype:
     """The dtype that arithmetic between the two gives."""
-    return _add(a, b).dtype
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return dtypes.from_numpy(dtypes.promote_np(dtypes.of_number(a), dtypes.of_number(b)))
+    ones = [wrap(np.zeros((), v._array.dtype)) if isinstance(v, Tensor) else v for v in (a, b)]
+    return _add(*ones).dtype

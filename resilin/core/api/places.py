@@ -9,7 +9,9 @@ from resilin.core.device import different_devices
 from resilin.core.tensor import Tensor
 
 
-def index_array(where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError) -> Any:
+def index_array(
+    where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError, lowest: int = 0
+) -> Any:
     """The array of an integer index tensor, checked. RuntimeError for another dtype, `error` out of range."""
     if not isinstance(index, Tensor):
         raise TypeError(f"{where}(): expected a Tensor of indices, got {type(index).__name__}")
@@ -18,8 +20,8 @@ def index_array(where: str, index: Tensor, dim_length: int | None = None, error:
         raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
     if dim_length is not None and array.size:
         low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= dim_length:
-            bad = low if low < 0 else high
+        if low < lowest or high >= dim_length:
+            bad = low if low < lowest else high
             raise error(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
     return array
 
@@ -75,9 +77,9 @@ def slices_at(
     return array
 
 
-def vector_of_indices(where: str, index: Tensor, length: int) -> Any:
+def vector_of_indices(where: str, index: Tensor, length: int, lowest: int = 0) -> Any:
     """`index_array` of a vector, or of a number as one. IndexError for more dimensions and out of range."""
-    array = index_array(where, index, length, IndexError)
+    array = index_array(where, index, length, IndexError, lowest)
     if array.ndim > 1:
         raise IndexError(f"{where}(): Index is supposed to be a vector, got shape {tuple(array.shape)}")
     return array.reshape(-1)

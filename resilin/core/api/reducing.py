@@ -27,7 +27,7 @@ def axes(dim: Any, ndim: int) -> Any:
     """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction."""
     if dim is None:
         return None
-    if isinstance(dim, int):
+    if not isinstance(dim, tuple | list):
         front = check_dim(dim, ndim)
         return front if ndim else None
     if len(dim) == 0:
@@ -85,6 +85,8 @@ def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
     def extreme(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Any:
         if numpy_names:
             dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
+        if isinstance(keepdim, Tensor):
+            raise TypeError(f"{name}(): expected one tensor and a dim, or two tensors; got a third argument")
         if isinstance(dim, Tensor):
             return pairwise(input, dim)
         if input._array.size == 0 and dim is None:

@@ -162,10 +162,11 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return ops.expand_dims.call(input, check_dim(dim, input._array.ndim + 1))
 
 
-def squeeze(input: Tensor, dim: Any = None) -> Tensor:
-    """A view without the dimensions of length 1, or without `dim` where it has length 1."""
+def squeeze(input: Tensor, dim: Any = None, *dims: int) -> Tensor:
+    """A view without the dimensions of length 1, or without `dim` (one or several) where it has length 1."""
     shape = input._array.shape
-    chosen = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+    dim = (dim, *dims) if dims else dim
+    chosen = range(len(shape)) if dim is None else dim if isinstance(dim, tuple | list) else [dim]
     found = tuple(sorted({check_dim(d, len(shape)) for d in chosen}))
     found = tuple(d for d in found if d < len(shape) and shape[d] == 1)
     return ops.squeeze.call(input, found)
@@ -194,9 +195,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return expand(input, other._array.shape)
 
 
-def broadcast_to(input: Tensor, size: Any) -> Tensor:
+def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """`expand` to `size`."""
-    return expand(input, tuple(size))
+    return expand(input, *sizes, size=size)
 
 
 def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
@@ -209,6 +210,8 @@ def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
 
 def tile(input: Tensor, *sizes: Any, dims: Any = None) -> Tensor:
     """`repeat` that fills missing dimensions with 1."""
+    if not sizes and dims is None:
+        raise TypeError("tile() missing 1 required positional argument: 'dims'")
     reps = shape_of(sizes if dims is None else (dims,))
     return ops.tile.call(input, (1,) * (input._array.ndim - len(reps)) + reps)
 
@@ -279,6 +282,8 @@ def split(
     tensor: Tensor, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None
 ) -> tuple[Tensor, ...]:
     """Views of consecutive parts along `dim`: of one size (the last may be smaller) or of the given sizes."""
+    if not tensor._array.ndim:
+        raise RuntimeError("split expects at least a 1-dimensional tensor, got one of 0 dimensions")
     axis = check_dim(dim, tensor._array.ndim)
     length = tensor._array.shape[axis]
     split_size_or_sections = split_size if split_size_or_sections is None else split_size_or_sections
@@ -363,6 +368,8 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order along `dims` reversed (a copy)."""
     given = axes if dims is None else (dims,)
+    if not given:
+        raise TypeError("flip() missing 1 required positional argument: 'dims'")
     chosen: Any = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     found = tuple(check_dim(d, input._array.ndim) for d in chosen)
     if len(set(found)) != len(found):
@@ -372,8 +379,8 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """Elements moved by `shifts` along `dims`; those that leave come back at the start."""
-    shifts = shifts if isinstance(shifts, int) else tuple(shifts)
-    given = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
+    shifts = tuple(shifts) if isinstance(shifts, tuple | list) else operator.index(shifts)
+    given = () if dims is None else tuple(dims) if isinstance(dims, tuple | list) else (operator.index(dims),)
     if given or not isinstance(shifts, int):
         count = 1 if isinstance(shifts, int) else len(shifts)
         if count != len(given):

@@ -76,9 +76,9 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """log of the running sums of exp(input) along `dim`, shifted by the maximum of the line, so nothing overflows."""
     if input._array.dtype.kind in "biu":
         raise NotImplementedError(f"logcumsumexp(): not implemented for {input.dtype}; convert to a float dtype")
+    axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim or not input._array.size:
         return input.clone()
-    axis = check_dim(dim, input._array.ndim)
     lines = shaping.unbind(input, axis)
     out = [lines[0]]  # one logaddexp per place: a sum shifted once for the line would underflow at its small start
     for line in lines[1:]:
@@ -317,10 +317,11 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     if bins <= 0:
         raise RuntimeError(f"histc(): bins must be > 0, got {bins}")
     array = input._array
-    if array.dtype.kind not in "fiu" or array.dtype == np.float16:
+    if array.dtype.kind not in "fViu":
         raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
     low, high = _range("histc", array, min, max)
-    counts = np.histogram(array, bins, (low, high))[0]
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
+    counts = np.histogram(wide, bins, (low, high))[0]
     return wrap(counts.astype(array.dtype), input._dev)
 
 

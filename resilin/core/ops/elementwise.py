@@ -140,7 +140,7 @@ def _ordered(name, a, b):
     """RuntimeError for complex numbers, which have no order."""
     for x in (a, b):
         dtype = getattr(x, "dtype", None)
-        if dtype is not None and dtype.kind == "c":
+        if isinstance(x, complex) or (dtype is not None and dtype.kind == "c"):
             raise RuntimeError(f"{name}: complex numbers have no order; compare abs(), .real or .imag")
 
 
