@@ -1,7 +1,7 @@
 """Modules with the names and semantics of torch.nn."""
 
 from resilin.core.tensor import Parameter
-from resilin.nn import functional, grad, init, parameter, utils
+from resilin.nn import attention, functional, grad, init, parameter, utils
 from resilin.nn.modules.activation import (
     ELU,
     GELU,
@@ -323,6 +323,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "attention",
     "functional",
     "grad",
     "init",

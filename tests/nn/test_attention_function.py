@@ -6,6 +6,7 @@ import resilin
 from resilin import nn
 from resilin.errors import UsageError
 from resilin.nn import functional as F
+from resilin.nn.attention import SDPBackend, sdpa_kernel
 
 LAYER = nn.MultiheadAttention(4, 2)
 Q, K = resilin.randn(3, 2, 4), resilin.randn(5, 2, 4)
@@ -67,3 +68,17 @@ MISTAKES = [
 def test_what_does_not_fit_is_named(words, changes):
     with pytest.raises(UsageError, match=words):
         attend(**changes)
+
+
+@pytest.mark.parametrize("backends", [SDPBackend.MATH, [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]])
+def test_a_choice_of_attentions_implementation_is_accepted_and_changes_nothing(backends):
+    x = resilin.randn(1, 3, 4)
+    with sdpa_kernel(backends):
+        chosen = F.scaled_dot_product_attention(x, x, x)
+    assert resilin.equal(chosen, F.scaled_dot_product_attention(x, x, x))
+
+
+@pytest.mark.parametrize("backends", ["MATH", [1]])
+def test_a_choice_of_attentions_implementation_must_be_one(backends):
+    with pytest.raises(ValueError, match="expected an SDPBackend"), sdpa_kernel(backends):
+        pass

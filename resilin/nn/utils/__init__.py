@@ -1,6 +1,6 @@
 """Helpers around parameters and gradients."""
 
-from resilin.nn.utils import parametrizations, parametrize, rnn, stateless
+from resilin.nn.utils import parametrizations, parametrize, prune, rnn, stateless
 from resilin.nn.utils.clip_grad import (
     clip_grad_norm,
     clip_grad_norm_,
@@ -26,6 +26,7 @@ __all__ = [
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "prune",
     "remove_spectral_norm",
     "remove_weight_norm",
     "rnn",
