@@ -221,3 +221,28 @@ def test_ranges_beyond_memory_or_int64_are_refused(end):
 def test_windows_of_a_number_are_taken_from_it_as_a_vector():
     assert resilin.tensor(2.5).unfold(0, 1, 1).tolist() == [2.5]
     assert resilin.tensor(2.5).unfold(0, 0, 1).shape == (0,)
+
+
+ENDLESS = {
+    "vander": lambda: resilin.vander(resilin.ones(3), N=10**13),
+    "vander beyond counting": lambda: resilin.vander(resilin.ones(3), N=10**19),
+    "combinations": lambda: resilin.combinations(resilin.arange(100), 20),
+    "combinations that memory cannot hold": lambda: resilin.combinations(resilin.arange(10**5), 3),
+    "combinations with replacement": lambda: resilin.combinations(resilin.arange(100), 20, with_replacement=True),
+}
+
+
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
+def test_results_that_memory_cannot_hold_are_refused_at_once(make):
+    with pytest.raises(RuntimeError, match=r"more elements than any memory|not enough memory"):
+        make()
+
+
+def test_vander_has_the_gradients_of_powers_at_zero_too():
+    x = resilin.tensor([0.0, 2.0], requires_grad=True)
+    powers = resilin.vander(x, N=4, increasing=True)
+    assert powers.tolist() == [[1, 0, 0, 0], [1, 2, 4, 8]]
+    powers.sum().backward()
+    assert x.grad.tolist() == [1, 1 + 4 + 12]
+    assert resilin.vander(resilin.tensor([3], dtype=resilin.int8), N=7)[0, 0].item() == 729
+    assert resilin.vander(resilin.tensor([3.0]), N=1).tolist() == [[1]]

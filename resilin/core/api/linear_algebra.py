@@ -9,7 +9,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import math, reducing, shaping
-from resilin.core.ops import decompositions
+from resilin.core.ops import creation, decompositions
 from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import linalg as ops
 from resilin.core.size import check_dim
@@ -166,7 +166,7 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along `dim`, of length 3; the first such dimension when None. Other dimensions broadcast."""
     if dim is None:
-        shape = np.broadcast_shapes(input._array.shape, other._array.shape)
+        shape = shaping.broadcast_shapes(input._array.shape, other._array.shape)
         dim = next((i - len(shape) for i, n in enumerate(shape) if n == 3), None)
         if dim is None:
             raise RuntimeError(f"cross: no dimension of length 3 in input, which has shape {tuple(shape)}")
@@ -241,7 +241,7 @@ def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tens
     """The powers of a vector's elements, one row each: the highest first, or last when `increasing`."""
     if x._array.ndim != 1:
         raise RuntimeError(f"vander: expected a vector, got a tensor of {x.dim()} dimensions")
-    powers = linalg_vander(x, N=N)
+    powers = linalg_vander(x, N=N) if N != 0 else linalg_vander(x, N=1)[:, :0]
     return powers if increasing else powers.flip(-1)
 
 
@@ -250,12 +250,10 @@ def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
     columns = x._array.shape[-1] if N is None else N
     if columns < 1:
         raise RuntimeError(f"linalg.vander: N must be at least 1, got {columns}")
-    power = x.new_ones(*x._array.shape, dtype=dtypes.int64 if x._array.dtype.kind in "biu" else x.dtype)
-    powers = [power]
-    for _ in range(columns - 1):
-        power = power * x
-        powers.append(power)
-    return shaping.stack(powers, -1)
+    x = x.to(dtypes.int64) if x._array.dtype.kind in "biu" else x
+    once = x.unsqueeze(-1)
+    rows = creation.shape_of((*x._array.shape, columns - 1))
+    return shaping.cat([x.new_ones(*x._array.shape, 1), once.expand(rows).cumprod(-1)], -1)
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:

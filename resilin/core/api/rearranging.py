@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from resilin.core.api import shaping
 from resilin.core.api.through_host import through_host
+from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
-from resilin.core.ops import strided
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -170,6 +171,8 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {input._array.ndim}")
     if len(dims) != 2 or check_dim(dims[0], input._array.ndim) == check_dim(dims[1], input._array.ndim):
         raise RuntimeError(f"rot90: expected two different dims, got {tuple(dims)}")
+    if not isinstance(k, int):
+        k = operator.index(k)
     a, b = dims
     if k % 4 == 0:
         return input.clone()
@@ -302,8 +305,10 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r == 0:
         return input.new_zeros(0)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    rows = np.array(list(choose(range(input._array.shape[0]), r)), np.int64).reshape(-1, r)
-    return index_ops.getitem.call(input, rows)
+    count = input._array.shape[0]
+    rows, width = creation.shape_of((math.comb(count + r - 1 if with_replacement else count, r), r))
+    flat = itertools.chain.from_iterable(choose(range(count), r))
+    return index_ops.getitem.call(input, np.fromiter(flat, np.int64, rows * width).reshape(rows, width))
 
 
 @through_host

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import resilin
 from resilin.core import memory
 from resilin.core.kernels import loader
 
@@ -454,3 +455,33 @@ def test_a_fork_without_descriptors_to_copy_safely_ends_the_child_and_says_why()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "127\n"
     assert "no descriptors were left" in done.stderr
+
+
+def _all_memory() -> int:
+    """Bytes of memory and swap of this machine."""
+    with open("/proc/meminfo") as file:
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    return (sizes["MemTotal"] + sizes["SwapTotal"]) * 1024
+
+
+@pytest.mark.skipif(loader.native is None, reason="numpy's own allocator asks the kernel, which may promise anything")
+def test_a_block_that_memory_cannot_hold_is_refused_before_it_is_touched() -> None:
+    size = _all_memory() + (1 << 30)
+    for make in (np.empty, np.zeros):
+        with pytest.raises(MemoryError):
+            make(size, np.uint8)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        resilin.empty(size, dtype=resilin.uint8)
+    side = resilin.ones(int((size / 4) ** 0.5) + 1)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        resilin.kron(side, side)
+
+
+@pytest.mark.skipif(loader.native is None, reason="numpy's own allocator has no arenas")
+def test_cached_blocks_make_room_for_a_huge_one() -> None:
+    size = 1 << 30
+    for _ in range(3):  # none of these pages is touched
+        block = np.empty(size, np.uint8)
+        assert memory.locate(block) is not None
+        size += 1 << 20
+        del block

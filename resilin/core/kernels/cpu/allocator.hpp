@@ -10,6 +10,7 @@
 // there; `Arena::state[page]` says which.
 #pragma once
 
+#include "available.hpp"
 #include "memory.hpp"
 
 #include <sys/mman.h>
@@ -79,6 +80,7 @@ class Allocator {
                 merge_cache();
                 block = from_spans(pages, fresh);
             }
+            if (!block && !may_have(pages)) return nullptr;
             if (!block && add_arena(pages)) block = from_spans(pages, fresh);
             if (!block) return nullptr;
             stats_.misses++;
@@ -153,19 +155,7 @@ class Allocator {
 
     void empty_cache() {
         std::lock_guard<std::mutex> hold(mutex_);
-        merge_cache();
-        for (auto it = arenas_.begin(); it != arenas_.end();) {
-            Arena &arena = *it->second;
-            if (arena.sealed) {
-                ++it;
-            } else if (arena.used == 0) {
-                drop(arena);
-                it = arenas_.erase(it);
-            } else {
-                punch_holes(arena);
-                ++it;
-            }
-        }
+        give_back();
     }
 
     void lock() { mutex_.lock(); }
@@ -304,6 +294,29 @@ class Allocator {
             bin.second.clear();
         }
         cached_pages_ = 0;
+    }
+
+    // cached blocks are given back where that makes room
+    bool may_have(size_t pages) {
+        if (pages * PAGE < HUGE_BLOCK || has_memory(pages * PAGE)) return true;
+        give_back();
+        return has_memory(pages * PAGE);
+    }
+
+    void give_back() {
+        merge_cache();
+        for (auto it = arenas_.begin(); it != arenas_.end();) {
+            Arena &arena = *it->second;
+            if (arena.sealed) {
+                ++it;
+            } else if (arena.used == 0) {
+                drop(arena);
+                it = arenas_.erase(it);
+            } else {
+                punch_holes(arena);
+                ++it;
+            }
+        }
     }
 
     // first run of free slots, or slots_.size()

@@ -98,12 +98,14 @@ void after_fork_in_child() {
 void *allocate(size_t size) {
     bool fresh;
     void *block = size < ARENA_MIN_BLOCK ? nullptr : allocator().allocate(size, fresh);
+    if (!block && size >= HUGE_BLOCK && !has_memory(size)) return nullptr;
     return block ? block : std::malloc(std::max<size_t>(size, 1));
 }
 
 void *allocate_zeroed(size_t size) {
     bool fresh;
     void *block = size < ARENA_MIN_BLOCK ? nullptr : allocator().allocate(size, fresh);
+    if (!block && size >= HUGE_BLOCK && !has_memory(size)) return nullptr;
     if (!block) return std::calloc(1, std::max<size_t>(size, 1));
     if (!fresh) std::memset(block, 0, size);
     return block;

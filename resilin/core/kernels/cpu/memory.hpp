@@ -6,6 +6,7 @@
 namespace resilin::memory {
 
 constexpr size_t ALIGNMENT = 64;
+constexpr size_t HUGE_BLOCK = size_t{1} << 30; // from here on a block is refused that memory cannot hold
 constexpr size_t ARENA_MIN_BLOCK = 4096; // smaller blocks come from malloc: a page each would waste memory
 
 struct Stats {
