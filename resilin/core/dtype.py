@@ -66,6 +66,11 @@ _BY_NAME: dict[str, dtype] = {d.name: d for d in (*ALL, *ALL_COMPLEX)}
 _BY_PYTHON: dict[type, dtype] = {bool: bool_, int: int64, float: float64, complex: complex128}
 _PROMOTED: dict[tuple[NpDtype, NpDtype], NpDtype] = {}
 
+_LIMITS: dict[NpDtype, tuple[Any, Any]] = {bool_.np: (-math.inf, math.inf)}  # what elements hold, but for complex ones
+for _known in ALL[1:]:
+    _info: Any = np.iinfo(_known.np) if _known.kind == 1 else ml_dtypes.finfo(_known.np)
+    _LIMITS[_known.np] = (int(_info.min), int(_info.max)) if _known.kind == 1 else (float(_info.min), float(_info.max))
+
 _default: dtype = float32
 _default_np: NpDtype = float32.np
 
@@ -196,11 +201,12 @@ class finfo:
         self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
-        self.resolution = float(info.resolution)
+        self.resolution = 10.0**-info.precision
 
     def __repr__(self) -> str:
         return (
-            f"finfo(min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, dtype={self.dtype.name})"
+            f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, "
+            f"smallest_normal={self.tiny:g}, tiny={self.tiny:g}, dtype={self.dtype.name})"
         )
 
 
@@ -218,8 +224,21 @@ class iinfo:
 
 
 def number_for(where: str, value: Any, kind: Any) -> Any:
-    """`value`, if elements of the dtype `kind` can hold numbers like it. RuntimeError for 1j or NaN among integers."""
+    """`value`, if elements of the dtype `kind` can hold numbers like it; unsigned integers hold -1 as their largest.
+
+    RuntimeError for 1j among real numbers, NaN among integers, and what is too large.
+    """
+    if not isinstance(value, int | float | complex):
+        return value
     wrong = isinstance(value, complex) and value.imag and kind.kind != "c"
     if wrong or (isinstance(value, float) and kind.kind in "iu" and not math.isfinite(value)):
         raise RuntimeError(f"{where}(): the value {value!r} cannot be converted to {from_numpy(kind)}")
-    return value.real if isinstance(value, complex) and kind.kind != "c" else value
+    if kind.kind == "c":
+        return value
+    number = value.real
+    low, high = _LIMITS.get(kind, _LIMITS[bool_.np])
+    if low <= number <= high or not math.isfinite(number):
+        return number
+    if kind.kind == "u" and isinstance(number, int) and -high <= number < 0:
+        return number + high + 1
+    raise RuntimeError(f"{where}(): the value {value!r} cannot be converted to {from_numpy(kind)} without overflow")

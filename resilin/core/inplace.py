@@ -73,7 +73,12 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
 
 
 def _write_array(old: Any, new: Any) -> None:
-    _writable(old)[...] = new
+    target = _writable(old)
+    token = silence(SILENT)  # what is too large becomes inf without a word
+    try:
+        target[...] = new
+    finally:
+        restore(token)
 
 
 def _writable(array: Any) -> Any:
@@ -267,7 +272,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if mode.grad and self.requires_grad:
         setitem(self, Ellipsis, value)
         return self
-    _write_array(self._array, value)
+    _write_array(self._array, dtypes.number_for("fill_", value, self._array.dtype))
     self._bump()
     return self
 
@@ -282,6 +287,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     first, index = split(index)
     if first is not None:
         self = getitem.call(self, first)
+    value = dtypes.number_for("setitem", value, self._array.dtype)
     if ACTIVE and batched_in((self, value, index)):
         known = isinstance(value, Tensor)
         new = value if known else wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev)
@@ -307,7 +313,11 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
 def _assign(self: Tensor, index: Any, value: Any) -> None:
     check_range(self._array, index)
+    target = _writable(self._array)
+    token = silence(SILENT)
     try:
-        self._dev.xp.write_at(_writable(self._array), index, value)
+        self._dev.xp.write_at(target, index, value)
     except ValueError as error:
         raise RuntimeError(f"shape mismatch: {error}") from None
+    finally:
+        restore(token)

@@ -20,7 +20,7 @@ from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.kernels.common import address_of
 from resilin.core.memory_format import lies_in
 from resilin.core.size import Size, check_dim, strides_of
-from resilin.core.versions import InferenceCount, View, share_version, share_writes
+from resilin.core.versions import InferenceCount, View, count_of, share_version, share_writes
 
 if TYPE_CHECKING:
     from resilin.core.operator_types import Operators
@@ -255,7 +255,9 @@ class Tensor(Operators):
 
     @property
     def _version(self) -> int:
-        return 0 if self._vc is None else self._vc[0]
+        if self.is_inference():
+            raise RuntimeError("Inference tensors do not track version counter.")
+        return count_of(self)
 
     @property
     def _writes(self) -> int:
@@ -368,6 +370,10 @@ class Tensor(Operators):
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Tensor:
+        """What numpy's functions make of tensors is a tensor, as in PyTorch."""
+        return wrap(np.asarray(array), CPU)
+
     def item(self) -> Any:
         """The only element as a Python number. RuntimeError when there is not exactly one."""
         if self._array.size != 1:
@@ -399,6 +405,8 @@ class Tensor(Operators):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
+        if not isinstance(element, Tensor | int | float | complex | np.generic | np.ndarray):
+            raise TypeError(f"in: expected a number or a Tensor, got {type(element).__name__}")
         return bool((self == element).any().item())
 
 

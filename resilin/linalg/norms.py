@@ -25,6 +25,8 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     if x._array.dtype.kind in "biu":
         raise RuntimeError(f"linalg.vector_norm: expected floating point or complex numbers, got {x.dtype}")
     dim = dim if dim is None or isinstance(dim, int) or len(dim) else None
+    if isinstance(ord, str):
+        raise TypeError(f"linalg.vector_norm: ord must be a number, got {ord!r}")
     return reducing.norm(x, float(ord), dim, keepdim)
 
 

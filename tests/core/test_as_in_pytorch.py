@@ -4,6 +4,7 @@ place, what indexes."""
 import operator
 import pickle
 
+import numpy as np
 import pytest
 
 import resilin
@@ -234,3 +235,59 @@ def test_a_computed_tensor_is_pickled_without_its_history():
     y = pickle.loads(pickle.dumps(x))
     assert y.tolist() == [2, 2]
     assert (y.requires_grad, y.is_leaf) == (True, True)
+
+
+def test_bytes_hold_minus_one_as_their_largest_number_and_nothing_beyond():
+    assert resilin.tensor([-1, 5], dtype=resilin.uint8).tolist() == [255, 5]
+    x = resilin.full((2,), -1, dtype=resilin.uint8)
+    x[0] = -2
+    assert x.tolist() == [254, 255]
+    for write in (lambda v: resilin.tensor(v, dtype=resilin.uint8), x.fill_, lambda v: x.__setitem__(0, v)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            write(300)
+
+
+def test_a_number_that_is_too_large_for_the_dtype_is_not_written():
+    x = resilin.zeros(2)
+    for write in (x.fill_, lambda v: x.__setitem__(0, v), lambda v: resilin.full((2,), v)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            write(1e40)
+    assert x.fill_(float("inf")).tolist() == [float("inf")] * 2
+
+
+def test_data_that_is_too_large_becomes_infinite_without_a_warning():
+    inf = float("inf")
+    assert resilin.tensor([1e40, 1]).tolist() == [inf, 1]
+    assert resilin.logspace(0, 400, 3).tolist() == [1, inf, inf]
+    x = resilin.zeros(2).copy_(resilin.tensor([1e40, 1], dtype=resilin.float64))
+    x[1] = resilin.tensor(1e40, dtype=resilin.float64)
+    assert x.tolist() == [inf, inf]
+    assert resilin.tensor(2**70, dtype=resilin.bfloat16).item() == 2.0**70
+
+
+def test_what_numpys_functions_make_of_tensors_is_a_tensor():
+    x = resilin.tensor([0.0, 1.0])
+    for found, expected in ((np.add(x, 1), [1, 2]), (np.maximum(np.ones(2), x), [1, 1]), (np.isnan(x), [False, False])):
+        assert type(found) is resilin.Tensor
+        assert found.tolist() == expected
+    assert type(np.asarray(x)) is np.ndarray
+
+
+def test_the_order_of_a_norm_of_vectors_is_a_number():
+    with pytest.raises(TypeError, match="ord must be a number, got 'fro'"):
+        resilin.linalg.vector_norm(resilin.ones(2), "fro")
+
+
+def test_limits_of_dtypes_are_written_as_by_pytorch():
+    assert repr(resilin.finfo(resilin.bfloat16)) == (
+        "finfo(resolution=0.01, min=-3.38953e+38, max=3.38953e+38, eps=0.0078125, smallest_normal=1.17549e-38, "
+        "tiny=1.17549e-38, dtype=bfloat16)"
+    )
+
+
+def test_zeros_are_not_written_scientifically():
+    resilin.set_printoptions(sci_mode=True)
+    try:
+        assert repr(resilin.zeros(2)) == "tensor([0., 0.])"
+    finally:
+        resilin.set_printoptions(sci_mode=None)

@@ -117,7 +117,7 @@ def _style(array: Any) -> Callable[[Any], str]:
     if scientific is None:
         wide = high / low > 1000 or high > 1e8
         scientific = sizes.size > 0 and (wide if whole else wide or low < 1e-4)
-    if scientific:
+    if scientific and sizes.size:
         return lambda v: f"{v:.{precision}e}"
     if whole:
         return lambda v: f"{v:.0f}." if np.isfinite(v) else f"{v:.0f}"

@@ -15,6 +15,7 @@ from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
 from resilin.core.memory_format import orders
+from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
 
@@ -76,7 +77,15 @@ def _np(dtype: Any) -> Any:
 
 
 def to_array(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """A new numpy array of `data`; Python floats get the default dtype, integers int64."""
+    """A new numpy array of `data`; Python floats get the default dtype, integers int64. What is too large is inf."""
+    token = silence(SILENT)
+    try:
+        return _to_array(data, dtype)
+    finally:
+        restore(token)
+
+
+def _to_array(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     if isinstance(data, Tensor):
         data = data._dev.backend.to_host(data._array)
     if dtype is not None:
@@ -105,6 +114,13 @@ def _converted(data: Any, kind: Any) -> np.ndarray[Any, Any]:
         raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of what is not a number: {data!r}")
     if given.dtype.kind == "c" and kind.kind not in "cb" and not _holds_numpy(data):
         raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of complex numbers: {data!r}")
+    if kind.kind in "iu" and given.dtype.kind in "iuO":  # numpy takes no -1 for uint8's 255
+        low, high = int(given.min(initial=0)), int(given.max(initial=0))
+        dtypes.number_for("tensor", high, kind)
+        if dtypes.number_for("tensor", low, kind) != low:
+            return given.astype(kind)
+    if kind.kind == "V" and given.dtype.kind in "iuO":  # bfloat16 takes no large integers
+        data = np.array(data, np.float64)
     return np.array(data, kind)
 
 
@@ -279,6 +295,8 @@ def arange(
 
 def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
     """Two numbers and a count. RuntimeError for a tensor of several elements or a negative count."""
+    if isinstance(steps, float):
+        raise TypeError(f"{where}(): argument 'steps' must be int, not float")
     if steps < 0:
         raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
     start, end = (value.item() if isinstance(value, Tensor) else value for value in (start, end))
@@ -317,8 +335,9 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`base` to the power of `linspace(start, end, steps)`."""
-    values = np.logspace(*_ends("logspace", start, end, steps), base=base)
-    return finish(_spaced("logspace", values, dtype), device, requires_grad)
+    with np.errstate(over="ignore"):
+        values = _spaced("logspace", np.logspace(*_ends("logspace", start, end, steps), base=base), dtype)
+    return finish(values, device, requires_grad)
 
 
 def _like(fill: Any) -> Any:
