@@ -33,6 +33,12 @@ class View:
         return self.recorded and self.base._node is not self.seen
 
 
+def count_of(tensor: Tensor) -> int:
+    """How often the memory of `tensor` was written in place, as autograd counts it; of inference tensors, too."""
+    vc = tensor._vc
+    return 0 if vc is None else vc[0]
+
+
 def share_version(tensor: Tensor) -> list[Any]:
     """The version counter of `tensor`'s storage, made when there is none."""
     if tensor._vc is None:

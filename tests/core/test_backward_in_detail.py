@@ -9,6 +9,8 @@ import pytest
 
 import resilin
 from resilin.autograd import Function
+from resilin.core.autograd.gradcheck import GradcheckError
+from resilin.utils import checkpoint
 
 
 def _x() -> resilin.Tensor:
@@ -271,3 +273,99 @@ def test_the_trace_of_anomaly_mode_ends_with_the_line_of_the_user() -> None:
         with pytest.raises(RuntimeError) as caught:
             y.sum().backward()
     assert caught.value.__notes__[0].rstrip().endswith("y = (_x() - 3).sqrt() * 0")
+
+
+def test_a_function_may_be_applied_to_inference_tensors_where_nothing_is_recorded() -> None:
+    class Double(Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Any) -> Any:
+            ctx.save_for_backward(*tensors)
+            return tensors[0] * 2
+
+    with resilin.inference_mode():
+        x = resilin.ones(2)
+        assert Double.apply(x).tolist() == [2, 2]
+    assert Double.apply(x).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        Double.apply(_x(), x)
+
+
+def test_an_instance_of_a_function_cannot_be_called() -> None:
+    with pytest.raises(RuntimeError, match=r"use Function\.apply"):
+        Function()(resilin.ones(2))
+
+
+def test_inference_tensors_have_no_version() -> None:
+    with resilin.inference_mode():
+        x = resilin.ones(2)
+    with pytest.raises(RuntimeError, match="do not track version counter"):
+        _ = x._version
+    assert checkpoint.checkpoint(lambda a, b: (a * b.clone()).exp(), _x(), x, use_reentrant=False).shape == (2,)
+
+
+def test_a_pack_hook_must_not_write_into_what_it_is_given() -> None:
+    x = _x().clone()
+    hooks = resilin.autograd.graph.saved_tensors_hooks(lambda t: t.mul_(2), lambda t: t)
+    with hooks, pytest.raises(RuntimeError, match="pack hook is modifying its input"):
+        x.exp()
+
+
+def test_a_checkpoint_takes_the_context_function_that_does_nothing() -> None:
+    x = _x()
+    with checkpoint.set_checkpoint_debug_enabled(True):
+        y = checkpoint.checkpoint(lambda a: a**3, x, use_reentrant=False, context_fn=checkpoint.noop_context_fn)
+    y.sum().backward()
+    assert x.grad.tolist() == [3, 12]
+
+
+def test_tensors_tell_what_they_are_views_of_and_which_hooks_they_have() -> None:
+    x = _x()
+    assert x._base is None
+    assert not x._is_view()
+    assert x[:1]._base is x
+    assert x[:1]._is_view()
+    assert x._backward_hooks is None
+    assert x._post_accumulate_grad_hooks is None
+    x.register_hook(lambda g: None)
+    x.register_post_accumulate_grad_hook(lambda leaf: None)
+    assert len(x._backward_hooks) == len(x._post_accumulate_grad_hooks) == 1
+    assert x.grad_dtype == resilin.float32
+    with pytest.raises(RuntimeError, match="leaf"):
+        _ = (x * 2).grad_dtype
+
+
+class _Two(Function):
+    """Two outputs, whose backward has to do without one of the gradients."""
+
+    absent: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @classmethod
+    def backward(cls, ctx: Any, a: Any, b: Any) -> Any:  # type: ignore[override]
+        if cls.absent is not None and (a is None or b is None):
+            return (a if b is None else b) * cls.absent
+        return a * 2 + b * 3
+
+
+def test_gradcheck_finds_functions_that_cannot_do_without_the_gradient_of_an_output() -> None:
+    class Wrong(_Two):
+        absent = 7
+
+    x = resilin.ones(2, dtype=resilin.float64, requires_grad=True)
+    for function, message in ((_Two, "handle undefined output grads"), (Wrong, "other gradients than zeros")):
+        with pytest.raises(GradcheckError, match=message):
+            resilin.autograd.gradcheck(function.apply, x)
+        assert resilin.autograd.gradcheck(function.apply, x, check_undefined_grad=False)
+
+
+def test_gradcheck_refuses_inputs_that_it_cannot_vary() -> None:
+    stretched = resilin.ones(1, dtype=resilin.float64).expand(3).requires_grad_()
+    with pytest.raises(RuntimeError, match="stride 0"):
+        resilin.autograd.gradcheck(lambda x: x * 2, stretched)
+    for inputs in (5, (5, resilin.ones(2))):
+        with pytest.raises(ValueError, match="at least one input tensor to require gradient"):
+            resilin.autograd.gradcheck(lambda *x: x, inputs)

@@ -214,8 +214,27 @@ def _never(name: str) -> property:
     return property(lambda self: False, doc=f"False: no tensor here is what PyTorch's `{name}` asks for.")
 
 
+def _is_view(self: Tensor) -> bool:
+    """Whether it shows another tensor's memory, `_base`'s."""
+    return self._view is not None
+
+
+def _backward_hooks(self: Tensor) -> Any:
+    """Its hooks on its gradient, or None."""
+    if self._node is not None:
+        return self._node._pre or None
+    return None if self._hooks is None else self._hooks.pre or None
+
+
+def _grad_dtype(self: Tensor) -> Any:
+    """The dtype of its gradient, which is its own. RuntimeError for a tensor that is no leaf."""
+    if self._node is not None:
+        raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+    return self.dtype
+
+
 # what code for PyTorch asks of tensors of kinds that do not exist here
-PROPERTIES: dict[str, property] = {
+PROPERTIES: dict[str, Any] = {
     f"is_{kind}": _never(f"is_{kind}")
     for kind in ("sparse", "sparse_csr", "quantized", "mkldnn", "meta", "mps", "xpu", "xla", "nested", "mtia", "vulkan")
 }
@@ -225,3 +244,12 @@ PROPERTIES["retains_grad"] = property(
     lambda self: self._node is not None and RETAIN in self._node.pre_hooks(),
     doc="Whether `retain_grad` has been asked for on a tensor that is no leaf.",
 )
+PROPERTIES["_base"] = property(
+    lambda self: None if self._view is None else self._view.base, doc="What it is a view of."
+)
+PROPERTIES["_is_view"] = _is_view
+PROPERTIES["_backward_hooks"] = property(_backward_hooks)
+PROPERTIES["_post_accumulate_grad_hooks"] = property(
+    lambda self: None if self._hooks is None else self._hooks.post or None, doc="Its hooks after accumulation, or None."
+)
+PROPERTIES["grad_dtype"] = property(_grad_dtype)

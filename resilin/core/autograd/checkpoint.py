@@ -15,6 +15,7 @@ from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.tape import CheckpointError
 from resilin.core.batching.levels import current
 from resilin.core.tensor import Tensor
+from resilin.core.versions import count_of
 
 
 class _Checkpoint(Function):
@@ -128,7 +129,7 @@ class _Twins:
 
 
 def _versions(call: Any) -> list[int]:
-    return [value._version for value in (*call[1], *call[2].values()) if isinstance(value, Tensor)]
+    return [count_of(value) for value in (*call[1], *call[2].values()) if isinstance(value, Tensor)]
 
 
 @contextlib.contextmanager
@@ -151,12 +152,17 @@ def _rng_as(state: Any) -> Iterator[None]:
         yield
 
 
+def noop_context_fn() -> tuple[Any, Any]:
+    """The `context_fn` of a checkpoint without any: two context managers that do nothing."""
+    return contextlib.nullcontext(), contextlib.nullcontext()
+
+
 def checkpoint(
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,
     preserve_rng_state: bool = True,
-    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    context_fn: Callable[[], tuple[Any, Any]] = noop_context_fn,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -179,7 +185,7 @@ def checkpoint(
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f'checkpoint: determinism_check must be "default" or "none", got {determinism_check!r}')
-    if use_reentrant and (context_fn is not None or debug):
+    if use_reentrant and (context_fn is not noop_context_fn or debug):
         raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
     if use_reentrant:
         if kwargs:
@@ -189,7 +195,7 @@ def checkpoint(
         return _Checkpoint.apply(function, preserve_rng_state, *args)
     if not mode.grad or current():
         return function(*args, **kwargs)
-    first, again = (contextlib.nullcontext(), None) if context_fn is None else context_fn()
+    first, again = context_fn()
     stops = early_stop if _stopping.early is None else _stopping.early
     frame = _Frame((function, args, kwargs), preserve_rng_state, again, _How(stops, determinism_check != "none"))
     if mode.frame is not None:
@@ -213,6 +219,12 @@ def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
         yield
     finally:
         _stopping.early = before
+
+
+@contextlib.contextmanager
+def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
+    """Accepted as in PyTorch: errors of checkpoints name the operations with or without it."""
+    yield
 
 
 def checkpoint_sequential(

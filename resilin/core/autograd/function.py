@@ -13,6 +13,7 @@ from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.batching.levels import expose, insert, levels_of, union
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
+from resilin.core.versions import count_of
 
 
 class FunctionCtx:
@@ -29,6 +30,7 @@ class FunctionCtx:
         self._freed = False
         self._for_forward: tuple[Tensor | None, ...] | None = None
         self._pushing = False  # jvp is running
+        self._recorded = True  # a node will hold what is saved
         self._node: Any = None  # a weak reference
         self._frame: Any = None  # the checkpoint that can bring back what was saved
 
@@ -41,7 +43,8 @@ class FunctionCtx:
                     f"save_for_backward can only save variables, but argument {place} is of type {type(value).__name__}"
                 )
         self._saved = tensors
-        self._versions = tuple(version_to_save(t) for t in tensors)
+        version = version_to_save if self._recorded else count_of
+        self._versions = tuple(0 if t is None else version(t) for t in tensors)
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for `jvp`, whose `saved_tensors` they are."""
@@ -83,10 +86,10 @@ class FunctionCtx:
         if self._frame is not None:
             self._frame.recompute()
         for tensor, version in zip(self._saved, self._versions, strict=True):
-            if tensor is not None and tensor._version != version and id(tensor) not in self._dirty:
+            if tensor is not None and count_of(tensor) != version and id(tensor) not in self._dirty:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    f"a tensor of shape {tuple(tensor.shape)} saved at version {version} is at {tensor._version}"
+                    f"a tensor of shape {tuple(tensor.shape)} saved at version {version} is at {count_of(tensor)}"
                 )
         return self._saved
 
@@ -208,6 +211,11 @@ class Function:
     leaves in the context what backward needs.
     """
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """RuntimeError: Functions have no instances."""
+        name = type(self).__name__
+        raise RuntimeError(f"Legacy autograd function: {name} has no instances to call, use {name}.apply(...)")
+
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs from the arguments."""
@@ -245,7 +253,7 @@ class Function:
         is_tensor = tuple(isinstance(a, Tensor) for a in args)
         needs = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
         ctx.needs_input_grad = needs
-        recorded = mode.grad and any(needs)
+        recorded = ctx._recorded = mode.grad and any(needs)
         edges = tuple(edge_of(a) for a in args if isinstance(a, Tensor)) if recorded else ()
         with _Switch(False):
             if cls.setup_context is Function.setup_context:

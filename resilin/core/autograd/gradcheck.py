@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad import grad
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
+from resilin.core.autograd.tape import Pick
 from resilin.core.autograd.transforms import linearize
 from resilin.core.autograd.vmap import vmap
 from resilin.core.tensor import Tensor, wrap
@@ -142,7 +144,8 @@ def gradcheck(
     """Whether `func`'s gradients agree with finite differences along random directions. Use float64 inputs.
 
     Always compares directions, as PyTorch's `fast_mode` does; a gradient has its input's dtype whatever the function,
-    so `check_grad_dtypes` has nothing to find, nor has `check_undefined_grad`: rules never see an undefined gradient.
+    so `check_grad_dtypes` has nothing to find. `check_undefined_grad`: a Function of several outputs must be right when
+    only one of them is used, too.
     With `nondet_tol`, a second backward may differ from the first by that much in each element. `check_forward_ad`
     compares jvps as well; the batched checks compare vmapped derivatives with single ones.
     Raises: GradcheckError unless `raise_exception` is False; NotImplementedError for masked layouts.
@@ -153,13 +156,20 @@ def gradcheck(
         raise ValueError("gradcheck: check_backward_ad or check_forward_ad must be True: nothing is left to check")
     if check_batched_forward_grad and not check_forward_ad:
         raise ValueError("Setting check_batched_forward_grad=True requires check_forward_ad to be True")
-    values = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    values = list(inputs) if isinstance(inputs, Sequence) else [inputs]
     if not any(isinstance(t, Tensor) and t.requires_grad for t in values):
-        raise ValueError("gradcheck expects at least one input tensor to require gradient")
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True."
+        )
     tensors = [t for t in values if isinstance(t, Tensor)]
     for tensor in tensors:
         if not isinstance(tensor._array, np.ndarray):
             raise NotImplementedError(f"gradcheck: inputs must be on the CPU, got one on {tensor._dev}; use .cpu()")
+        if tensor.requires_grad and any(n > 1 and not s for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise RuntimeError(
+                f"gradcheck: an input of shape {tuple(tensor.shape)} has a dimension with stride 0, whose elements "
+                "cannot be varied one by one. Call .contiguous() on it before"
+            )
 
     def on_tensors(*given: Tensor) -> Any:
         rest = iter(given)
@@ -169,6 +179,8 @@ def gradcheck(
         for seed in range(2 * check_backward_ad):
             check_direction(on_tensors, tensors, eps=eps, atol=atol, rtol=rtol, seed=seed)
         _check_repeated(on_tensors, tensors, nondet_tol)
+        if check_undefined_grad and check_backward_ad:
+            _check_undefined(on_tensors, tensors, atol, rtol)
         if check_forward_ad:
             batched = check_batched_forward_grad
             _check_forward(on_tensors, tensors, eps=eps, atol=atol, rtol=rtol, batched=batched)
@@ -197,6 +209,29 @@ def _check_repeated(fn: Fn, tensors: Sequence[Tensor], tolerance: float) -> None
                 f"backward is not reentrant: repeated, it gives gradients of shape {tuple(first.shape)} that differ by "
                 f"more than nondet_tol={tolerance}"
             )
+
+
+def _check_undefined(fn: Fn, tensors: Sequence[Tensor], atol: float, rtol: float) -> None:
+    """GradcheckError when a Function whose other outputs have no gradient fails, or gives another than with zeros."""
+    chosen = [t for t in tensors if t.requires_grad]
+    with enable_grad():
+        outs = [o for o in _outs(fn(*tensors)) if o.requires_grad]
+    nodes = [o.grad_fn.edges[0] if isinstance(o.grad_fn, Pick) else None for o in outs]
+    for out, node in zip(outs, nodes, strict=True):
+        if not isinstance(node, FunctionNode):
+            continue
+        weights = [wrap(np.ones_like(o._array) * (o is out), o._dev) for o in outs]
+        whole = grad(outs, chosen, weights, True, allow_unused=True, materialize_grads=True)
+        try:
+            alone = grad(out, chosen, wrap(np.ones_like(out._array), out._dev), True, materialize_grads=True)
+        except Exception as error:
+            raise GradcheckError(
+                f"{node.name()}: expected backward function to handle undefined output grads (None), where other "
+                "outputs are not used, as set_materialize_grads(False) asks for"
+            ) from error
+        for one, other in zip(alone, whole, strict=True):
+            if not np.allclose(one._array, other._array, rtol=rtol, atol=atol, equal_nan=True):
+                raise GradcheckError(f"{node.name()}: undefined output grads (None) give other gradients than zeros")
 
 
 def gradgradcheck(func: Fn, inputs: Any, grad_outputs: Any = None, **options: Any) -> bool:

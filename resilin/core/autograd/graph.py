@@ -20,6 +20,7 @@ from resilin.core.autograd.tape import Node
 from resilin.core.hooks import RemovableHandle
 from resilin.core.ops.shape import copy
 from resilin.core.tensor import Tensor, wrap
+from resilin.core.versions import count_of
 
 
 class _Refusal(threading.local):
@@ -65,7 +66,16 @@ class saved_tensors_hooks:
 
     def pack(self, value: Any) -> Any:
         """What stands for `value`; anything but a tensor (a number, None) stands for itself."""
-        return _Handle(self.pack_hook(value.detach())) if isinstance(value, Tensor) else value
+        if not isinstance(value, Tensor):
+            return value
+        given, before = value.detach(), count_of(value)
+        packed = self.pack_hook(given)
+        if count_of(given) != before:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
+                "cannot be modified by in-place operations: use the out-of-place operation"
+            )
+        return _Handle(packed)
 
     def unpack(self, kept: Any) -> Any:
         """The value again. TypeError when the user's hook gives no tensor."""
@@ -107,7 +117,7 @@ class _PackedNode:
             values = [self._hooks.unpack(kept) for kept in self._saved]
             output = self._hooks.unpack(self._output)
         node.saved = [_led_to(value, edge) for value, edge in zip(values, node.edges, strict=True)]
-        node.versions = [value._version if isinstance(value, Tensor) else 0 for value in node.saved]
+        node.versions = [count_of(value) if isinstance(value, Tensor) else 0 for value in node.saved]
         node.y = None if output is None else (output._array, [0], 0)
 
 
@@ -133,7 +143,7 @@ class _PackedContext:
             values = [self._hooks.unpack(kept) for kept in self._saved]
         context = node.ctx
         context._saved = tuple(_led_to(value, edge) for value, edge in zip(values, self._edges, strict=True))
-        context._versions = tuple(0 if value is None else value._version for value in context._saved)
+        context._versions = tuple(0 if value is None else count_of(value) for value in context._saved)
 
 
 def _led_to(value: Any, edge: Any) -> Any:

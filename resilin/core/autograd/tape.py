@@ -371,7 +371,8 @@ def record(op: Any, impl: Any, out: Tensor, inputs: tuple[Any, ...], params: tup
 def _made(node: Node, out: Tensor, keeps_y: bool, residual: Any) -> None:
     """`out` is the result of `node`, which is complete but for what it saves of its results."""
     if keeps_y:
-        node.y = (out._array, share_version(out), out._version)
+        count = share_version(out)
+        node.y = (out._array, count, count[0])
     node.residual = residual
     out._node = node
     out._rg = True
