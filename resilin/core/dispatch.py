@@ -246,6 +246,8 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
 
     With `reflected`, it is an operator that returns NotImplemented where its operand has that method instead.
     """
+    if "<locals>" in getattr(raw, "__qualname__", ""):  # what Python's own errors call it
+        raw.__qualname__ = name.rpartition(".")[2]
     raw = also_numpys(raw)
     made: Any = _in_python(raw, reflected) if native is None else native.function_make(raw, reflected)
     made.__module__, made.__qualname__, made.__name__ = module, name, name.rpartition(".")[2]

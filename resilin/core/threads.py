@@ -19,8 +19,8 @@ def set_num_threads(n: int) -> None:
     Without native code numpy's OpenBLAS gets the threads, and results of matrix products may depend on their number;
     that is why there is one by default then.
     """
-    if n < 1:
-        raise UsageError(f"set_num_threads: expected at least 1, got {n}")
+    if not isinstance(n, int) or n < 1:
+        raise UsageError(f"set_num_threads: expected an int of at least 1, got {n!r}")
     _set_pool(n)
     setter, getter = blas.function("set_num_threads"), blas.function("get_num_threads")
     wanted = n if native is None else 1
@@ -41,8 +41,8 @@ def _default() -> int:
     for name in ("RESILIN_NUM_THREADS", "OMP_NUM_THREADS"):
         n = env.get_int(name)
         if n is not None:
-            if n < 1:
-                raise UsageError(f"environment variable {name}: expected at least 1, got {n}")
+            if not isinstance(n, int) or n < 1:
+                raise UsageError(f"environment variable {name}: expected an int of at least 1, got {n!r}")
             return n
     return len(os.sched_getaffinity(0)) if native is not None else 1
 

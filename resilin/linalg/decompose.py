@@ -197,6 +197,11 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     diagonal of `A` (m, n), m >= n >= k."""
     need_matrices("linalg.householder_product", A)
     m, n = A._array.shape[-2:]
+    if tau._array.shape[:-1] != A._array.shape[:-2] or not tau._array.ndim:
+        raise RuntimeError(
+            f"linalg.householder_product: expected tau of shape {tuple(A._array.shape[:-2])} and its number of "
+            f"reflectors for A of shape {tuple(A._array.shape)}, got shape {tuple(tau._array.shape)}"
+        )
     k = tau._array.shape[-1]
     if not m >= n >= k:
         raise RuntimeError(f"linalg.householder_product: expected m >= n >= k, got A {m} by {n} and {k} factors")

@@ -72,6 +72,8 @@ def svd_lowrank(A: Tensor, q: int | None = 6, niter: int = 2, M: Tensor | None =
 
 def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """`svd_lowrank` of the rows of A less their mean (unless `center` is False): V holds the principal directions."""
+    if A._array.ndim < 2:
+        raise ValueError(f"pca_lowrank: expected a matrix or a batch of them, got a tensor of {A.dim()} dimensions")
     rows, columns = A.shape[-2:]
     rank = min(6, rows, columns) if q is None else q
     if not 0 <= rank <= min(rows, columns):

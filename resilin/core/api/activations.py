@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core import inplace as inplace_ops
 from resilin.core.api import indexing, shaping
-from resilin.core.api.neural import need_tensors, relu, softmax
+from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import activation, random
 from resilin.core.ops import rectifier as ops
@@ -21,9 +21,10 @@ _SELU_ALPHA = 1.6732632423543772848170429916717  # Klambauer et al., 2017: fixes
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-def _need_real(where: str, input: Any) -> None:
+def _need_real(where: str, input: Any, **numbers: Any) -> None:
     """NotImplementedError (TypeError for no tensor) unless `input` is a real floating point tensor."""
     need_tensors(where, input=input)
+    need_numbers(where, **numbers)
     if input._array.dtype.kind not in "fV":
         raise NotImplementedError(f"{where}: supported are floating point tensors, got {input.dtype}; convert it first")
 
@@ -33,6 +34,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     if inplace:
         return threshold_(input, threshold, value)
     need_tensors("threshold", input=input)
+    need_numbers("threshold", threshold=threshold, value=value)
     made: Tensor = ops.threshold.call(input, threshold, value)
     return made
 
@@ -81,7 +83,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """input where positive, else negative_slope * input."""
     if inplace:
         return leaky_relu_(input, negative_slope)
-    _need_real("leaky_relu", input)
+    _need_real("leaky_relu", input, negative_slope=negative_slope)
     made: Tensor = ops.leaky_relu.call(input, negative_slope)
     return made
 
@@ -90,7 +92,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1)."""
     if inplace:
         return elu_(input, alpha)
-    _need_real("elu", input)
+    _need_real("elu", input, alpha=alpha)
     made: Tensor = ops.elu.call(input, alpha)
     return made
 
@@ -99,7 +101,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input / alpha) - 1): its slope is continuous at 0 for any `alpha`."""
     if inplace:
         return celu_(input, alpha)
-    _need_real("celu", input)
+    _need_real("celu", input, alpha=alpha)
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: celu: alpha cannot be 0")
     made: Tensor = ops.elu.call(input, alpha, 1.0, 1 / alpha)
@@ -162,14 +164,14 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input where its absolute value exceeds `lambd`, else 0."""
-    _need_real("hardshrink", input)
+    _need_real("hardshrink", input, lambd=lambd)
     made: Tensor = ops.hardshrink.call(input, lambd)
     return made
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input moved towards 0 by `lambd`, not past it."""
-    _need_real("softshrink", input)
+    _need_real("softshrink", input, lambd=lambd)
     if not lambd >= 0:
         raise RuntimeError(f"softshrink: lambda must be greater or equal to 0, but found {lambd}")
     made: Tensor = ops.softshrink.call(input, lambd)

@@ -83,6 +83,10 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     except IndexError as error:
         reason = str(error).rpartition("): ")[2]
         raise IndexError(f"index {index!r} on a tensor of shape {tuple(self.shape)}: {reason}") from None
+    except RuntimeError as error:
+        if "slice step cannot be zero" in str(error):
+            raise ValueError("slice step cannot be zero") from None
+        raise
 
 
 def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -229,7 +233,12 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     cond = condition._array if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
+    if not (isinstance(condition, Tensor | bool) or is_array(condition)):
+        raise TypeError(f"where(): expected a Tensor as condition, got {type(condition).__name__}")
     a, b = input, other
+    for value in (a, b):
+        if not isinstance(value, Tensor | int | float | builtins.complex | np.generic):
+            raise TypeError(f"where(): expected a Tensor or a number, got {type(value).__name__}")
     dev = next((v._dev for v in (condition, a, b) if isinstance(v, Tensor)), None)
     if dev is None:
         raise TypeError(f"where(): expected a Tensor as condition, got {type(condition).__name__}")

@@ -90,6 +90,8 @@ def floor_divide(input: Any, other: Any) -> Tensor:
 
 
 def _check_divisor(name: str, input: Any, other: Any) -> None:
+    if any((v.is_complex() if isinstance(v, Tensor) else isinstance(v, complex)) for v in (input, other)):
+        raise NotImplementedError(f"{name}: not defined for complex numbers")
     check: Any = ops.check_divisor
     check(name, *(v._array if isinstance(v, Tensor) else v for v in (input, other)))
 
@@ -192,7 +194,9 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
         return input
     if decimals == 0:
         return ops.rint.call(input)
-    scale = 10.0**decimals if decimals <= _MOST_PLACES else math.inf
+    if input._array.dtype.itemsize == 2:  # whose numbers end long before the scale does
+        return round(shape_ops.astype.call(input, np.dtype(np.float32)), decimals=decimals).to(input.dtype)
+    scale = 10.0**decimals if decimals <= 308 else float("inf")
     return ops.rint.call(input * scale) / scale
 
 

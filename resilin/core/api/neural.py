@@ -49,18 +49,27 @@ def need_tensors(where: str, **values: Any) -> None:
             raise different_devices(where, first, value._dev)
 
 
+def need_numbers(where: str, **values: Any) -> None:
+    """TypeError when one of the values is a tensor of several elements, which would be broadcast."""
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value._array.ndim:
+            raise TypeError(f"{where}(): argument {name!r} must be Number, not Tensor")
+
+
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along `dim`."""
     x = input if dtype is None else input.to(dtype)
     _need_floating("softmax", x)
-    return activation.softmax.call(x, _dim("softmax", x, dim)) if x._array.ndim else x * 0 + 1
+    axis = _dim("softmax", x, dim)
+    return activation.softmax.call(x, axis) if x._array.ndim else x * 0 + 1
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """log(softmax(input)) along `dim`."""
     x = input if dtype is None else input.to(dtype)
     _need_floating("log_softmax", x)
-    return activation.log_softmax.call(x, _dim("log_softmax", x, dim)) if x._array.ndim else x * 0
+    axis = _dim("log_softmax", x, dim)
+    return activation.log_softmax.call(x, axis) if x._array.ndim else x * 0
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -75,6 +84,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta."""
+    need_numbers("softplus", beta=beta, threshold=threshold)
     return activation.softplus.call(input, beta, threshold)
 
 

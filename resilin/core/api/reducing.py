@@ -38,6 +38,11 @@ def axes(dim: Any, ndim: int) -> Any:
     return found if ndim else None
 
 
+def _axis(dim: Any, ndim: int) -> Any:
+    """`axes` of a function that takes one dimension only."""
+    return axes(dim if dim is None else check_dim(dim, ndim), ndim)
+
+
 def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, bool]:
     """PyTorch takes numpy's `axis` and `keepdims`, too; TypeError for anything else (numpy's `out` may be None)."""
     dim, keepdim = names.pop("axis", dim), names.pop("keepdims", keepdim)
@@ -131,27 +136,31 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy
     """Index of the largest element (the first of equals); of the flattened tensor when `dim` is None."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.argmax.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.argmax.call(input, _axis(dim, input._array.ndim), keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Index of the smallest element (the first of equals); of the flattened tensor when `dim` is None."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.argmin.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.argmin.call(input, _axis(dim, input._array.ndim), keepdim)
 
 
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
-    """Whether any element is true, over `dim`."""
+    """Whether any element is true, over `dim`; over () each by itself."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
+    if isinstance(dim, tuple | list) and not dim:
+        dim, keepdim, input = -1, False, input.unsqueeze(-1)
     return _flags(ops.any.call(input, axes(dim, input._array.ndim), keepdim), input)
 
 
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
-    """Whether all elements are true, over `dim`."""
+    """Whether all elements are true, over `dim`; over () each by itself."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
+    if isinstance(dim, tuple | list) and not dim:
+        dim, keepdim, input = -1, False, input.unsqueeze(-1)
     return _flags(ops.all.call(input, axes(dim, input._array.ndim), keepdim), input)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -329,10 +330,12 @@ def tensor_split(
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` views of equal size along `dim` (the last may be smaller)."""
+    """At most `chunks` views of equal size along `dim` (the last may be smaller); of an empty one, as many."""
     if chunks < 1:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     length = input._array.shape[check_dim(dim, input._array.ndim)]
+    if not length:
+        return split(input, [0] * chunks, dim)
     return split(input, max(1, -(-length // chunks)), dim)
 
 

@@ -204,9 +204,9 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
 
 
 def _mode_place(line: Any) -> int:
-    values, counts = np.unique(line, return_counts=True, equal_nan=False)
+    values, counts = np.unique(line, return_counts=True)  # NaN counts as one number
     best = values[np.argmax(counts)]
-    return int(np.flatnonzero(line == best)[-1]) if best == best else len(line) - 1
+    return int(np.flatnonzero(line == best if best == best else line != line)[-1])
 
 
 def cov(
@@ -257,6 +257,8 @@ def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:
 
 
 def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
+    if not y._array.ndim:
+        raise IndexError(f"trapezoid(): dim {dim} of a tensor of 0 dimensions: it has none to integrate along")
     axis = check_dim(dim, y._array.ndim)
     length = y._array.shape[axis]
     y, x = (v.to(dtypes.int64) if v is not None and v._array.dtype.kind in "biu" else v for v in (y, x))
@@ -337,7 +339,7 @@ def _range(name: str, array: Any, low: float, high: float) -> tuple[float, float
 
 @through_host
 def histogram(
-    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+    input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Histogram:
     """Counts (or sums of weights, or densities) of elements in `bins` equal bins or between the given edges."""
     array = input._array

@@ -54,6 +54,8 @@ def unique(
     Optionally also which of them each element (or slice) is, and how often each occurs. NaNs are distinct from one
     another.
     """
+    if not isinstance(sorted, bool):
+        raise TypeError(f"unique(): argument 'sorted' must be bool, not {type(sorted).__name__}; give dim by name")
     if dim is not None:
         _check_slices("unique", input, dim)
     found = distinct(input, dim)

@@ -93,10 +93,10 @@ def minors(x: Array) -> Array:
 
 def _is_definite(matrix: Array) -> bool:
     try:
-        np.linalg.cholesky(matrix)
+        factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return False
-    return True
+    return not np.isnan(factor).any()
 
 
 def singular(where: str, x: Array) -> LinAlgError:

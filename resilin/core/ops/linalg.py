@@ -137,6 +137,7 @@ def _(xp, g, y, x):
 def slogdet(xp, x):
     """Sign (of absolute value 1, or 0) and logarithm of the absolute value of determinants."""
     sign, logabs = xp.linalg.slogdet(x)
+    sign = xp.where(xp.isnan(logabs), 0, sign)  # as in PyTorch: LAPACK's own sign says nothing there
     return xp.asarray(sign, x.dtype), xp.asarray(logabs, x.real.dtype)
 
 
@@ -156,9 +157,12 @@ def _(xp, needs, g, _y, x):
 def cholesky(xp, x):
     """Lower L with L L^H = x, of Hermitian positive definite matrices, of which the lower triangle is read."""
     try:
-        return xp.linalg.cholesky(x)
+        factor = xp.linalg.cholesky(x)
     except np.linalg.LinAlgError:
         raise factorize.indefinite("linalg.cholesky", xp.to_host(x)) from None
+    if xp.isnan(xp.sum(factor)):  # numpy says nothing of NaN
+        raise factorize.indefinite("linalg.cholesky", xp.to_host(x))
+    return factor
 
 
 @cholesky.vjp
@@ -221,7 +225,10 @@ def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
     """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
     if x.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
-    u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    try:
+        u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    except np.linalg.LinAlgError:
+        raise factorize.not_converged("linalg.pinv", xp.to_host(x)) from None
     keep = s > xp.maximum(s[..., :1] * rtol, atol)
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
     return (adjoint(xp, vh) * inverse[..., None, :]) @ adjoint(xp, u)

@@ -1,0 +1,95 @@
+"""Arguments that would be misread are refused, as in PyTorch; numbers that are tensors of one integer are taken."""
+
+import pytest
+
+import resilin
+from resilin.nn import functional
+
+X = resilin.arange(6.0).reshape(2, 3)
+ONE = resilin.tensor(1)
+NAN = resilin.tensor([[float("nan"), 1.0], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "any", "all", "amax", "std", "var", "argmax", "logsumexp", "norm"])
+@pytest.mark.parametrize("dim", [resilin.tensor([]), resilin.tensor([0, 1]), 0.5, "a"])
+def test_a_dimension_that_is_no_integer_is_refused(name, dim):
+    with pytest.raises(TypeError, match="argument 'dim' must be int, not"):
+        getattr(X, name)(dim=dim)
+
+
+def test_functions_of_one_dimension_refuse_several():
+    for call in (lambda: X.argmax([]), lambda: X.cumsum([0]), lambda: resilin.tensor(1.0).softmax((2, 3))):
+        with pytest.raises(TypeError, match="argument 'dim' must be int"):
+            call()
+    with pytest.raises(TypeError, match="must be int, not str"):
+        resilin.tensor(1.0).transpose(0, "junk")
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "std", "any", "amax", "norm", "squeeze", "unbind", "cumsum", "argmax"])
+def test_a_tensor_of_one_integer_is_a_dimension(name):
+    given, expected = (getattr(X, name)(dim=dim) for dim in (ONE, 1))
+    pairs = zip(given, expected, strict=True) if name == "unbind" else [(given, expected)]
+    assert all(resilin.equal(a, b) for a, b in pairs)
+
+
+def test_tensors_of_one_integer_say_how_far_to_roll():
+    assert resilin.equal(X.roll(ONE, ONE), X.roll(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: resilin.max(X, X, X), TypeError, "third argument"),
+        (lambda: resilin.min(X, 1, X), TypeError, "third argument"),
+        (lambda: resilin.unique(X, 0), TypeError, "'sorted' must be bool"),
+        (lambda: X.flip(), TypeError, "'dims'"),
+        (lambda: X.tile(), TypeError, "'dims'"),
+        (lambda: resilin.rot90(X, 2.5), TypeError, "float"),
+        (lambda: resilin.linspace(0, 1, 2.5), TypeError, "'steps' must be int"),
+        (lambda: functional.elu(X, resilin.ones(3)), TypeError, "'alpha' must be Number"),
+        (lambda: functional.softplus(X, resilin.ones(3)), TypeError, "'beta' must be Number"),
+        (lambda: functional.threshold(X, resilin.ones(3), 1.0), TypeError, "'threshold' must be Number"),
+        (lambda: functional.hardshrink(X, resilin.ones(3)), TypeError, "'lambd' must be Number"),
+        (lambda: functional.leaky_relu(X, resilin.ones(3)), TypeError, "'negative_slope' must be Number"),
+        (lambda: X.where(object(), X), TypeError, "expected a Tensor"),
+        (lambda: resilin.where(X > 1, object(), X), TypeError, "a Tensor or a number"),
+        (lambda: resilin.ones(3).fill_(resilin.ones(3)), RuntimeError, "0 dimensions"),
+        (
+            lambda: resilin.linalg.householder_product(resilin.ones(2, 3, 4, 4), resilin.ones(3, 3)),
+            RuntimeError,
+            "expected tau of shape",
+        ),
+        (lambda: resilin.floor_divide(resilin.tensor([1j]), 2), NotImplementedError, "complex"),
+        (lambda: resilin.clamp(X, "mean"), TypeError, "limits must be numbers"),
+        (lambda: resilin.tensor(1.0).split(1), RuntimeError, "at least a 1-dimensional"),
+        (lambda: resilin.trapz(resilin.tensor(1.0)), IndexError, "0 dimensions"),
+        (lambda: resilin.pca_lowrank(resilin.ones(3)), ValueError, "expected a matrix"),
+        (lambda: "a" in X, TypeError, "expected a number or a Tensor"),
+        (lambda: X[::0], ValueError, "slice step cannot be zero"),
+        (lambda: resilin.set_num_threads("a"), ValueError, "expected an int"),
+        (lambda: resilin.linalg.cholesky(NAN), resilin.linalg.LinAlgError, "not positive definite"),
+        (lambda: resilin.linalg.pinv(NAN), resilin.linalg.LinAlgError, "NaN"),
+    ],
+)
+def test_what_would_be_misread_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_errors_of_python_name_the_function_that_was_called():
+    with pytest.raises(TypeError, match=r"^bitwise_and\(\) missing"):
+        resilin.bitwise_and(X)
+    with pytest.raises(TypeError, match=r"^float\(\) takes 1"):
+        X.float(1, 2)
+
+
+def test_determinants_of_nan_have_no_sign():
+    sign, logarithm = resilin.linalg.slogdet(NAN)
+    assert sign.item() == 0
+    assert logarithm.isnan().item()
+
+
+def test_extremes_of_arguments_are_those_of_pytorch():
+    assert resilin.vander(resilin.ones(3), 0).shape == (3, 0)
+    assert resilin.histogram(X)[0].shape == (100,)
+    assert resilin.round(X, decimals=400).isnan().all()
