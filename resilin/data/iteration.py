@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from collections import deque
@@ -117,6 +118,11 @@ class WorkerIterator(LoaderIterator):
             self._active.rotate(-1)
 
     def _next_result(self) -> Result:
+        if self._pool.owner_pid != os.getpid():
+            raise ResilinError(
+                f"DataLoader: this pass belongs to process {self._pool.owner_pid}, which forked this one "
+                f"({os.getpid()}) amid it: its workers answer that process only; start a pass of your own with iter()"
+            )
         while self._asked:
             result = self._answer()
             if not result.exhausted:

@@ -192,9 +192,9 @@ class DataLoader(Generic[T_co]):
         return WorkerIterator(self, self._take_pool(), base_seed)
 
     def _take_pool(self) -> Pool:
-        """The idle pool of an earlier pass, or a new one."""
+        """The idle pool of an earlier pass in this process, or a new one."""
         pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and pool.owner_pid == os.getpid():
             return pool
         pool = self._new_pool()
         if self.persistent_workers:

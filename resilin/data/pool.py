@@ -41,6 +41,8 @@ class Pool(Protocol):
 
     usable: bool
     """Whether further requests make sense: no worker was lost, nothing was interrupted."""
+    owner_pid: int
+    """The process that has the workers. Its forks can ask them nothing: there are no threads, or the answers mix."""
 
     def __len__(self) -> int: ...
 
@@ -101,7 +103,7 @@ class WorkerPool:
                 "with daemon=False, or use num_workers=0 or worker_method='thread'"
             )
         self._context: Any = context or multiprocessing.get_context()
-        self._owner_pid = os.getpid()
+        self.owner_pid = os.getpid()
         self._epoch = 0
         self._stop_s = STOP_S  # none while a worker is found stuck
         self._workers: list[_Worker] = []
@@ -215,6 +217,7 @@ class WorkerPool:
             hint = _HINTS.get(-code, "")
         else:
             how = f"exited with code {code}"
+            hint = "its data set, collate_fn or worker_init_fn called sys.exit(), or was interrupted"
             if self._context.get_start_method() != "fork" and self._workers[number].inbox.received == 0:
                 hint = (
                     "spawned workers import the main script, which must guard its start by `if __name__ == '__main__':`"
@@ -226,7 +229,7 @@ class WorkerPool:
         """End all workers: ask, wait for the batch at hand, then kill. Does nothing in a forked child."""
         self.usable = False
         workers, self._workers = self._workers, []
-        if os.getpid() != self._owner_pid:  # a fork's copy: the processes belong to the parent
+        if os.getpid() != self.owner_pid:  # a fork's copy: the processes belong to the parent
             return
         for worker in workers:
             with suppress(OSError):

@@ -22,7 +22,7 @@ class ThreadPool:
     """Worker threads; see `resilin.data.pool.Pool`. They share the data set with the loop and with one another."""
 
     def __init__(self, configs: Sequence[WorkerConfig], seed_all: Callable[[WorkerConfig, int], None]) -> None:
-        self._owner_pid = os.getpid()
+        self.owner_pid = os.getpid()
         self._seed_all = seed_all
         self._epoch = 0
         self._stop_s = STOP_S  # none while a worker is found stuck
@@ -62,7 +62,7 @@ class ThreadPool:
     def close(self, hurry: bool = False) -> None:
         """Ask all threads to end and wait for the batches at hand; a thread cannot be stopped amid one."""
         self.usable = False
-        if os.getpid() != self._owner_pid:  # a fork's copy has no threads
+        if os.getpid() != self.owner_pid:  # a fork's copy has no threads
             return
         with self._news:
             self._epoch += 1  # queued requests and results under way are of no use any more

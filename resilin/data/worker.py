@@ -12,6 +12,7 @@ import numpy.random as numpy_random  # numpy loads it late: here, so that not ev
 
 from resilin.core import rng
 from resilin.data.fetch import Exhausted, Fetcher, make_fetcher, stopped
+from resilin.errors import ResilinError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ class Serving:
         self._seed_all = seed_all
         self._catches = catches
         self._fetcher: Fetcher | None = None
-        self._failure: BaseException | None = None  # what setting up failed with; the answer to each request
+        self._failure: BaseException | None = None  # what setting up failed with, until it is told
+        self._why = ""  # the same in words; the answer to later requests
         self._is_set_up = False
 
     def begin(self, request: Begin) -> None:
@@ -139,11 +141,16 @@ class Serving:
             self._failure.__cause__ = error
         except self._catches as error:
             self._failure = error
+        if self._failure is not None:
+            self._why = f"{type(self._failure).__name__}: {self._failure}"
 
     def fetch(self, request: Fetch) -> Result:
         """The answer to `request`."""
-        if self._failure is not None or self._fetcher is None:
-            return Result(request.epoch, error=self._failure)
+        if self._fetcher is None:
+            # an error that was raised holds the frames it went through, and with them the pass: it is let go
+            failure, self._failure = self._failure, None
+            again = f"DataLoader: worker {self._config.number} could not be set up: {self._why}"
+            return Result(request.epoch, error=failure or ResilinError(again))
         try:
             return Result(request.epoch, batch=self._fetcher(request.index))
         except Exhausted:

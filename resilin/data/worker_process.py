@@ -20,6 +20,7 @@ from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig, for
 from resilin.errors import ResilinError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LEFT = (signal.SIGINT, signal.SIGTERM)  # signals left to the parent
 
 
 def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int, by_main_thread: bool) -> None:
@@ -28,7 +29,7 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
     by_main_thread:  whether the parent's main thread started it.
     """
     signal.set_wakeup_fd(-1)  # a forked event loop's
-    _leave_to_parent(signal.SIGINT, signal.SIGTERM)
+    _leave_signals_to_parent()
     if by_main_thread:
         _die_with(parent_pid)
     forget_forker()
@@ -48,14 +49,37 @@ def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int
         return  # the parent closed its end in the middle of a pass
 
 
-def _leave_to_parent(*signals: signal.Signals) -> None:
+def _leave_signals_to_parent() -> None:
     """Do nothing on signals to the whole process group: the parent ends its workers, or dies and they follow.
 
     By a handler: programs that the data set starts would inherit that a signal is ignored, and could not be ended.
     """
-    for number in signals:
-        signal.signal(number, lambda number, frame: None)
+    for number in _LEFT:
+        signal.signal(number, _do_nothing)
         signal.siginterrupt(number, False)
+    if hasattr(os, "register_at_fork"):  # whoever starts a process inside the data set may end it
+        os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_take_signals_again)
+
+
+def _do_nothing(number: int, frame: Any) -> None:
+    pass
+
+
+def _hold_signals() -> None:
+    """Before a fork: what is sent to the child before it has its handlers must not be lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT)
+
+
+def _take_signals_again() -> None:
+    if signal.getsignal(signal.SIGINT) is _do_nothing:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is _do_nothing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_signals()
 
 
 def _die_with(parent_pid: int) -> None:

@@ -1,5 +1,7 @@
 """DataLoader with worker threads: the same batches and errors as with processes, no thread left."""
 
+import gc
+import os
 import threading
 import time
 
@@ -101,6 +103,37 @@ def test_a_set_up_that_fails_is_reported():
 
     with pytest.raises(ValueError, match="no set-up for 0"):
         list(threaded(int, 3, worker_init_fn=fail))
+
+
+def test_threads_end_when_their_set_up_failed_although_the_pass_has_a_name():
+    def fail(number):
+        raise ValueError("no set-up")
+
+    def loop():
+        batches = iter(threaded(int, 9, worker_init_fn=fail))
+        for _ in range(3):
+            with pytest.raises((ValueError, ResilinError), match="no set-up"):
+                next(batches)
+
+    loop()
+    gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_fork_amid_a_pass_of_threads_is_told_that_it_has_no_workers():
+    loader = threaded(int, 8, batch_size=None, persistent_workers=True)
+    batches = iter(loader)
+    assert next(batches) == 0
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except ResilinError:
+            os._exit(0 if next(iter(loader)) == 0 else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(batches) == [1, 2, 3, 4, 5, 6, 7]
+    del batches, loader
 
 
 def test_an_exit_in_a_thread_is_not_lost():
