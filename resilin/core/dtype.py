@@ -68,7 +68,8 @@ _PROMOTED: dict[tuple[NpDtype, NpDtype], NpDtype] = {}
 
 _LIMITS: dict[NpDtype, tuple[Any, Any]] = {bool_.np: (-math.inf, math.inf)}  # what elements hold, but for complex ones
 for _known in ALL[1:]:
-    _info: Any = np.iinfo(_known.np) if _known.kind == 1 else ml_dtypes.finfo(_known.np)
+    _info_of: Any = np.iinfo if _known.kind == 1 else ml_dtypes.finfo
+    _info = _info_of(_known.np)
     _LIMITS[_known.np] = (int(_info.min), int(_info.max)) if _known.kind == 1 else (float(_info.min), float(_info.max))
 
 _default: dtype = float32
