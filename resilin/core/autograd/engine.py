@@ -1,7 +1,8 @@
 """Backward: walks the tape in descending creation order, iteratively, and frees as it goes.
 
 The order depends on nothing but the order of the forward operations, and each gradient is summed in that order, so a
-backward is deterministic. A leaf's hooks run as soon as its last contribution of this backward has arrived.
+backward is deterministic. A leaf's hooks run as soon as its last contribution of this backward has arrived. Backwards
+of several threads may meet at leaves: each adds its whole gradient at once, in the order in which they come.
 """
 
 from __future__ import annotations
