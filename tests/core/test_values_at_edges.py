@@ -246,3 +246,34 @@ def test_vander_has_the_gradients_of_powers_at_zero_too():
     assert x.grad.tolist() == [1, 1 + 4 + 12]
     assert resilin.vander(resilin.tensor([3], dtype=resilin.int8), N=7)[0, 0].item() == 729
     assert resilin.vander(resilin.tensor([3.0]), N=1).tolist() == [[1]]
+
+
+def test_an_empty_dimension_is_cut_into_as_many_parts_as_are_asked_for():
+    assert [part.shape for part in resilin.zeros(0, 3).chunk(3)] == [(0, 3)] * 3
+    assert [part.shape for part in resilin.zeros(2, 0).chunk(2, 1)] == [(2, 0)] * 2
+
+
+def test_all_and_any_over_no_dimension_look_at_each_element():
+    x = resilin.tensor([[0.0, 2.0]])
+    for reduce in (resilin.all, resilin.any):
+        assert reduce(x, ()).tolist() == [[False, True]]
+        assert reduce(x, [], keepdim=True).tolist() == [[False, True]]
+
+
+def test_nan_is_below_the_step_and_one_number_among_others():
+    assert resilin.heaviside(resilin.tensor([nan, 0, 1]), resilin.tensor(0.5)).tolist() == [0, 0.5, 1]
+    assert resilin.tensor([nan, nan, 1.0]).mode().values.isnan().item()
+    assert resilin.tensor([nan, 1.0, 1.0]).mode().values.item() == 1
+
+
+@pytest.mark.parametrize("correction", [-1, 0, 1])
+def test_nothing_has_no_spread(correction):
+    assert resilin.zeros(0).std(correction=correction).isnan().item()
+    assert resilin.zeros(0, 2).var(0, correction=correction).isnan().all().item()
+
+
+@pytest.mark.parametrize("dtype", [resilin.float16, resilin.bfloat16])
+def test_half_precision_is_rounded_to_more_places_than_it_has(dtype):
+    found = resilin.tensor([1.5, 1000.0], dtype=dtype).round(decimals=20)
+    assert found.dtype is dtype
+    assert found.tolist() == [1.5, 1000]

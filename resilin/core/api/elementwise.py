@@ -158,11 +158,11 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
-    """0 where input < 0, 1 where input > 0, `values` where it is 0. NotImplementedError when a gradient is wanted."""
+    """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0. NotImplementedError for a gradient."""
     _real("heaviside", input, values)
     if input._array.dtype != values._array.dtype:
         raise RuntimeError(f"heaviside(): both tensors need one dtype, got {input.dtype} and {values.dtype}")
-    return _of_two("heaviside", input, values, "fbiuV")
+    return _of_two("heaviside", input, values, "fbiuV").masked_fill(math.isnan(input), 0)
 
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import different_devices
-from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
@@ -388,30 +387,6 @@ def _times(x: Tensor, factor: float) -> Tensor:
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2)."""
     return scaled_sum("baddbmm", input, beta, bmm(batch1, batch2), alpha)
-
-
-def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein summation, e.g. `einsum("bhtd,bhsd->bhts", q, k)`; "..." stands for leading dimensions, a letter twice
-    in one operand for its diagonal."""
-    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple | list) else operands
-    terms, out = einsum_ops.parse(equation, [x._array.ndim for x in tensors])
-    pairs = [_diagonals(x, term) for x, term in zip(tensors, terms, strict=True)]
-    return einsum_ops.einsum_terms.call([x for x, _ in pairs], tuple(term for _, term in pairs), out)
-
-
-def _diagonals(x: Tensor, term: str) -> tuple[Tensor, str]:
-    """An operand and its letters, with letters that stand twice replaced by one for the diagonal."""
-    for letter in term:
-        while term.count(letter) > 1:
-            i = term.index(letter)
-            j = term.index(letter, i + 1)
-            if x._array.shape[i] != x._array.shape[j]:
-                raise RuntimeError(
-                    f"einsum: {letter!r} stands for dimensions of lengths {x._array.shape[i]} and {x._array.shape[j]}"
-                )
-            x = shape_ops.diagonal.call(x, 0, i, j)
-            term = term[:i] + term[i + 1 : j] + term[j + 1 :] + letter
-    return x, term
 
 
 def equal(input: Tensor, other: Tensor) -> bool:

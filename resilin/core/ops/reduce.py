@@ -113,7 +113,8 @@ def _(xp, g, y, x, axis=None, keepdims=False):
 
 
 def _variance(xp, x, axis, correction, keepdims):
-    count = max(_count(x.shape, axis) - correction, 0)
+    count = _count(x.shape, axis)
+    count = max(count - correction, 0) if count else 0
     centred = x - xp.mean(x, axis=axis, keepdims=True)
     square = (centred * xp.conj(centred)).real if x.dtype.kind == "c" else centred * centred
     total = xp.sum(square, axis=axis, keepdims=keepdims)
