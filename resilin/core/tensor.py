@@ -414,6 +414,8 @@ class Parameter(Tensor):
     """A leaf that a module registers as trainable. Shares memory with `data`."""
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+        if data is not None and not isinstance(data, Tensor):
+            raise TypeError(f"Parameter: expected a Tensor, got {type(data).__name__}; make one by tensor(...)")
         made = _new(cls)
         source = np.zeros(0, dtypes.default_np()) if data is None else data._array
         _init(made, source, CPU if data is None else data._dev)

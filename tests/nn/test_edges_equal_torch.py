@@ -282,3 +282,21 @@ def test_orthogonal_by_reflections_needs_no_base(shape):
     assert resilin.allclose(plain.weight, based.weight, atol=1e-12)
     plain.weight = based.weight.detach().flip(0)
     assert resilin.allclose(plain.weight, based.weight.flip(0), atol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "dims"), [(nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2), (nn.ConvTranspose3d, 3)])
+def test_an_empty_batch_may_become_images_without_elements(layer, dims):
+    x = resilin.zeros(0, 1, *(2,) * dims, requires_grad=True)
+    convolution = layer(1, 2, 1, padding=1)
+    y = convolution(x)
+    y.sum().backward()
+    assert y.shape == (0, 2, *(0,) * dims)
+    assert x.grad.shape == x.shape
+    assert not convolution.weight.grad.any()
+    with pytest.raises(RuntimeError, match="gives an output of size"):
+        convolution(resilin.zeros(1, 1, *(2,) * dims))
+
+
+def test_a_parameter_is_made_of_a_tensor():
+    with pytest.raises(TypeError, match="Parameter: expected a Tensor, got list"):
+        nn.Parameter([1])

@@ -14,6 +14,7 @@ from resilin.core.api.neural import need_tensors, pad
 from resilin.core.api.windows import Lengths, batched, check_window, per_axis
 from resilin.core.ops import conv, shape
 from resilin.core.ops import index as index_ops
+from resilin.core.ops.creation import zeros
 from resilin.core.tensor import Tensor
 
 
@@ -249,9 +250,12 @@ def _transpose(
                 f"{extra} with stride {s} and dilation {d}"
             )
         sizes.append((n - 1) * along_s - 2 * along_p + along_d * (k - 1) + 1 + more)
-    if min(sizes) < 1:
+    if min(sizes) < (1 if x._array.shape[0] else 0):  # an empty batch may have images without elements
         raise RuntimeError(f"{where}: input {tuple(input.shape)} with these lengths gives an output of size {sizes}")
-    if count == 3:
+    if 0 in sizes:
+        nothing = zeros(0, weight._array.shape[1] * groups, *sizes, dtype=x.dtype, device=x.device)
+        out: Tensor = nothing * (x.sum() * weight.sum())  # in the graph of both
+    elif count == 3:
         out = _transpose3d(x, weight, sizes, s, p, d, groups)
     else:
         flat, lead = count == 1, (1,) * (2 - count)
