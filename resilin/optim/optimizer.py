@@ -173,8 +173,14 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
-            for group in self.param_groups:
-                self._update(group)
+            try:
+                for group in self.param_groups:
+                    self._update(group)
+            except KeyError as error:
+                raise UsageError(
+                    f"{type(self).__name__}.step: a parameter's state or options have no {error}; was the state that "
+                    "was loaded saved by another optimizer?"
+                ) from error
         return loss
 
     def _update(self, group: Group) -> None:
