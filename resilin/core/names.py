@@ -38,6 +38,7 @@ from resilin.core.api.distances import (
     pairwise_distance,
     pdist,
 )
+from resilin.core.api.einsum import einsum
 from resilin.core.api.indexing import (
     argwhere,
     bincount,
@@ -132,7 +133,6 @@ from resilin.core.api.math import (
     div,
     divide,
     dot,
-    einsum,
     eq,
     equal,
     exp,

@@ -291,3 +291,12 @@ def test_zeros_are_not_written_scientifically():
         assert repr(resilin.zeros(2)) == "tensor([0., 0.])"
     finally:
         resilin.set_printoptions(sci_mode=None)
+
+
+def test_numbers_stand_for_the_letters_of_a_sum():
+    x, y = resilin.arange(6.0).reshape(2, 3), resilin.ones(3, 2)
+    assert resilin.einsum(x, [0, 1], [1, 0]).tolist() == x.T.tolist()
+    assert resilin.einsum(x, [0, 7], y, [7, 2]).tolist() == (x @ y).tolist()
+    assert resilin.einsum(x, [..., 1], [1, ...]).tolist() == x.T.tolist()
+    with pytest.raises(ValueError, match="from 0 to 51"):
+        resilin.einsum(x, [0, 60], [0])
