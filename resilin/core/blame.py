@@ -7,6 +7,7 @@ function has raised, so calls that succeed pay nothing.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,6 +63,14 @@ def wrong_argument(name: str, given: tuple[Any, ...], error: AttributeError) -> 
         made.__cause__ = error
         return made
     return error
+
+
+def level_of_user() -> int:
+    """The `stacklevel` of warnings that shows the line which called this library, as seen from its caller."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _said(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """`use_deterministic_algorithms`: what happens when an op runs that has no deterministic form on its device.
 
-On the CPU there is no such op: every kernel and every gradient is summed in one order that depends on shapes alone, not
-on threads. A backend lists the ops that are different on its devices (`Backend.nondeterministic`); `ops/limits.py` asks
-`check` each time one of them runs.
+On the CPU there is no such op: every kernel and every gradient is summed in one order that depends on shapes and
+strides alone, not on threads. A backend lists the ops that are different on its devices (`Backend.nondeterministic`);
+`ops/limits.py` asks `check` each time one of them runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import warnings
 from typing import Any
 
 import numpy as np
+
+from resilin.core import blame
 
 _MODES = ("default", "warn", "error")
 
@@ -73,7 +75,7 @@ def check(name: str, device_type: str, why: str) -> None:
         "use_deterministic_algorithms(True) is set"
     )
     if choice.mode == 1:
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warnings.warn(text, UserWarning, stacklevel=blame.level_of_user())
         return
     raise RuntimeError(
         f"{text}. Compute it on the CPU, turn the setting off around it, or set warn_only=True to go on with a warning"

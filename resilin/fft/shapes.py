@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +55,7 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
     Without `dim` they are the last ones, as many as `s` has, or all; -1 in `s` keeps a length.
     """
     ndim = input._array.ndim
-    dim = (dim,) if isinstance(dim, int) else dim
-    s = (s,) if isinstance(s, int) else s
+    dim, s = (v if v is None or isinstance(v, tuple | list) else (operator.index(v),) for v in (dim, s))
     if dim is not None:
         axes = tuple(check_dim(d, ndim) for d in dim)
         if ndim == 0 and axes:
@@ -70,7 +70,8 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
             raise RuntimeError(f"{where}: got s with {count} values, but the tensor has only {ndim} dimensions")
         axes = tuple(range(ndim - count, ndim))
     lengths = [input._array.shape[axis] for axis in axes]
-    sizes = lengths if s is None else [length if n == -1 else n for n, length in zip(s, lengths, strict=True)]
+    given = [operator.index(n) for n in s or ()]
+    sizes = lengths if s is None else [length if n == -1 else n for n, length in zip(given, lengths, strict=True)]
     for n in sizes:
         if n < 1:
             raise RuntimeError(f"{where}: cannot transform {n} data points; at least 1 is needed")
@@ -79,7 +80,7 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
 
 def is_last_given(s: Any) -> bool:
     """Whether `s`, a number or several or None, says how many points the last dimension has."""
-    return s is not None and (s if isinstance(s, int) else s[-1]) != -1
+    return s is not None and (s[-1] if isinstance(s, tuple | list) else s) != -1
 
 
 def resized(input: Tensor, axes: Sequence[int], sizes: Sequence[int]) -> Tensor:

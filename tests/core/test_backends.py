@@ -1,6 +1,7 @@
 """Backends from outside the tree: registration, devices, ops they lack, and ops whose results may vary on them."""
 
 import warnings
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -202,6 +203,16 @@ def test_an_op_without_a_deterministic_form_raises_and_names_itself(tiny, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run()
+
+
+def test_a_warning_of_such_an_op_shows_the_line_of_the_user_also_in_backward():
+    op = Op("swayed", lambda xp, x: x * 2, {"deterministic": False})
+    op.vjp(lambda xp, g, _y, _x: op.call(g) if hasattr(g, "_array") else op.generic.forward(xp, g))
+    resilin.use_deterministic_algorithms(True, warn_only=True)
+    x = resilin.ones(2, requires_grad=True)
+    with pytest.warns(UserWarning, match="swayed") as seen:
+        op.call(x).sum().backward()
+    assert [Path(each.filename) for each in seen] == [Path(__file__)] * 2
 
 
 def test_an_op_declared_as_not_deterministic_is_so_on_every_device():

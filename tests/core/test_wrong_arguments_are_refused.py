@@ -32,8 +32,9 @@ def test_a_tensor_of_one_integer_is_a_dimension(name):
     assert all(resilin.equal(a, b) for a, b in pairs)
 
 
-def test_tensors_of_one_integer_say_how_far_to_roll():
+def test_tensors_of_one_integer_say_how_far_to_roll_and_how_many_points_to_transform():
     assert resilin.equal(X.roll(ONE, ONE), X.roll(1, 1))
+    assert resilin.equal(resilin.fft.hfft(X, n=resilin.tensor(4), dim=ONE), resilin.fft.hfft(X, n=4, dim=1))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def _copying(name: str, view: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(part.clone() for part in shown) if isinstance(shown, tuple) else shown.clone()
 
     copied.__name__ = copied.__qualname__ = name
+    copied.__module__ = __name__
     copied.__doc__ = f"What `{name.removesuffix('_copy')}` shows, copied."
     return copied
 

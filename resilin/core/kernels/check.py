@@ -9,6 +9,7 @@ neither needs a driver.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib.util
 import struct
@@ -160,8 +161,13 @@ def check(nvrtc: Nvrtc, name: str, architecture: str, code: str | None = None) -
     ]
 
 
-def main(architectures: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """The command line."""
+    parser = argparse.ArgumentParser(
+        "python -m resilin.core.kernels.check", description="Compile every CUDA kernel, without a GPU."
+    )
+    parser.add_argument("architectures", nargs="*", help=f"what to compile for (default: {' '.join(ARCHITECTURES)})")
+    architectures: list[str] = parser.parse_args(arguments).architectures
     try:
         nvrtc = Nvrtc()
     except CompilerMissing as error:
