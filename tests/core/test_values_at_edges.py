@@ -187,6 +187,8 @@ WRONG_NUMBERS = {
     "scatter": lambda: resilin.arange(5).scatter(0, TWO, nan),
     "scatter by addition": lambda: resilin.arange(5).scatter(0, TWO, nan, reduce="add"),
     "index_fill": lambda: resilin.zeros(5).index_fill(0, TWO, 1j),
+    "masked_fill": lambda: resilin.zeros(2).masked_fill(resilin.tensor([True, False]), 1j),
+    "masked_fill of integers": lambda: resilin.arange(2).masked_fill(resilin.tensor([True, False]), -inf),
     "full": lambda: resilin.full((2,), 1j, dtype=resilin.int32),
     "full_like": lambda: resilin.full_like(resilin.arange(2), inf),
 }

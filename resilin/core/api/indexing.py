@@ -222,7 +222,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
     else:
-        number = wrap(input._dev.xp.asarray(value, kind), input._dev)
+        number = wrap(input._dev.xp.asarray(dtypes.number_for("masked_fill", value, kind), kind), input._dev)
     return ops.where_else.call(number, input, mask._array)
 
 
