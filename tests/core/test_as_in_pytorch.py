@@ -300,3 +300,11 @@ def test_numbers_stand_for_the_letters_of_a_sum():
     assert resilin.einsum(x, [..., 1], [1, ...]).tolist() == x.T.tolist()
     with pytest.raises(ValueError, match="from 0 to 51"):
         resilin.einsum(x, [0, 60], [0])
+
+
+@pytest.mark.parametrize(
+    ("dim", "keepdim", "shape"), [(0, False, (0, 3)), (1, True, (0, 2, 1)), (None, True, (0, 1, 1))]
+)
+def test_no_quantiles_are_asked_for(dim, keepdim, shape):
+    x = resilin.arange(6.0).reshape(2, 3)
+    assert x.quantile(resilin.zeros(0), dim, keepdim).shape == shape

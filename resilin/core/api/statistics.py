@@ -117,11 +117,14 @@ def _quantile(
         lasts = wrap(last - bad if nan else np.full_like(bad, last), input._dev)
         hidden = wrap(input._dev.xp.broadcast_to((bad > 0) & (not nan), ranks.shape), input._dev)
         scaled = (q.reshape(spread.shape) * lasts).masked_fill(hidden, last)
-    values = _between(order, ranks, axis, interpolation, scaled)
+    if points.size:
+        values = _between(order, ranks, axis, interpolation, scaled)
+    else:
+        values = order.narrow(axis, 0, 1).unsqueeze(0)[:0]
     if not keepdim:
         values = shaping.squeeze(values, axis + 1)
     elif dim is None:
-        values = values.reshape(-1, *(1,) * ndim)
+        values = values.reshape(values._array.shape[0], *(1,) * ndim)
     return values if points.ndim else shaping.squeeze(values, 0)
 
 
