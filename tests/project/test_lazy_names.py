@@ -1,11 +1,15 @@
 """Names of resilin load on first use, from whichever threads come first."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+import resilin
 
 THREADS = """
 import threading
@@ -42,6 +46,12 @@ if child == 0:
 thread.join()
 assert os.waitpid(child, 0)[1] == 0
 """
+
+
+def test_no_module_loads_another_by_attribute_which_would_wait_for_the_lock():
+    source = Path(resilin.__file__).parent
+    found = [path.name for path in source.rglob("*.py") if re.search(r"^from resilin import ", path.read_text(), re.M)]
+    assert found == []
 
 
 def check(program):
