@@ -61,7 +61,7 @@ def test_indices_and_single_numbers_of_the_cpu_may_be_beside_tensors_of_any_devi
     assert A[MASK].tolist() == [1.0, 1.0, 1.0]
     assert (A + resilin.tensor(2.0)).tolist() == [[3.0, 3.0], [3.0, 3.0]]
     assert A.clone().copy_(C * 3).tolist() == [[3.0, 3.0], [3.0, 3.0]]
-    assert C.to(A).device == A.device
+    assert C.to(A).device == C.type_as(A).device == A.device
 
 
 def test_what_may_meet_names_functions_that_there_are():

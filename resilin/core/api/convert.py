@@ -51,8 +51,8 @@ def _cast(self: Tensor, target: Any) -> Tensor:
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
-    """`to` the other's dtype."""
-    return to(self, other.dtype)
+    """`to` the other's dtype and device."""
+    return to(self, other)
 
 
 def _caster(name: str, target: dtypes.dtype) -> Any:
@@ -101,4 +101,6 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, memory_fo
 
 def type_(self: Tensor, dtype: Any = None) -> Any:
     """The name of the tensor's type, or the tensor converted to `dtype`."""
+    if isinstance(dtype, str | device):
+        raise ValueError(f"type(): invalid type {dtype!r}, expected a dtype")
     return f"resilin.{self.dtype.name}" if dtype is None else to(self, dtype)
