@@ -55,7 +55,7 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
     Without `dim` they are the last ones, as many as `s` has, or all; -1 in `s` keeps a length.
     """
     ndim = input._array.ndim
-    dim, s = (v if v is None or isinstance(v, tuple | list) else (operator.index(v),) for v in (dim, s))
+    dim, s = _several(dim), _several(s)
     if dim is not None:
         axes = tuple(check_dim(d, ndim) for d in dim)
         if ndim == 0 and axes:
@@ -76,6 +76,10 @@ def dimensions(where: str, input: Tensor, s: Sequence[int] | None, dim: Any) -> 
         if n < 1:
             raise RuntimeError(f"{where}: cannot transform {n} data points; at least 1 is needed")
     return axes, sizes
+
+
+def _several(given: Any) -> Any:
+    return given if given is None or isinstance(given, tuple | list) else (operator.index(given),)
 
 
 def is_last_given(s: Any) -> bool:
