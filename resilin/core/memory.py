@@ -2,8 +2,9 @@
 
 `install()` makes the calling thread's numpy allocate from it (NEP 49). Blocks of a few KiB and more come from memfd
 arenas; freed blocks are kept and reused last-in first-out, so that their pages stay warm. A block that is larger than
-what memory, swap and control groups have left is a MemoryError, not a promise that kills the process later. Without native code, or where
-the kernel refuses memfds, arrays are ordinary ones and `locate` gives None.
+what memory, swap and control groups have left is a MemoryError, not a promise that kills the process later.
+
+Without native code, or where the kernel refuses memfds, arrays are ordinary ones and `locate` gives None.
 """
 
 from __future__ import annotations
