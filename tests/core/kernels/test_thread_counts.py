@@ -105,7 +105,7 @@ def test_a_forked_child_computes_with_its_own_pool(rand: Any) -> None:
 def test_set_num_threads_is_read_back_and_checked() -> None:
     threads.set_num_threads(3)
     assert threads.get_num_threads() == 3
-    with pytest.raises(UsageError, match="expected at least 1, got 0"):
+    with pytest.raises(UsageError, match="an int of at least 1, got 0"):
         threads.set_num_threads(0)
 
 
