@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,8 @@
 
 namespace resilin {
 namespace {
+
+constexpr int SPIN_US = 50; // waking a thread takes 5 to 50
 
 class Pool {
   public:
@@ -32,11 +35,12 @@ class Pool {
             block_ = &block;
             blocks_ = blocks;
             next_.store(0, std::memory_order_relaxed);
-            round_++;
+            round_.store(round_ + 1, std::memory_order_release);
             busy_ = static_cast<int>(threads_.size());
         }
         wake_.notify_all();
         drain(block, blocks);
+        if (spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) return;
         std::unique_lock<std::mutex> hold(mutex_);
         done_.wait(hold, [this] { return busy_ == 0; });
     }
@@ -45,10 +49,22 @@ class Pool {
     void drain(const std::function<void(int64_t)> &block, int64_t blocks) {
         for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < blocks;) block(i);
     }
+    // Looks for a while before it sleeps: kernels follow one another within microseconds, and waking takes longer.
+    template <class Condition> static bool spin(Condition condition) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(SPIN_US);
+        do
+            for (int i = 0; i < 64; i++)
+                if (condition()) return true;
+        while (std::chrono::steady_clock::now() < end);
+        return false;
+    }
     void work() {
         uint64_t seen = 0;
         std::unique_lock<std::mutex> hold(mutex_);
         for (;;) {
+            hold.unlock();
+            spin([&] { return round_.load(std::memory_order_acquire) != seen; });
+            hold.lock();
             wake_.wait(hold, [&] { return stop_ || round_ != seen; });
             if (stop_) return;
             seen = round_;
@@ -64,10 +80,10 @@ class Pool {
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
-    const std::function<void(int64_t)> *block_ = nullptr; // guarded by mutex_, as all below but next_
+    const std::function<void(int64_t)> *block_ = nullptr; // guarded by mutex_, as all below but the atomics
     int64_t blocks_ = 0;
-    uint64_t round_ = 0;
-    int busy_ = 0;
+    std::atomic<uint64_t> round_{0};
+    std::atomic<int> busy_{0};
     bool stop_ = false;
     std::atomic<int64_t> next_{0};
 };
