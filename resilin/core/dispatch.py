@@ -21,7 +21,7 @@ from resilin.core.numpy_names import also_numpys
 
 Function = Callable[..., Any]
 
-native = loader.native if hasattr(loader.native, "function_explain") else None  # a build of before may lack it
+native = loader.native
 
 PUBLIC: dict[Any, None] = {}  # all public functions, in the order in which they were made
 # Functions of resilin's namespace that look at data of any kind, or at no tensor: never taken over
@@ -303,5 +303,4 @@ def configure(tensor: type, parameter: type, retype: Function) -> None:
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
         native.function_explain(blame.explain)
-        if hasattr(native, "function_meet"):  # a build of before may lack it
-            native.function_meet(together.meet, tensor)
+        native.function_meet(together.meet, tensor)

@@ -59,7 +59,7 @@ def _plain(op: Declared) -> Callable[..., Any]:
 
     None for everything else, and for errors; then the way below, which it shortens, says what a call means.
     """
-    if not hasattr(native, "record_configure") or op.outputs != 1 or not op.n > 0:
+    if native is None or op.outputs != 1 or not op.n > 0:
         return _absent
     pair = op.elementwise and op.n == 2  # promoted to one dtype
     defaults = op.defaults[op.n :]
@@ -355,6 +355,6 @@ def _several(
     return outs
 
 
-if hasattr(native, "record_configure"):
+if native is not None:
     native.record_configure(Tensor, Parameter, View, Node, mode, next_seq)
     native.plain_configure(CPU, CPU.xp, ACTIVE, wrap)

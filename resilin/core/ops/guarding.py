@@ -44,7 +44,7 @@ silence = _variable.set
 """`token = silence(SILENT)` switches numpy's warnings off in this thread; `restore(token)` puts back what was."""
 restore = _variable.reset
 SILENT = _silent
-_in_native = hasattr(native, "quiet_call") and isinstance(_variable, contextvars.ContextVar)
+_in_native = native is not None and isinstance(_variable, contextvars.ContextVar)
 
 
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers

@@ -1,8 +1,7 @@
 // GELU. tanh form: 0.5 (1 + tanh u) is the logistic function of 2u, which loses no digits for negative x.
-#include "array.hpp"
 #include "kernels.hpp"
-#include "parallel.hpp"
 #include "simd.hpp"
+#include "spans.hpp"
 
 #include <cmath>
 
@@ -53,29 +52,9 @@ RESILIN_SIMD void exact_backward(const float *g, const float *x, int64_t begin, 
     }
 }
 
-nb::object forward(Array x, bool tanh) {
-    if (!x.is<float>()) return nb::none();
-    NewArray<float> y(x);
-    {
-        WithoutGil free(x.size());
-        auto *span = tanh ? tanh_forward : exact_forward;
-        parallel_rows(x.size(), 1, [&](int64_t begin, int64_t end) { span(x.data<float>(), begin, end, y.data); });
-    }
-    return y.object;
-}
+nb::object forward(Array x, bool tanh) { return forward_by(tanh ? tanh_forward : exact_forward, x); }
 
-nb::object backward(Array g, Array x, bool tanh) {
-    if (!g.is<float>() || !x.is<float>() || !g.same_shape(x)) return nb::none();
-    NewArray<float> dx(x);
-    {
-        WithoutGil free(x.size());
-        auto *span = tanh ? tanh_backward : exact_backward;
-        parallel_rows(x.size(), 1, [&](int64_t begin, int64_t end) {
-            span(g.data<float>(), x.data<float>(), begin, end, dx.data);
-        });
-    }
-    return dx.object;
-}
+nb::object backward(Array g, Array x, bool tanh) { return backward_by(tanh ? tanh_backward : exact_backward, g, x); }
 
 } // namespace
 

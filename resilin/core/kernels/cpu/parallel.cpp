@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace resilin {
@@ -40,14 +42,21 @@ class Pool {
         }
         wake_.notify_all();
         drain(block, blocks);
-        if (spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) return;
+        const bool done = spin([this] { return busy_.load(std::memory_order_acquire) == 0; });
         std::unique_lock<std::mutex> hold(mutex_);
-        done_.wait(hold, [this] { return busy_ == 0; });
+        if (!done) done_.wait(hold, [this] { return busy_ == 0; });
+        if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     }
 
   private:
+    // A block that throws (out of memory) ends the blocks of its thread; run() throws it again, in the caller's.
     void drain(const std::function<void(int64_t)> &block, int64_t blocks) {
-        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < blocks;) block(i);
+        try {
+            for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < blocks;) block(i);
+        } catch (...) {
+            std::lock_guard<std::mutex> hold(mutex_);
+            if (!error_) error_ = std::current_exception();
+        }
     }
     // Looks for a while before it sleeps: kernels follow one another within microseconds, and waking takes longer.
     template <class Condition> static bool spin(Condition condition) {
@@ -82,6 +91,7 @@ class Pool {
     std::condition_variable wake_, done_;
     const std::function<void(int64_t)> *block_ = nullptr; // guarded by mutex_, as all below but the atomics
     int64_t blocks_ = 0;
+    std::exception_ptr error_;
     std::atomic<uint64_t> round_{0};
     std::atomic<int> busy_{0};
     bool stop_ = false;

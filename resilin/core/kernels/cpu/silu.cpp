@@ -1,8 +1,7 @@
 // SiLU: x times its logistic function.
-#include "array.hpp"
 #include "kernels.hpp"
-#include "parallel.hpp"
 #include "simd.hpp"
+#include "spans.hpp"
 
 namespace resilin {
 namespace {
@@ -18,28 +17,9 @@ RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, i
     }
 }
 
-nb::object forward(Array x) {
-    if (!x.is<float>()) return nb::none();
-    NewArray<float> y(x);
-    {
-        WithoutGil free(x.size());
-        parallel_rows(x.size(), 1,
-                      [&](int64_t begin, int64_t end) { forward_span(x.data<float>(), begin, end, y.data); });
-    }
-    return y.object;
-}
+nb::object forward(Array x) { return forward_by(forward_span, x); }
 
-nb::object backward(Array g, Array x) {
-    if (!g.is<float>() || !x.is<float>() || !g.same_shape(x)) return nb::none();
-    NewArray<float> dx(x);
-    {
-        WithoutGil free(x.size());
-        parallel_rows(x.size(), 1, [&](int64_t begin, int64_t end) {
-            backward_span(g.data<float>(), x.data<float>(), begin, end, dx.data);
-        });
-    }
-    return dx.object;
-}
+nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x); }
 
 } // namespace
 
