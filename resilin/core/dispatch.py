@@ -259,11 +259,19 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
     return made
 
 
+_IN_FRONT: tuple[type, ...] = () if native is None else (native.PlainCall, native.InPlaceCall)
+
+
+def is_function(value: Any) -> bool:
+    """Whether `value` is a function of Python, or native code in front of one; a public function is neither."""
+    return isinstance(value, (FunctionType, *_IN_FRONT))
+
+
 def publish(module: str, namespace: dict[str, Any], names: Iterable[str]) -> None:
     """Make the functions called `names` in a module's `namespace` public ones; classes and values stay as they are."""
     for name in names:
         found = namespace[name]
-        if isinstance(found, FunctionType) and found not in PUBLIC:
+        if is_function(found) and found not in PUBLIC:
             namespace[name] = public(found, module, name)
 
 

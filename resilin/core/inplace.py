@@ -3,6 +3,7 @@ the op's place in the graph and raises the version; writes through views reach t
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,9 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, different_devices
+from resilin.core.kernels.loader import native
 from resilin.core.ops.calling import tracked
-from resilin.core.ops.guarding import SILENT, restore, silence
+from resilin.core.ops.guarding import IN_NATIVE, SILENT, VARIABLE, restore, silence
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
@@ -189,7 +191,9 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
-    return method
+    if ufunc is None or not IN_NATIVE:
+        return method
+    return functools.update_wrapper(native.in_place_call(ufunc, method, VARIABLE, SILENT), method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -3,7 +3,6 @@ functions (see `dispatch`), which subclasses and tensor-like objects can take ov
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import Any, TypeVar
 
 from resilin.core import dispatch
@@ -101,7 +100,7 @@ def _publish_methods() -> None:
     for name, value in raw.items():
         if isinstance(value, property):
             setattr(tensor, name, dispatch.publish_property(Tensor, name, value))
-        elif isinstance(value, FunctionType) and name not in _AS_METHODS:
+        elif dispatch.is_function(value) and name not in _AS_METHODS:
             setattr(tensor, name, dispatch.public(value, "resilin", f"Tensor.{name}", reflected=_reflected(name)))
     for name, method in _AS_METHODS.items():
         func = getattr(Tensor, method)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import resilin
+from resilin.core import inplace
 from resilin.core.autograd import tape
 from resilin.core.kernels.loader import native
 from resilin.core.ops import calling
@@ -72,6 +73,111 @@ def test_defaults_of_parameters_are_filled_in() -> None:
     assert plain("sum")(x, 1).tolist() == [3, 3]
     assert plain("sum")(x, 1, True).shape == (2, 1)
     assert plain("sum")(x, 1, True, 4) is None
+
+
+def test_a_sequence_of_tensors_of_one_dtype_is_taken() -> None:
+    a = resilin.tensor([1.0, 2.0])
+    assert plain("concat")([a, a], 0, (2, 2)).tolist() == [1, 2, 1, 2]
+    assert plain("stack")((a, resilin.nn.Parameter(a))).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        lambda a: [],
+        lambda a: [a, resilin.tensor([1, 2])],  # promoted
+        lambda a: [a, 1.0],
+        lambda a: [a, a.as_subclass(Mine)],
+        lambda a: [a, a.to("sim:1")],
+        lambda a: iter([a, a]),
+        lambda a: [a, resilin.ones(2, 2)],  # an error, said by the way in Python
+        lambda a: a,
+    ],
+)
+def test_other_sequences_are_left_to_the_way_in_python(tensors: Any) -> None:
+    assert plain("concat")(tensors(resilin.tensor([1.0, 2.0])), 0, ()) is None
+
+
+def test_an_op_calls_the_way_in_python_for_what_is_left() -> None:
+    add = OPS["add"].call
+    assert type(add) is native.PlainCall
+    assert add(resilin.tensor([1, 2]), 1.5).tolist() == [2.5, 3.5]
+    assert OPS["sum"].call(resilin.ones(2, 3), axis=1).tolist() == [3, 3]
+    assert add.__name__ == "add"
+    assert add.__doc__ == "a + b."
+
+
+def _written(method: Any, make: Any) -> Any:
+    """What an in-place method does to a new tensor with `make`'s operand: the outcome, the elements, their version."""
+    base = resilin.arange(1.0, 7.0).reshape(2, 3)
+    target, other = make(base)
+    try:
+        found = method(target, other)
+        outcome = "itself" if found is target else "another"
+    except (RuntimeError, TypeError, OverflowError) as error:
+        outcome = f"{type(error).__name__}: {error}"
+    return outcome, base.tolist(), base._version, target.detach().tolist(), target._version, target._writes
+
+
+def _with_writes_through_data(base: resilin.Tensor) -> tuple[resilin.Tensor, Any]:
+    base.data.add_(1)
+    return base, 1.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda base: (base, base),
+        lambda base: (base, 2),
+        lambda base: (base, 1.5),
+        lambda base: (base, True),
+        lambda base: (base, 1j),
+        lambda base: (base, resilin.ones(3)),
+        lambda base: (base, resilin.ones(2, 1)),
+        lambda base: (base, resilin.ones(4)),
+        lambda base: (base, resilin.ones(1, 2, 3)),
+        lambda base: (base, resilin.ones(2, 3, dtype=resilin.float64)),
+        lambda base: (base, resilin.ones(3, dtype=resilin.int64)),
+        lambda base: (base, "1"),
+        lambda base: (base, 10**400),
+        lambda base: (base[1:], 1),
+        lambda base: (base.t(), resilin.ones(2)),
+        lambda base: (base, base.expand(2, 3)),
+        lambda base: (base[:1].expand(2, 3), 1.0),
+        lambda base: (base.to(resilin.bfloat16), 1.0),
+        lambda base: (base.long(), 1),
+        lambda base: (base.requires_grad_(), 1.0),
+        lambda base: (base.detach(), resilin.ones(3, requires_grad=True)),
+        lambda base: (base.as_subclass(Mine), 1.0),
+        lambda base: (resilin.nn.Parameter(base), 1.0),
+        lambda base: (resilin.nn.Parameter(base, requires_grad=False), 1.0),
+        _with_writes_through_data,
+    ],
+)
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ["add", "div"])
+def test_writes_in_place_are_those_of_the_way_in_python(name: str, recorded: bool, make: Any) -> None:
+    method = inplace.make(getattr(resilin.Tensor, name), name + "_", {"add": np.add, "div": np.divide}[name])
+    assert type(method) is native.InPlaceCall
+    with resilin.set_grad_enabled(recorded):
+        assert _written(method, make) == _written(method.__wrapped__, make)
+
+
+def test_tensors_of_inference_mode_are_not_written_outside_of_it() -> None:
+    with resilin.inference_mode():
+        x = resilin.ones(3)
+        x += 1
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        x += 1
+
+
+def test_writes_in_place_keep_nothing_alive() -> None:
+    x, y = resilin.ones(3), resilin.ones(3)
+    x += y
+    before = [sys.getrefcount(value) for value in (x, y, x._array, x._vc)]
+    for _ in range(1000):
+        x += y
+    assert [sys.getrefcount(value) for value in (x, y, x._array, x._vc)] == before
 
 
 def test_results_are_recorded_as_in_python() -> None:
@@ -210,7 +316,8 @@ def _both_nodes(name: str, *arguments: Any) -> tuple[Any, Any, Any, Any]:
     """What the native way and the way in Python make of one call: results and their nodes."""
     op = OPS[name]
     fast = plain(name)(*arguments)
-    tensors, params = arguments[: op.n], (*arguments[op.n :], *op.defaults[len(arguments) :])
+    tensors = arguments[0] if op.n < 0 else arguments[: op.n]
+    params = (*arguments[max(op.n, 1) :], *op.defaults[len(arguments) :])
     slow = resilin.tensor(fast.detach().numpy())
     tape.record(op, op.impls.get("cpu", op.generic), slow, tensors, params, None)
     return fast, fast.grad_fn, slow, slow.grad_fn
@@ -230,6 +337,8 @@ W = resilin.ones(2, 3, requires_grad=True)
         ("sum", (W, 1)),
         ("linear", (resilin.ones(4, 3), W, None)),
         ("linear", (resilin.ones(4, 3), W, resilin.ones(2, requires_grad=True))),
+        ("concat", ((W, resilin.ones(1, 3), W), 0, (2, 1, 2))),
+        ("stack", ((resilin.ones(2, 3), W), 1)),
     ],
 )
 def test_its_nodes_are_those_of_the_way_in_python(name: str, arguments: Any) -> None:

@@ -40,7 +40,7 @@ class Declared(Protocol):
 
 
 def make_call(op: Declared) -> Callable[..., Any]:
-    """The function that users call, made for the op's number and kind of arguments."""
+    """What users call: native code where there is some, in front of a function made for the op's arguments."""
     if op.n == 1 and op.outputs == 1:
         call = _single(op)
     elif op.elementwise and op.n == 2:
@@ -51,25 +51,22 @@ def make_call(op: Declared) -> Callable[..., Any]:
         call = _general(op)
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = op.__doc__
-    return call
+    plain = _plain(op, call)
+    return call if plain is None else functools.update_wrapper(plain, call)
 
 
-def _plain(op: Declared) -> Callable[..., Any]:
+def _plain(op: Declared, otherwise: Callable[..., Any] | None = None) -> Any:
     """The native call of plain tensors: Tensors and Parameters of the CPU whose arrays go into the op as they are.
 
-    None for everything else, and for errors; then the way below, which it shortens, says what a call means.
+    Everything else, and errors, it leaves to `otherwise`, which says what a call means; without it, it answers None.
+    None where there is no native code for the op.
     """
-    if native is None or op.outputs != 1 or not op.n > 0:
-        return _absent
+    if native is None or op.outputs != 1 or not op.n:
+        return None
     pair = op.elementwise and op.n == 2  # promoted to one dtype
-    defaults = op.defaults[op.n :]
+    defaults = op.defaults[max(op.n, 1) :]
     facts = (pair, op.floats, op.view, op.differentiable)
-    made = native.plain_call(op, op.impls, op.generic, defaults, finish, op.n, *facts)
-    return made or _absent
-
-
-def _absent(*_: object) -> None:
-    """Stands in for a native call."""
+    return native.plain_call(op, op.impls, op.generic, defaults, finish, otherwise, op.n, *facts)
 
 
 def finish(
@@ -96,11 +93,8 @@ def _single(op: Declared) -> Callable[..., Any]:
     generic, impls, floats = op.generic, op.impls, op.floats
     defaults = op.defaults[1:]
     most = len(defaults)
-    plain = _plain(op)
 
     def call(input: Any, *params: Any, **kwargs: Any) -> Tensor:
-        if not kwargs and (out := plain(input, *params)) is not None:
-            return out
         if ACTIVE and batched_in((input, *params)):
             return ACTIVE[-1].call(op, (input, *params), kwargs)
         if not isinstance(input, Tensor):
@@ -146,11 +140,8 @@ def _joined(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _binary(op: Declared) -> Callable[..., Any]:
     generic, impls, floats = op.generic, op.impls, op.floats
-    plain = _plain(op)
 
     def call(input: Any, other: Any) -> Tensor:
-        if (out := plain(input, other)) is not None:
-            return out
         if ACTIVE and batched_in((input, other)):
             return ACTIVE[-1].call(op, (input, other), {})
         if isinstance(input, Tensor) and isinstance(other, Tensor):
@@ -272,11 +263,8 @@ def _general(op: Declared) -> Callable[..., Any]:
     n, total = op.n, len(op.arguments)
     places = tuple(range(n))
     generic, impls = op.generic, op.impls
-    plain = _plain(op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs and (out := plain(*args)) is not None:
-            return out
         if ACTIVE and batched_in((*args, *kwargs.values())):
             return ACTIVE[-1].call(op, args, kwargs)
         if kwargs or len(args) != total:
@@ -334,8 +322,7 @@ def _sequence(op: Declared) -> Callable[..., Any]:
         if impl.residual:
             value, residual = value
         out = wrap(as_array(value), dev)
-        if mode.grad and tracked(inputs):
-            record(op, impl, out, inputs, params, residual)
+        finish(op, impl, out, inputs, params, residual)
         return out
 
     return call

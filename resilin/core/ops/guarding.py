@@ -39,12 +39,13 @@ def _settings() -> tuple[Any, Any]:
     return found[0] if len(found) == 1 else (_ErrState(), None)
 
 
-_variable, _silent = _settings()
-silence = _variable.set
+VARIABLE, SILENT = _settings()
+"""numpy's context variable of floating point settings, and its value without warnings."""
+silence = VARIABLE.set
 """`token = silence(SILENT)` switches numpy's warnings off in this thread; `restore(token)` puts back what was."""
-restore = _variable.reset
-SILENT = _silent
-_in_native = native is not None and isinstance(_variable, contextvars.ContextVar)
+restore = VARIABLE.reset
+IN_NATIVE = native is not None and isinstance(VARIABLE, contextvars.ContextVar)
+"""Whether native code can do the same."""
 
 
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
@@ -90,8 +91,8 @@ def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool) -> Rule:
 
 
 def _quietly(forward: Rule) -> Rule:
-    if _in_native:
-        return native.quiet_call(forward, forward, _variable, SILENT, _BFLOAT16, 0)
+    if IN_NATIVE:
+        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0)
 
     def run(*args: Any) -> Any:
         token = silence(SILENT)
@@ -106,8 +107,8 @@ def _quietly(forward: Rule) -> Rule:
 def _computing(forward: Rule, n: int) -> Rule:
     """The common case, both at once; in native code, where there is some."""
     general = _rounded_once(_quietly(forward), n)
-    if n > 0 and _in_native:
-        return native.quiet_call(forward, general, _variable, SILENT, _BFLOAT16, n)
+    if n > 0 and IN_NATIVE:
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n)
     return general
 
 

@@ -37,6 +37,7 @@ NB_MODULE(_native, m) {
     resilin::bind_embedding(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
+    resilin::bind_in_place(m);
     resilin::bind_layer_norm(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
@@ -45,6 +46,7 @@ NB_MODULE(_native, m) {
     resilin::bind_philox(m);
     resilin::bind_plain_call(m);
     resilin::bind_pool(m);
+    resilin::bind_quiet_call(m);
     resilin::bind_record(m);
     resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);

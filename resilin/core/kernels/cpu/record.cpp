@@ -68,6 +68,13 @@ int mode_is(PyObject *name, PyObject *value) {
     return found ? found == value : -1;
 }
 
+// Adds 1 to the number at the start of a list; false with an error set.
+bool increment(PyObject *counter) {
+    const long count = PyLong_AsLong(PyList_GET_ITEM(counter, 0));
+    PyObject *next = count == -1 && PyErr_Occurred() ? nullptr : PyLong_FromLong(count + 1);
+    return next && PyList_SetItem(counter, 0, next) == 0;
+}
+
 // The counter of writes of a tensor, made when there is none; null with an error set.
 PyObject *share_version(PyObject *tensor) {
     PyObject *&versions = slot(tensor, classes.versions);
@@ -153,6 +160,18 @@ PyObject *tuple_of(PyObject *const *items, Py_ssize_t count) {
     PyObject *made = PyTuple_New(count);
     for (Py_ssize_t i = 0; made && i < count; i++) PyTuple_SET_ITEM(made, i, Py_NewRef(items[i]));
     return made;
+}
+
+bool records() {
+    const int on = mode_is(grad, Py_False);
+    if (on < 0) PyErr_Clear();
+    return on != 1;
+}
+
+bool count_write(PyObject *tensor) {
+    PyObject *counter = share_version(tensor);
+    if (!counter || !increment(counter)) return false;
+    return PyList_GET_SIZE(counter) < 2 || increment(PyList_GET_ITEM(counter, 1));
 }
 
 bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params) {

@@ -19,6 +19,8 @@ struct Classes {
     std::vector<Py_ssize_t> node_others; // those that are None in a new node
     PyObject *mode;                      // grad_mode.mode
     PyObject *next_seq;                  // numbers the nodes
+    PyObject *cpu;                       // the device
+    PyObject *active;                    // the list of running vmaps
 };
 extern Classes classes;
 
@@ -32,6 +34,28 @@ inline PyArrayObject *array_of(PyObject *tensor) {
 }
 
 PyObject *tuple_of(PyObject *const *items, Py_ssize_t count);
+
+// What an argument is: no plain tensor of the CPU, or one, whose array is written to `array`; of the latter, whether it
+// may be in the graph.
+enum class Operand { other, array, tracked };
+inline Operand look(PyObject *value, PyObject *&array) {
+    if (Py_TYPE(value) != classes.tensor && Py_TYPE(value) != classes.parameter) return Operand::other;
+    PyObject *found = slot(value, classes.array);
+    if (slot(value, classes.dev) != classes.cpu || !found || !PyArray_CheckExact(found)) return Operand::other;
+    array = found;
+    const bool tracked = slot(value, classes.rg) == Py_True || slot(value, classes.tensor_view) != Py_None;
+    return tracked ? Operand::tracked : Operand::array;
+}
+
+// Whether operations are recorded now.
+bool records();
+
+// Says that a tensor's elements were written in place, as `Tensor._bump` does; false with an error set.
+bool count_write(PyObject *tensor);
+
+// `function` with numpy's warnings off: its context variable has the value `silent` meanwhile.
+PyObject *call_silently(PyObject *variable, PyObject *silent, PyObject *function, PyObject *const *args, size_t flagged,
+                        PyObject *names);
 
 // Says that `out` is a view of `source`, a tensor that is none itself, made by `op` with parameters `params` (a tuple).
 bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params);
