@@ -335,6 +335,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
             f"index_fill(): {input.dtype} takes a number or a tensor without dimensions of such numbers, got "
             f"{value.dtype} of shape {tuple(value.shape)}"
         )
+    if value.requires_grad and type(where_[-1]) not in BATCHED:  # a place counts once, however often it is named
+        where_ = (*where_[:-1], array_namespace(where_[-1]).unique(where_[-1] % length))
     return ops.index_put.call(input, value, where_)
 
 

@@ -91,25 +91,47 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
 
     The memory is that of the tensor which `input` is a view of, or its own; its start is offset 0, and the default is
     where `input` starts. RuntimeError when the view would leave the memory, NotImplementedError when the memory is not
-    one contiguous block.
+    one contiguous block, and where it would show elements that a view with a gradient of its own does not.
     """
     base = input if input._view is None else input._view.base
     if not base._array.flags.c_contiguous:
         raise NotImplementedError("as_strided: the memory is not one contiguous block; call contiguous() first")
-    if storage_offset is None:
-        storage_offset = (input.data_ptr() - base.data_ptr()) // base._array.itemsize
+    start = (input.data_ptr() - base.data_ptr()) // input._array.itemsize if input._array.size else 0
+    offset = start if storage_offset is None else int(storage_offset)
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
     if len(size) != len(stride):
         raise RuntimeError(f"mismatch in length of strides and shape: {list(size)} and {list(stride)}")
-    if min(size, default=0) < 0 or min(stride, default=0) < 0 or storage_offset < 0:
-        raise RuntimeError(f"as_strided: negative size, stride or offset: {size}, {stride}, {storage_offset}")
-    last = storage_offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if 0 not in size and last >= base._array.size:
+    if min(size, default=0) < 0 or min(stride, default=0) < 0 or offset < 0:
+        raise RuntimeError(f"as_strided: negative size, stride or offset: {size}, {stride}, {offset}")
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    elements = base._array.nbytes // input._array.itemsize
+    if 0 not in size and last >= elements:
         raise RuntimeError(
-            f"as_strided: size {list(size)}, strides {list(stride)} and offset {storage_offset} reach element {last} "
-            f"of a memory of {base._array.size} elements"
+            f"as_strided: size {list(size)}, strides {list(stride)} and offset {offset} reach element {last} "
+            f"of a memory of {elements} elements"
         )
-    return strided.as_strided.call(base, size, stride, storage_offset)
+    within = 0 in size or (offset >= start and last < start + input._array.size)
+    if within and input._array.flags.c_contiguous:
+        return strided.as_strided.call(input, size, stride, offset - start if 0 not in size else 0)
+    if input.requires_grad and not base.requires_grad:
+        raise NotImplementedError(
+            "as_strided: this view has a gradient of its own, and what lies around or between its elements has none; "
+            "call contiguous() first, or as_strided before requires_grad_()"
+        )
+    return strided.as_strided.call(_in_the_dtype_of(input, base), size, stride, offset)
+
+
+def _in_the_dtype_of(input: Tensor, base: Tensor) -> Tensor:
+    """The memory of `base` as elements of the dtype of `input`, which is a view of it."""
+    kind, whole = input._array.dtype, base._array.dtype
+    if kind == whole:
+        return base
+    if whole.kind == "c" and kind.itemsize * 2 == whole.itemsize and kind.kind == "f":
+        return strided.view_as_real.call(base)
+    flat = shaping.reshape(base, (-1,))
+    if kind.kind == "c" and whole.kind == "f" and whole.itemsize * 2 == kind.itemsize:
+        return strided.view_as_complex.call(shaping.reshape(flat, (-1, 2)))
+    return strided.reinterpret.call(flat, kind)
 
 
 def _written(input: Tensor, src: Tensor, name: str, view: Any) -> Tensor:

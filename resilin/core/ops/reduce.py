@@ -71,11 +71,16 @@ def prod(xp, x, axis=None, keepdims=False):
 
 @prod.vjp
 def _(xp, g, y, x, axis=None, keepdims=False):
+    # The product of the others at a 0: of all that is not 0 when there is one 0, and times the other 0 when there are
+    # two, which is 0 itself and has a derivative.
     g, y = _spread(xp, g, axis, keepdims), _spread(xp, y, axis, keepdims)
     zero = x == 0
     filled = xp.where(zero, xp.ones_like(x), x)
-    alone = xp.astype(xp.count_nonzero(zero, axis, keepdims=True) == 1, x.dtype)
-    others = alone * xp.prod(filled, axis=axis, keepdims=True)
+    zeros = xp.where(zero, x, xp.zeros_like(x))
+    number = xp.count_nonzero(zero, axis, keepdims=True)
+    alone, pair = xp.astype(number == 1, x.dtype), xp.astype(number == 2, x.dtype)
+    other = xp.sum(zeros, axis, keepdims=True) - zeros
+    others = (alone + pair * other) * xp.prod(filled, axis=axis, keepdims=True)
     return g * xp.conj(xp.where(zero, others, y / filled))
 
 
@@ -233,17 +238,22 @@ def cumprod(xp, x, axis=0):
 
 @cumprod.vjp
 def _(xp, g, y, x, axis=0):
-    # Before the first 0 the other factors' product is y / x; at it, the product with that factor left out; every
-    # later factor is multiplied by 0. (Second derivatives between two factors are lost behind the first 0.)
+    # Before the first 0 the other factors' product is y / x; at it, the product with that factor left out; behind it,
+    # the same of the factors without it, times that 0, which is 0 itself and has a derivative.
     if not g.ndim:
         return g
     zero = x == 0
     seen = xp.cumsum(xp.astype(zero, x.dtype), axis)
-    first = xp.logical_and(zero, seen == 1)
-    without = xp.cumprod(xp.where(first, xp.ones_like(x), x), axis)
-    quotient = _from_here_on(xp, g * xp.conj(y), axis) / xp.conj(xp.where(zero, xp.ones_like(x), x))
-    alone = _from_here_on(xp, g * xp.conj(without), axis)
-    return xp.where(seen == 0, quotient, xp.where(first, alone, xp.zeros_like(alone)))
+    first, second = (xp.logical_and(zero, seen == n) for n in (1, 2))
+    one, nothing = xp.ones_like(x), xp.zeros_like(x)
+    filled = xp.where(zero, one, x)
+    without = xp.where(first, one, x)
+    quotient = _from_here_on(xp, g * xp.conj(y), axis) / xp.conj(filled)
+    alone = _from_here_on(xp, g * xp.conj(xp.cumprod(without, axis)), axis)
+    alone_again = _from_here_on(xp, g * xp.conj(xp.cumprod(xp.where(second, one, without), axis)), axis)
+    behind = xp.where(second, alone_again, xp.where(seen == 1, alone / xp.conj(filled), nothing))
+    behind = xp.where(xp.isfinite(behind), behind, nothing) * xp.conj(xp.cumsum(xp.where(first, x, nothing), axis))
+    return xp.where(seen == 0, quotient, xp.where(first, alone, behind))
 
 
 def _from_here_on(xp, x, axis):
