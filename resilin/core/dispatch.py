@@ -212,7 +212,9 @@ def _count(change: int) -> None:
             native.function_modes(change)
 
 
-def _in_python(raw: Function, reflected: str | None) -> Any:
+def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = None) -> Any:
+    unnamed = unnamed or raw
+
     def call(*args: Any, **kwargs: Any) -> Any:
         taken = _active > 0
         if not taken and (kwargs or not all([type(value) in _never for value in args])):  # most calls: neither
@@ -222,7 +224,7 @@ def _in_python(raw: Function, reflected: str | None) -> Any:
                 return take_over(call, args, kwargs)
             if len(args) > 1 or kwargs or (args and isinstance(args[0], list | tuple)):
                 together.meet(call, (*args, *kwargs.values()))
-            return raw(*args, **kwargs)
+            return raw(*args, **kwargs) if kwargs else unnamed(*args)
         except Exception as error:
             if isinstance(error, TypeError) and reflected and len(args) == 2 and _answers(args[1], reflected):
                 return NotImplemented
@@ -248,8 +250,8 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
     """
     if "<locals>" in getattr(raw, "__qualname__", ""):  # what Python's own errors call it
         raw.__qualname__ = name.rpartition(".")[2]
-    raw = also_numpys(raw)
-    made: Any = _in_python(raw, reflected) if native is None else native.function_make(raw, reflected)
+    unnamed, raw = raw, also_numpys(raw)  # a call without names is spared what reads them
+    made: Any = (_in_python if native is None else native.function_make)(raw, reflected, unnamed)
     made.__module__, made.__qualname__, made.__name__ = module, name, name.rpartition(".")[2]
     made.__doc__ = raw.__doc__
     if func is not None:

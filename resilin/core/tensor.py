@@ -6,6 +6,7 @@ stays below every op.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from resilin.core.autograd.grad_mode import checked_flag, mode
 from resilin.core.device import CPU, device
 from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.kernels.common import address_of
+from resilin.core.kernels.loader import native
 from resilin.core.memory_format import lies_in
 from resilin.core.size import Size, check_dim, strides_of
 from resilin.core.versions import InferenceCount, View, count_of, share_version, share_writes
@@ -457,7 +459,7 @@ def _init(made: Tensor, array: Array, dev: device) -> None:
     made._grad_slot = None
 
 
-def wrap(array: Array, dev: device = CPU) -> Tensor:
+def wrap_in_python(array: Array, dev: device = CPU) -> Tensor:
     """A tensor over `array` itself, outside the graph."""
     made = _new(Tensor)
     made._array = array
@@ -470,3 +472,6 @@ def wrap(array: Array, dev: device = CPU) -> Tensor:
     made._hooks = None
     made._grad_slot = None
     return made
+
+
+wrap = wrap_in_python if native is None else functools.update_wrapper(native.wrap_call(wrap_in_python), wrap_in_python)

@@ -33,4 +33,4 @@ def test_the_form_for_other_versions_of_numpy_does_the_same() -> None:
 
 
 def test_this_version_of_numpy_needs_no_stand_in() -> None:
-    assert not isinstance(guarding._variable, guarding._ErrState)
+    assert not isinstance(guarding.VARIABLE, guarding._ErrState)

@@ -75,9 +75,12 @@ def _byte_mask(array: Any) -> Any:
 
 def getitem(self: Tensor, index: Any) -> Tensor:
     """self[index]: a view for integers and slices, a copy for tensors of indices."""
-    first, then = ops.split(to_index(index))
-    if self._dev is CPU:
-        ops.check_host(then)
+    if ops.goes_as_it_is(index):
+        first, then = None, index
+    else:
+        first, then = ops.split(to_index(index))
+        if self._dev is CPU:
+            ops.check_host(then)
     try:
         return ops.getitem.call(self if first is None else ops.getitem.call(self, first), then)
     except IndexError as error:

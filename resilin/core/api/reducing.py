@@ -27,7 +27,7 @@ def axes(dim: Any, ndim: int) -> Any:
     """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction."""
     if dim is None:
         return None
-    if not isinstance(dim, tuple | list):
+    if not isinstance(dim, (tuple, list)):
         front = check_dim(dim, ndim)
         return front if ndim else None
     if len(dim) == 0:
@@ -59,8 +59,9 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
         input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
     elif input._array.dtype.kind in "biu":
         input = shape_ops.astype.call(input, np.dtype(np.int64))
-    total = ops.sum.call(input, axes(dim, input._array.ndim), keepdim)
-    return total if total._array.dtype == input._array.dtype else shape_ops.astype.call(total, input._array.dtype)
+    array = input._array
+    total = ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
+    return total if total._array.dtype == array.dtype else shape_ops.astype.call(total, array.dtype)
 
 
 def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:

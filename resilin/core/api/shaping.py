@@ -15,6 +15,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.batching.active import BATCHED
+from resilin.core.kernels.loader import kernel
 from resilin.core.memory_format import orders
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
@@ -23,11 +24,21 @@ from resilin.core.ops.creation import shape_of
 from resilin.core.size import Size, check_dim, lengths_of
 from resilin.core.tensor import Tensor, wrap
 
+_lengths_along = kernel("lengths_along")  # of plain tensors, what `cat` finds out about them
+
 
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """`shape` with -1 replaced. RuntimeError when the number of elements does not fit."""
-    lengths = lengths_of(where, shape)
     size, known, least = array.size, 1, 0
+    for n in shape:
+        if type(n) is not int or n < 0:
+            break
+        known *= n
+    else:
+        if known == size:  # most calls
+            return shape
+    lengths = lengths_of(where, shape)
+    known = 1
     for n in lengths:
         if n != -1:
             known *= n
@@ -248,16 +259,17 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
     Tensors of shape (0,) go with every shape; nothing of them but the dtype counts.
     """
+    if (usual := _lengths_along(tensors, dim)) is not None:
+        return ops.concat.call(tensors, *usual)
     if isinstance(tensors, Tensor):
         raise TypeError("cat(): argument 'tensors' must be a tuple or list of Tensors, not a Tensor")
     given = list(tensors)
     if not given:
         raise ValueError("cat(): expected a non-empty list of Tensors")
-    tensors = [x for x in given if x._array.shape != (0,)] or given[:1]
-    if len(tensors) != len(given):
-        kind = functools.reduce(dtypes.promote_np, [x._array.dtype for x in given])
-        tensors = [x if x._array.dtype == kind else ops.astype.call(x, kind) for x in tensors]
-    shapes = [x._array.shape for x in tensors]
+    shapes = [x._array.shape for x in given]
+    if (0,) in shapes:
+        given = _without_nothing(given)
+        shapes = [x._array.shape for x in given]
     ndim = len(shapes[0])
     if ndim == 0:
         raise RuntimeError("zero-dimensional tensors cannot be concatenated; use stack()")
@@ -265,7 +277,16 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     for shape in shapes:
         if len(shape) != ndim:
             raise RuntimeError(f"Tensors must have same number of dimensions: got {ndim} and {len(shape)}")
-    return ops.concat.call(tensors, axis, tuple([shape[axis] for shape in shapes]))
+    return ops.concat.call(given, axis, tuple([shape[axis] for shape in shapes]))
+
+
+def _without_nothing(tensors: list[Tensor]) -> list[Tensor]:
+    """Those of `tensors` that do not have the shape (0,), or one of these, in the dtype that is common to all."""
+    kept = [x for x in tensors if x._array.shape != (0,)] or tensors[:1]
+    if len(kept) == len(tensors):
+        return kept
+    kind = functools.reduce(dtypes.promote_np, [x._array.dtype for x in tensors])
+    return [x if x._array.dtype == kind else ops.astype.call(x, kind) for x in kept]
 
 
 concat = concatenate = cat

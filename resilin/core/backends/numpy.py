@@ -13,7 +13,7 @@ import numpy as np
 
 from resilin.core.backends import quick
 from resilin.core.backends.base import Backend
-from resilin.core.kernels import gemm, reduce_rows, sigmoid
+from resilin.core.kernels import gemm, joining, places, reduce_rows, sigmoid
 
 Array = np.ndarray[Any, Any]
 
@@ -39,13 +39,10 @@ def _astype(x: Any, dtype: Any) -> Any:
 
 def _index_add_zeros(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     """Zeros of `shape` with `g` added at `index`, repeated places summed in order. What undoes `x[index]`."""
+    if not is_basic(index):
+        return places.add_slices(g, shape, index)
     out = np.zeros(shape, g.dtype)
-    if is_basic(index):
-        out[index] = g
-    elif isinstance(index, np.ndarray) and index.dtype.kind in "iu" and out.size and g.size:
-        _add_rows(out, index.reshape(-1) % shape[0], g.reshape(index.size, -1))
-    else:
-        np.add.at(out, index, g)
+    out[index] = g
     return out
 
 
@@ -54,14 +51,6 @@ def is_basic(index: Any) -> bool:
     if isinstance(index, tuple):
         return all(is_basic(i) for i in index)
     return index is None or index is Ellipsis or isinstance(index, int | slice)
-
-
-def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """out[rows] += g with repeated rows summed in the order of `rows`: sorted stably, then one reduceat."""
-    order = np.argsort(rows, kind="stable")
-    sorted_rows = rows[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1])))
-    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0, dtype=g.dtype)
 
 
 def shortened(x: Any, index: Any, axis: int) -> Any:
@@ -73,21 +62,12 @@ def shortened(x: Any, index: Any, axis: int) -> Any:
 
 
 def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
-    return np.take_along_axis(shortened(x, index, axis), index, axis)
+    return places.take_along(shortened(x, index, axis), index, axis)
 
 
 def _write_at(out: Array, index: Any, value: Any) -> None:
     """out[index] = value; the last of several values for one place stays."""
     out[index] = value
-
-
-def _scatter_add_zeros(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
-    """Zeros of `shape` with `g` added at `index` along `axis`. What undoes take_along_axis."""
-    out = np.zeros(shape, g.dtype)
-    places: list[Any] = list(np.indices(index.shape, sparse=True))
-    places[axis] = index
-    np.add.at(out, tuple(places), g)
-    return out
 
 
 def make_xp() -> SimpleNamespace:
@@ -101,6 +81,7 @@ def make_xp() -> SimpleNamespace:
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
+        "concatenate": joining.concatenate,
         "matmul": gemm.matmul,
         "matmul_add": gemm.matmul_add,
         "sigmoid": sigmoid.forward,
@@ -113,7 +94,7 @@ def make_xp() -> SimpleNamespace:
         "all": quick.all,
         "max": quick.max,
         "min": quick.min,
-        "scatter_add_zeros": _scatter_add_zeros,
+        "scatter_add_zeros": places.add_along,
         "take_along_axis": _take_along_axis,
         "write_at": _write_at,
         "linalg": np.linalg,

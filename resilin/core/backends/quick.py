@@ -10,13 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import joining
+from resilin.core.kernels.loader import kernel
+
 Array = np.ndarray[Any, Any]
+_native_broadcast_to = kernel("broadcast_to")
+_native_extreme_last = kernel("extreme_last")
 _or: Any = np.logical_or.reduce
 _and: Any = np.logical_and.reduce
 
 
 def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
     """A read-only view of `x` with dimensions of length 1 stretched to `shape`."""
+    view: Array | None = _native_broadcast_to(x, shape)
+    return reference_broadcast_to(x, shape) if view is None else view
+
+
+def reference_broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """The form of `broadcast_to` without native code."""
     extra = len(shape) - x.ndim
     if extra < 0 or not x.size or not x.flags.c_contiguous or x.dtype.kind == "V":  # bfloat16 has no buffer to view
         return np.broadcast_to(x, shape)
@@ -56,7 +67,7 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
         if x.shape != shape:
             return np.stack(arrays, axis)  # says what does not fit
     wider = (*shape[:axis], 1, *shape[axis:])
-    return np.concatenate([x.reshape(wider) for x in arrays], axis)
+    return joining.concatenate([x.reshape(wider) for x in arrays], axis)
 
 
 def any(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
@@ -71,9 +82,11 @@ def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 
 def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:
     """The largest element over `axis`; NaN wins."""
-    return np.maximum.reduce(x, axis, keepdims=keepdims, **initial)
+    y = None if initial else _native_extreme_last(x, axis, keepdims, True)
+    return np.maximum.reduce(x, axis, keepdims=keepdims, **initial) if y is None else y
 
 
 def min(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:
     """The smallest element over `axis`; NaN wins."""
-    return np.minimum.reduce(x, axis, keepdims=keepdims, **initial)
+    y = None if initial else _native_extreme_last(x, axis, keepdims, False)
+    return np.minimum.reduce(x, axis, keepdims=keepdims, **initial) if y is None else y

@@ -20,6 +20,7 @@ from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
+_native_sum_last = kernel("sum_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
@@ -33,6 +34,13 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """
     if not isinstance(x, np.ndarray):
         x = np.asarray(x)
+    if (y := _native_sum_last(x, axis, keepdims)) is not None:
+        return y
+    return reference_total(x, axis, keepdims)
+
+
+def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
+    """numpy form of `total`."""
     if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
         return total(x.astype(np.float32), axis, keepdims).astype(x.dtype)
     if x.size <= _SMALL:

@@ -12,7 +12,8 @@ from resilin.core.kernels import relu as relu_kernel
 from resilin.core.kernels import sigmoid as sigmoid_kernel
 from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
-from resilin.core.ops.registry import is_complex, op, override
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.registry import accelerate, is_complex, op, override
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
@@ -108,6 +109,9 @@ def erf(xp, x):
 @erf.vjp
 def _(xp, g, _y, x):
     return g * (2 / math.sqrt(math.pi)) * xp.exp(-(x * x))
+
+
+accelerate("erf", kernel("erf_forward"), kernel("erf_backward"))
 
 
 @op(takes="f", samples=lambda r: [(r(3, 4),), (r(3, 4), "tanh")])

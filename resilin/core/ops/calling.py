@@ -15,7 +15,7 @@ from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
-from resilin.core.tensor import Parameter, Tensor, wrap
+from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
 from resilin.core.versions import View
 from resilin.errors import ResilinError
 
@@ -344,4 +344,4 @@ def _several(
 
 if native is not None:
     native.record_configure(Tensor, Parameter, View, Node, mode, next_seq)
-    native.plain_configure(CPU, CPU.xp, ACTIVE, wrap)
+    native.plain_configure(CPU, CPU.xp, ACTIVE, wrap_in_python)

@@ -28,6 +28,8 @@ def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(make)
     def call(*args: Any, **options: Any) -> Tensor:
+        if not options:
+            return make(*args)
         options.pop("pin_memory", None)
         wanted = options.pop("layout", None)
         if wanted not in (None, strided):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.guarding import ANY
-from resilin.core.ops.registry import is_complex, op
+from resilin.core.ops.registry import accelerate, is_complex, op
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -331,3 +332,12 @@ def _(xp, g, _y, x, low=None, high=None):
     if low is not None and high is not None:
         inside = xp.logical_and(inside, x <= high)
     return xp.where(inside, g, xp.zeros_like(g))
+
+
+_forward, _backward = kernel("clip_forward"), kernel("clip_backward")
+_INF = float("inf")
+accelerate(
+    "clip_to",
+    lambda x, low, high: _forward(x, -_INF if low is None else low, _INF if high is None else high),
+    lambda g, x, low, high: _backward(g, x, -_INF if low is None else low, _INF if high is None else high),
+)

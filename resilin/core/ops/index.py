@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import places as kernel
 from resilin.core.kernels.common import is_array
 from resilin.core.ops.registry import op
 
@@ -19,7 +20,7 @@ def split(index: Any) -> tuple[Any, Any]:
     Beside an array, PyTorch selects at an integer first; numpy would broadcast it with the arrays, and so put the
     dimensions elsewhere: of zeros(4, 5, 6)[0, :, [0, 1]] it makes (2, 5) instead of (5, 2).
     """
-    if not isinstance(index, tuple) or not any(type(i) is int for i in index) or all(_basic(i) for i in index):
+    if not isinstance(index, tuple) or not any(type(i) is int for i in index) or goes_as_it_is(index):
         return None, index
     first: list[Any] = []
     then: list[Any] = []
@@ -67,8 +68,16 @@ def _dimensions(part: Any) -> int:
     return int(part.ndim) if is_array(part) and part.dtype.kind == "b" else 1
 
 
+_BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
+
+
+def goes_as_it_is(index: Any) -> bool:
+    """Whether `index` is of integers, slices, None and ... only, so that it needs no preparation."""
+    return type(index) in _BASIC or (type(index) is tuple and _BASIC.issuperset(map(type, index)))
+
+
 def _basic(part: Any) -> bool:
-    return part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
+    return type(part) in _BASIC
 
 
 @op(
@@ -79,6 +88,9 @@ def _basic(part: Any) -> bool:
 def getitem(xp, x, index=None):
     """x[index]; a view for integers and slices, a copy for arrays."""
     check_range(x, index)
+    y = kernel.take_slices(x, index)
+    if y is not None:
+        return y
     y = x[index]
     if isinstance(y, np.generic):  # numpy copies a single element unless an ellipsis asks for a 0-d view
         y = x[(*index, Ellipsis) if isinstance(index, tuple) else (index, Ellipsis)]

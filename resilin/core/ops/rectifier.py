@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import is_complex, op
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.registry import accelerate, is_complex, op
 
 _WITH_EDGES: Any = lambda r: [(r(3, 4, low=-4, high=4),), (r(),), (r(0, 2),)]  # noqa: E731 - shared by declarations
 
@@ -39,6 +40,9 @@ def _(xp, g, _y, x, low=-1.0, high=1.0):
     return _masked(xp, xp.logical_or(x <= low, x >= high), g)
 
 
+accelerate("hardtanh", kernel("clip_forward"), kernel("between_backward"))
+
+
 @op(takes="f", elementwise=True, samples=_WITH_EDGES)
 def hardsigmoid(xp, x):
     """(x + 3) / 6 limited to [0, 1]."""
@@ -59,6 +63,9 @@ def hardswish(xp, x):
 @hardswish.vjp
 def _(xp, g, _y, x):
     return _masked(xp, x <= -3, g * xp.where(x < 3, x / 3 + 0.5, xp.ones_like(x)))
+
+
+accelerate("hardswish", kernel("hardswish_forward"), kernel("hardswish_backward"))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 1.0)])
@@ -90,6 +97,9 @@ def _(xp, g, _y, x, slope=0.01):
     return xp.where(x > 0, g, g * slope)
 
 
+accelerate("leaky_relu", kernel("leaky_forward"), kernel("leaky_backward"))
+
+
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(1)), (r(2, 3, 2), r(3, 1))])
 def prelu(xp, x, weight):
     """x where positive, else weight * x."""
@@ -116,6 +126,9 @@ def elu(xp, x, alpha=1.0, scale=1.0, inner=1.0):
 def _(xp, g, _y, x, alpha=1.0, scale=1.0, inner=1.0):
     below = xp.exp(xp.minimum(x, 0) * inner) * (alpha * scale * inner)
     return g * xp.where(x <= 0, below, xp.ones_like(x) * scale)
+
+
+accelerate("elu", kernel("elu_forward"), kernel("elu_backward"))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])

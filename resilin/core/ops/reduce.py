@@ -43,7 +43,7 @@ def _wide(x):
 @op(complex=True, samples=_axes)
 def sum(xp, x, axis=None, keepdims=False):
     """The sum over `axis`."""
-    return xp.sum(x, axis=axis, keepdims=keepdims)
+    return xp.sum(x, axis, keepdims=keepdims)
 
 
 @sum.vjp

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from resilin.core import determinism
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
@@ -204,6 +206,24 @@ def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """
     OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet)
+
+
+def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+    """Run op `name`, of one tensor, on the CPU by native `forward(x, *params)` and `backward(g, x, *params)`.
+
+    Where one answers None, its declared form runs, whose rule must not read the output.
+    """
+    declared = OPS[name].generic
+
+    def run(xp: Any, x: Any, *params: Any) -> Any:
+        y = forward(x, *params) if isinstance(x, np.ndarray) else None  # a rule may have made a scalar of it
+        return declared.forward(xp, x, *params) if y is None else y
+
+    def rule(xp: Any, needs: Any, g: Any, _y: Any, x: Any, *params: Any) -> Any:
+        dx = backward(g, x, *params) if isinstance(g, np.ndarray) and isinstance(x, np.ndarray) else None
+        return declared.vjp(xp, needs, g, None, x, *params) if dx is None else (dx,)  # type: ignore[misc]
+
+    override(name, "cpu", run, rule, quiet=False)
 
 
 def is_complex(x: Any) -> bool:

@@ -24,6 +24,7 @@ struct Function {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *raw;       // the function behind it
+    PyObject *unnamed;   // the one for calls without keywords, often the same
     PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all other functions
     PyObject *dict, *weak;
 };
@@ -143,7 +144,8 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     for (Py_ssize_t i = 0; i < all && meet && !taken; i++) apart |= any_elsewhere(args[i], home);
     if (apart && !may_meet(self, args, all)) return nullptr;
     PyObject *result =
-        taken ? hand_over(self, args, n, names) : PyObject_Vectorcall(self->raw, args, flagged, names);
+        taken ? hand_over(self, args, n, names)
+              : PyObject_Vectorcall(names ? self->raw : self->unnamed, args, flagged, names);
     if (!result && self->reflected && n == 2) result = or_reflected(self, args[1]);
     return result || taken || !explain ? result : explained(self, args, all);
 }
@@ -156,6 +158,7 @@ int traverse(PyObject *object, visitproc visit, void *arg) {
     auto *self = reinterpret_cast<Function *>(object);
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->raw);
+    Py_VISIT(self->unnamed);
     Py_VISIT(self->reflected);
     Py_VISIT(self->dict);
     return 0;
@@ -173,6 +176,7 @@ void dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     if (self->weak) PyObject_ClearWeakRefs(object);
     Py_CLEAR(self->raw);
+    Py_CLEAR(self->unnamed);
     Py_CLEAR(self->reflected);
     Py_CLEAR(self->dict);
     type->tp_free(object);
@@ -220,12 +224,13 @@ PyTypeObject *make_type() {
     return reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
 }
 
-nb::object make_function(nb::object raw, nb::object reflected) {
+nb::object make_function(nb::object raw, nb::object reflected, nb::object unnamed) {
     static PyTypeObject *type = make_type();
     auto *self = type ? PyObject_GC_New(Function, type) : nullptr;
     if (!self) throw nb::python_error();
     self->call = call;
     self->raw = raw.release().ptr();
+    self->unnamed = unnamed.release().ptr();
     self->reflected = reflected.is_none() ? nullptr : Py_NewRef(reflected.ptr());
     self->dict = self->weak = nullptr;
     PyObject_GC_Track(self);
@@ -243,7 +248,7 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::object off
 } // namespace
 
 void bind_dispatch(nanobind::module_ &m) {
-    m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none());
+    m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none(), nb::arg("unnamed"));
     m.def("function_configure", &configure);
     m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
     m.def("function_meet", [](nb::object handler, nb::type_object tensor) {

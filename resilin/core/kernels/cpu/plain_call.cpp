@@ -27,11 +27,11 @@ void configure(nb::object cpu, nb::object xp, nb::list active, nb::object wrap) 
     residual_name = PyUnicode_InternFromString("residual");
 }
 
-// A Tensor around `array`, whose reference it takes over; null with an error set.
-PyObject *wrap(PyObject *array) {
+// A Tensor on `dev` around `array`, whose reference it takes over; null with an error set.
+PyObject *wrap(PyObject *array, PyObject *dev) {
     PyObject *inside = PyObject_GetAttr(classes.mode, inference);
     if (inside != Py_False) {
-        PyObject *made = inside ? PyObject_CallFunctionObjArgs(wrap_in_python, array, classes.cpu, nullptr) : nullptr;
+        PyObject *made = inside ? PyObject_CallFunctionObjArgs(wrap_in_python, array, dev, nullptr) : nullptr;
         Py_XDECREF(inside);
         Py_DECREF(array);
         return made;
@@ -43,10 +43,30 @@ PyObject *wrap(PyObject *array) {
         return nullptr;
     }
     slot(made, classes.array) = array;
-    slot(made, classes.dev) = Py_NewRef(classes.cpu);
+    slot(made, classes.dev) = Py_NewRef(dev);
     slot(made, classes.rg) = Py_NewRef(Py_False);
     for (Py_ssize_t offset : classes.tensor_others) slot(made, offset) = Py_NewRef(Py_None);
     return made;
+}
+
+// `tensor.wrap` as an object to call.
+struct Wrap : Callable {
+    static constexpr const char *NAME = "resilin.core._native.WrapCall";
+    static constexpr int REFERENCES = 2;
+    PyObject *otherwise; // the function of Python, for what has names, and until the classes are known
+};
+
+PyObject *call_wrap(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    const Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    if (names || given < 1 || given > 2 || !classes.cpu)
+        return PyObject_Vectorcall(reinterpret_cast<Wrap *>(object)->otherwise, args, flagged, names);
+    return wrap(Py_NewRef(args[0]), given == 2 ? args[1] : classes.cpu);
+}
+
+nb::object wrap_call(nb::object otherwise) {
+    Wrap *self = make_callable<Wrap>(call_wrap);
+    self->otherwise = otherwise.release().ptr();
+    return finished(self);
 }
 
 constexpr Py_ssize_t MOST = 12; // arguments, the namespace among them
@@ -193,7 +213,7 @@ PyObject *result_of(Plain *self, PyObject *const *args, Py_ssize_t given) {
         for (Py_ssize_t i = places; i < total; i++)
             all[i + 1] = i < given ? args[i] : PyTuple_GET_ITEM(self->defaults, i - places);
         PyObject *value = value_of(self, all, total + 1);
-        out = value ? wrap(value) : nullptr;
+        out = value ? wrap(value, classes.cpu) : nullptr;
         if (out && (tracked || self->view)) {
             PyObject *const *tensors = sequence ? PySequence_Fast_ITEMS(inputs) : args;
             const int count = sequence ? static_cast<int>(PyTuple_GET_SIZE(inputs)) : places;
@@ -237,6 +257,7 @@ nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tup
 void bind_plain_call(nb::module_ &m) {
     m.attr("PlainCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Plain>()));
     m.def("plain_configure", &configure);
+    m.def("wrap_call", &wrap_call);
     m.def("plain_call", &plain_call, nb::arg("op"), nb::arg("impls"), nb::arg("generic"), nb::arg("defaults"),
           nb::arg("finish"), nb::arg("otherwise").none(), nb::arg("tensors"), nb::arg("one_dtype"), nb::arg("floats"),
           nb::arg("view"), nb::arg("differentiable"));

@@ -45,6 +45,19 @@ RESILIN_INLINE float exp_low(float x) {
     return p * bit_cast<float>(static_cast<uint32_t>(bit_cast<int32_t>(t) + 127) << 23);
 }
 
+// e^x - 1 for x <= 0, without cancellation near 0; NaN stays NaN. As exp_low, with the 1 left out of the polynomial.
+RESILIN_INLINE float expm1_low(float x) {
+    x = x < -88.0f ? -88.0f : x;
+    const float shifter = 12582912.0f;
+    const float t = fma(x, 1.44269504f, shifter);
+    const float k = t - shifter;
+    const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, x));
+    const float p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+                               1.6666665459e-1f, 5.0000001201e-1f);
+    const float scale = bit_cast<float>(static_cast<uint32_t>(bit_cast<int32_t>(t) + 127) << 23); // 2^k
+    return fma(scale, fma(p, r * r, r), scale - 1.0f);
+}
+
 struct Logistic {
     float value, rest; // of u: 1 / (1 + e^-u) and 1 - that, both without cancellation
 };

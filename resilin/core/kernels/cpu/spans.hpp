@@ -5,11 +5,14 @@
 
 namespace resilin {
 
-using ForwardSpan = void (*)(const float *x, int64_t begin, int64_t end, float *y);
-using BackwardSpan = void (*)(const float *g, const float *kept, int64_t begin, int64_t end, float *dx);
+// A parameter as a float: of a Python number. Anything else is not known, so that the declared form says what is wrong.
+struct Number {
+    float value = 0.0f;
+    bool known = false;
+};
 
-// y of the shape of x; None for what is not float32.
-inline nb::object forward_by(ForwardSpan span, const Array &x) {
+// y of the shape of x by span(x, begin, end, y); None for what is not float32.
+template <class Span> nb::object forward_by(Span span, const Array &x) {
     if (!x.is<float>()) return nb::none();
     NewArray<float> y(x);
     {
@@ -19,9 +22,9 @@ inline nb::object forward_by(ForwardSpan span, const Array &x) {
     return y.object;
 }
 
-// dx from the gradient g and what the forward kept, its input or its output; None where they are not float32 of one
-// shape.
-inline nb::object backward_by(BackwardSpan span, const Array &g, const Array &kept) {
+// dx from the gradient g and what the forward kept, its input or its output, by span(g, kept, begin, end, dx); None
+// where they are not float32 of one shape.
+template <class Span> nb::object backward_by(Span span, const Array &g, const Array &kept) {
     if (!g.is<float>() || !kept.is<float>() || !g.same_shape(kept)) return nb::none();
     NewArray<float> dx(kept);
     {
@@ -34,3 +37,17 @@ inline nb::object backward_by(BackwardSpan span, const Array &g, const Array &ke
 }
 
 } // namespace resilin
+
+namespace nanobind::detail {
+template <> struct type_caster<resilin::Number> {
+    NB_TYPE_CASTER(resilin::Number, const_name("float"))
+    bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
+        if (!PyFloat_Check(source.ptr()) && !PyLong_Check(source.ptr())) return true;
+        value.value = static_cast<float>(PyFloat_AsDouble(source.ptr()));
+        value.known = !PyErr_Occurred();
+        PyErr_Clear(); // too large
+        return true;
+    }
+    static handle from_cpp(const resilin::Number &, rv_policy, cleanup_list *) noexcept { return handle(); }
+};
+} // namespace nanobind::detail

@@ -1,0 +1,86 @@
+"""Elements taken from places along one dimension, and added to places there.
+
+Order of sums: what is added at one place is added one after the other, in the order of the places; the same for any
+thread count. Places count from the front, or from the end where they are negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels.common import Array
+from resilin.core.kernels.loader import kernel
+
+_native_take_slices = kernel("take_slices")
+_native_add_slices = kernel("add_slices")
+_native_take_along = kernel("take_along")
+_native_add_along = kernel("add_along")
+
+
+_ALL = slice(None)
+
+
+def _single(index: Any) -> tuple[Array, int] | None:
+    """(places, axis) of an index that picks whole slices of one dimension, `[:, :, places]`; None of any other."""
+    if isinstance(index, np.ndarray):
+        return index, 0
+    if type(index) is tuple and index and isinstance(index[-1], np.ndarray):
+        before = index[:-1]
+        if all([type(part) is slice and part == _ALL for part in before]):
+            return index[-1], len(before)
+    return None
+
+
+def take_slices(x: Any, index: Any) -> Array | None:
+    """x[index] for an index of one array of places; None for what has no kernel."""
+    if (found := _single(index)) is None or not isinstance(x, np.ndarray):
+        return None
+    return _native_take_slices(x, *found)  # type: ignore[no-any-return]
+
+
+def add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:
+    """Zeros of `shape` with `g` added at `index`: what undoes x[index]."""
+    found = _single(index) if isinstance(g, np.ndarray) else None
+    out: Array | None = None if found is None else _native_add_slices(g, shape, *found)
+    return reference_add_slices(g, shape, index) if out is None else out
+
+
+def take_along(x: Array, index: Array, axis: int) -> Array:
+    """`np.take_along_axis`."""
+    y: Array | None = _native_take_along(x, index, axis) if isinstance(x, np.ndarray) else None
+    return np.take_along_axis(x, index, axis) if y is None else y
+
+
+def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
+    """Zeros of `shape` with `g` added at `index` along `axis`: what undoes `take_along`."""
+    out: Array | None = _native_add_along(g, shape, axis, index) if isinstance(g, np.ndarray) else None
+    return reference_add_along(g, shape, axis, index) if out is None else out
+
+
+def reference_add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:
+    """numpy form of `add_slices`, for any index."""
+    out = np.zeros(shape, g.dtype)
+    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and out.size and g.size:
+        _add_rows(out, index.reshape(-1) % shape[0], g.reshape(index.size, -1))
+    else:
+        np.add.at(out, index, g)
+    return out
+
+
+def _add_rows(out: Array, rows: Array, g: Array) -> None:
+    """out[rows] += g with repeated rows summed in the order of `rows`: sorted stably, then one reduceat."""
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    starts = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1])))
+    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0, dtype=g.dtype)
+
+
+def reference_add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
+    """numpy form of `add_along`."""
+    out = np.zeros(shape, g.dtype)
+    places: list[Any] = list(np.indices(index.shape, sparse=True))
+    places[axis] = index
+    np.add.at(out, tuple(places), g)
+    return out

@@ -1,0 +1,115 @@
+"""Elements taken from places and added to places, against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin.core import threads
+from resilin.core.kernels import loader, places
+
+pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
+
+SHAPES = [(5,), (31, 3), (3, 33), (4, 7, 5), (2, 4097), (3, 0, 2), (1, 1)]
+DTYPES = [np.float32, np.float64, np.int64]
+
+
+def _cases() -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
+    return [
+        (shape, axis, at) for shape in SHAPES for axis in range(len(shape)) for at in ((0,), (1,), (33,), (2, 5), ())
+    ]
+
+
+def _index(r: Any, length: int, at: tuple[int, ...]) -> Any:
+    return r.integers(-length, length, at) if length else np.zeros((0,) * len(at) or (0,), np.int64)
+
+
+def _at(axis: int, index: Any) -> Any:
+    return (*(slice(None),) * axis, index) if axis else index
+
+
+@pytest.mark.parametrize(("shape", "axis", "at"), _cases())
+@pytest.mark.parametrize("dtype", [*DTYPES, np.bool_, np.int16, np.complex128])
+def test_slices_are_taken_as_numpy_takes_them(shape: Any, axis: int, at: Any, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    x = (r.standard_normal(shape) * 9).astype(dtype)
+    index = np.asarray(_index(r, shape[axis], at))
+    fast, slow = places.take_slices(x, _at(axis, index)), x[_at(axis, index)]
+    assert fast is not None
+    assert fast.dtype == dtype
+    np.testing.assert_array_equal(fast, slow)
+
+
+@pytest.mark.parametrize(("shape", "axis", "at"), _cases())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_are_added_in_the_order_of_their_places(shape: Any, axis: int, at: Any, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    index = np.asarray(_index(r, shape[axis], at))
+    g = np.asarray(r.standard_normal((*shape[:axis], *index.shape, *shape[axis + 1 :])) * 9).astype(dtype)
+    fast = loader.native.add_slices(g, shape, index, axis)
+    slow = np.zeros(shape, dtype)
+    np.add.at(slow, _at(axis, index), g)
+    assert fast.dtype == dtype
+    np.testing.assert_array_equal(fast, slow)
+    np.testing.assert_allclose(places.reference_add_slices(g, shape, _at(axis, index)), slow, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_along_a_dimension_are_taken_and_added_as_by_numpy(shape: Any, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    x = (r.standard_normal(shape) * 9).astype(dtype)
+    for axis in range(len(shape)):
+        for n in (0, 1, 6):
+            index = r.integers(-shape[axis], shape[axis], (*shape[:axis], n, *shape[axis + 1 :]))
+            taken = loader.native.take_along(x, index, axis)
+            np.testing.assert_array_equal(taken, np.take_along_axis(x, index, axis))
+            added = loader.native.add_along(taken, shape, axis, index)
+            np.testing.assert_array_equal(added, places.reference_add_along(taken, shape, axis, index))
+            assert taken.dtype == added.dtype == dtype
+
+
+X, INDEX = np.ones((3, 4), np.float32), np.array([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("x", "index", "axis"),
+    [
+        (X, np.array([0, 3]), 0),
+        (X, np.array([0, -5]), 1),
+        (X, np.array([0.0]), 0),
+        (X, np.array([True, False, True]), 0),
+        (X, np.array([0], np.int32), 0),
+        (X.T, INDEX, 0),
+        (X, INDEX, 2),
+        (X, INDEX, -1),
+        (np.array([None]), np.array([0]), 0),
+    ],
+)
+def test_what_has_no_kernel_or_is_wrong_is_left_to_numpy(x: Any, index: Any, axis: int) -> None:
+    assert loader.native.take_slices(x, index, axis) is None
+    assert loader.native.take_along(x, index, axis) is None
+
+
+@pytest.mark.parametrize(
+    ("g", "shape", "axis"),
+    [((2, 4), (3, 5), 0), ((2, 4), (3,), 0), ((3, 4), (3, 4), 0), ((2, 4), (-3, 4), 0), ((2, 4), (3, 4), 2)],
+)
+def test_a_gradient_that_does_not_fit_is_left_to_numpy(g: Any, shape: Any, axis: int) -> None:
+    ones = np.ones(g, np.float32)
+    assert loader.native.add_slices(ones, shape, INDEX, axis) is None
+    assert loader.native.add_along(ones, shape, axis, np.zeros((2, 3), np.int64)) is None
+
+
+def test_sums_have_the_same_bits_for_any_number_of_threads() -> None:
+    r = np.random.default_rng(0)
+    g, index = r.standard_normal((50, 7000)).astype(np.float32), r.integers(0, 9, (50, 7000))
+    before, found = threads.get_num_threads(), set()
+    for count in (1, 2, 3):
+        threads.set_num_threads(count)
+        along = places.add_along(g, (50, 9), 1, index)
+        found.add(along.tobytes() + places.add_slices(g, (50, 9), (slice(None), index[0])).tobytes())
+    threads.set_num_threads(before)
+    assert len(found) == 1
