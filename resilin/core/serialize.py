@@ -12,8 +12,9 @@ A block is the memory of one tensor, or of several that overlap: what was shared
 file is read only if its blocks cover this part, and its tensors their blocks, exactly; every way to be wrong is an
 UsageError that says which. Files of the earlier b"RESILIN1", in which each tensor is a block of its own in C order and
 has that block's "start" and "stop", are read, too.
-Tuples, sets of plain values, dicts with non-text keys, complex numbers, bytes and dtypes are tagged in the tree; any
-other object is refused when saving.
+Tuples, sets, dicts with keys that are no text, complex numbers, bytes, numpy's scalars, dtypes and devices are tagged
+in the tree; any other object is refused when saving. The header ends with spaces, so that the blocks lie at multiples
+of 64 in the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import json
 import math
 import operator
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -35,7 +36,9 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.copying import array_over
 from resilin.core.device import device
+from resilin.core.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
+from resilin.core.whole_file import write_whole
 from resilin.errors import UsageError
 
 _MAGIC = b"RESILIN2"
@@ -43,6 +46,8 @@ _MAGIC_OF_OWN_BLOCKS = b"RESILIN1"
 _ALIGN = 64  # cache line: a mapped file's tensors can be used in place
 _MAX_HEADER_BYTES = 1 << 30
 _TAG = "$"
+_MOST_BITS = 4096  # of an integer in the JSON: Python reads decimals of some thousand digits, no more
+_TOO_DEEP = "nested too deeply, or contains itself"
 
 
 class _Writer:
@@ -55,9 +60,11 @@ class _Writer:
 
     def tree(self, value: Any, path: str) -> Any:
         """The JSON form of `value`."""
-        if value is None or isinstance(value, bool | str) or type(value) is int:
+        if value is None or isinstance(value, bool | str):
             return value
-        if isinstance(value, float):
+        if type(value) is int:
+            return value if value.bit_length() <= _MOST_BITS else {_TAG: "int", "v": hex(value)}
+        if isinstance(value, float) and not isinstance(value, np.generic):
             return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
         if isinstance(value, Tensor):
             return {_TAG: "tensor", "v": self._tensor(value)}
@@ -73,23 +80,31 @@ class _Writer:
         pairs = [[self.tree(k, f"key of {path}"), self.tree(v, f"{path}[{k!r}]")] for k, v in value.items()]
         if isinstance(value, OrderedDict) and hasattr(value, "_metadata"):  # a module's state_dict, with versions
             return {_TAG: "state", "v": [pairs, self.tree(value._metadata, f"{path}._metadata")]}
-        return {_TAG: "ordered" if isinstance(value, OrderedDict) else "dict", "v": pairs}
+        kind = "ordered" if isinstance(value, OrderedDict) else "counter" if isinstance(value, Counter) else "dict"
+        return {_TAG: kind, "v": pairs}
 
     def _tagged(self, value: Any, path: str) -> Any:
         if isinstance(value, tuple):
-            return {_TAG: "tuple", "v": [self.tree(v, f"{path}[{i}]") for i, v in enumerate(value)]}
+            kind = "size" if isinstance(value, Size) else "tuple"
+            return {_TAG: kind, "v": [self.tree(v, f"{path}[{i}]") for i, v in enumerate(value)]}
         if isinstance(value, set | frozenset):
-            return {_TAG: "set", "v": [self.tree(v, path) for v in sorted(value, key=repr)]}
+            kind = "set" if isinstance(value, set) else "frozenset"
+            return {_TAG: kind, "v": [self.tree(v, path) for v in sorted(value, key=repr)]}
         if isinstance(value, bytes | bytearray):
-            return {_TAG: "bytes", "v": base64.b64encode(value).decode("ascii")}
+            kind = "bytes" if isinstance(value, bytes) else "bytearray"
+            return {_TAG: kind, "v": base64.b64encode(value).decode("ascii")}
         if isinstance(value, complex):
             return {_TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
         if isinstance(value, dtypes.dtype):
             return {_TAG: "dtype", "v": value.name}
         if isinstance(value, device):
             return {_TAG: "device", "v": str(value)}
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ndarray):
+            _check_kind(value, path)
             return {_TAG: "numpy", "v": self._numpy(value)}
+        if isinstance(value, np.generic):
+            name = _check_kind(value, path)
+            return {_TAG: "scalar", "v": [name, base64.b64encode(value.tobytes()).decode("ascii")]}
         raise UsageError(
             f"save: {path} is a {type(value).__qualname__}; expected tensors, numbers, text, bytes, lists, tuples, "
             "sets or dicts of these: save its state_dict() instead"
@@ -107,7 +122,7 @@ class _Writer:
                 "shape": list(array.shape),
                 "strides": list(array.strides),
                 "device": str(tensor._dev),
-                "grad": tensor._rg and tensor._node is None,
+                "grad": tensor._rg,
                 "kind": kind,
             }
         )
@@ -139,39 +154,47 @@ class _Writer:
         return [_bytes_at(low, high) for low, high in blocks]
 
 
+def _check_kind(value: Any, path: str) -> str:
+    """The name of the dtype of numpy's `value`. UsageError for text, objects, dates and records."""
+    try:
+        return dtypes.from_numpy(value.dtype).name
+    except TypeError as error:
+        raise UsageError(f"save: {path} is numpy's {type(value).__name__} of {value.dtype}: {error}") from None
+
+
 def _bytes_at(low: int, high: int) -> Any:
     """The memory from address `low` up to `high`, which the arrays that were asked for it keep alive."""
     return (ctypes.c_char * (high - low)).from_address(low) if high > low else b""
 
 
-def save(obj: Any, f: str | os.PathLike[str] | BinaryIO) -> None:
+def save(
+    obj: Any, f: str | os.PathLike[str] | BinaryIO, pickle_module: Any = None, pickle_protocol: int | None = None
+) -> None:
     """Write `obj` (tensors, numbers, text, bytes, in lists, tuples, sets and dicts) to a path or an open binary file.
 
-    A path is written under another name first and renamed, so that a crash leaves the old file or the new one.
-    Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its first to
-    its last element. UsageError names the place of an object that cannot be saved.
+    A path is written under another name first and renamed, so that a crash, or another writer, leaves the old file or
+    a new one. Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its
+    first to its last element. A subclass of list, tuple, dict or str comes back as what it is a subclass of, but for
+    OrderedDict, Counter and Size. UsageError names the place of an object that cannot be saved.
+
+    Nothing is pickled: `pickle_module` and `pickle_protocol` are there for programs that give them, and change nothing.
     """
     writer = _Writer()
-    tree = writer.tree(obj, "the object")
-    blocks = writer.blocks()
-    places: list[dict[str, int]] = []
-    for block in blocks:
-        start = -(-places[-1]["stop"] // _ALIGN) * _ALIGN if places else 0
-        places.append({"start": start, "stop": start + len(block)})
-    header = json.dumps({"tree": tree, "blocks": places, "tensors": writer.entries}, separators=(",", ":")).encode()
-    if not isinstance(f, str | os.PathLike):
-        _write(f, header, places, blocks)
-        return
-    partial = f"{os.fspath(f)}.partial-{os.getpid()}"
     try:
-        with open(partial, "wb") as file:
-            _write(file, header, places, blocks)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, f)
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+        tree = writer.tree(obj, "the object")
+        blocks = writer.blocks()
+        places: list[dict[str, int]] = []
+        for block in blocks:
+            start = -(-places[-1]["stop"] // _ALIGN) * _ALIGN if places else 0
+            places.append({"start": start, "stop": start + len(block)})
+        header = json.dumps({"tree": tree, "blocks": places, "tensors": writer.entries}, separators=(",", ":")).encode()
+    except RecursionError:
+        raise UsageError(f"save: the object is {_TOO_DEEP}") from None
+    header += b" " * (-(16 + len(header)) % _ALIGN)
+    if isinstance(f, str | os.PathLike):
+        write_whole(f, lambda file: _write(file, header, places, blocks))
+    else:
+        _write(f, header, places, blocks)
 
 
 def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[Any]) -> None:
@@ -183,20 +206,33 @@ def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[
         position = place["stop"]
 
 
-def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
+def load(
+    f: str | os.PathLike[str] | BinaryIO,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool = True,
+    mmap: bool | None = None,
+) -> Any:
     """Read what `save` wrote. Loading runs no code of the file, whatever it holds.
 
     Tensors that shared memory share it again, on the CPU; one that goes to another device gets memory of its own.
     `map_location`: the device (or a function of the saved device's name, or a dict of names) that tensors go to.
+    `mmap=True`, of a path: the tensors lie in the file's pages, which are read when they are looked at; what is written
+    to them stays in this process. The file must not be changed meanwhile, though it may be replaced, as `save` does.
     UsageError when the file is not one of `save`'s, or is damaged.
+
+    Nothing is unpickled: `pickle_module` and `weights_only` change nothing.
     """
     if isinstance(f, str | os.PathLike):
         with open(f, "rb") as file:
-            return _read(file, map_location, os.fspath(f))
-    return _read(f, map_location, getattr(f, "name", "the file"))
+            return _read(file, map_location, os.fspath(f), bool(mmap))
+    if mmap:
+        raise UsageError("load: mmap=True needs the path of the file, got an open one")
+    return _read(f, map_location, getattr(f, "name", "the file"), False)
 
 
-def _read(file: Any, map_location: Any, name: str) -> Any:
+def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
     magic = file.read(8)
     if magic not in (_MAGIC, _MAGIC_OF_OWN_BLOCKS):
         hint = " (it looks like a PyTorch file)" if magic[:2] in (b"PK", b"\x80\x02") else ""
@@ -214,10 +250,11 @@ def _read(file: Any, map_location: Any, name: str) -> Any:
         raise UsageError(f"load: the header of {name} is damaged: {error!r}") from None
     if not isinstance(entries, list) or not isinstance(blocks, list):
         raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
-    tensors = _tensors(entries, _blocks(blocks, memoryview(file.read()), name), map_location, name)
+    body = np.memmap(file, np.uint8, "c")[16 + length :] if mapped else np.frombuffer(file.read(), np.uint8)
+    tensors = _tensors(entries, _blocks(blocks, body, name, mapped), map_location, name)
     try:
         return _restore(tree, tensors)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise UsageError(f"load: the tree of {name} is damaged: {error!r}") from None
 
 
@@ -233,8 +270,8 @@ def _own_blocks(entries: Any, name: str) -> list[Any]:
     return [{"start": entry.get("start"), "stop": entry.get("stop")} for entry in entries]
 
 
-def _blocks(places: Any, body: memoryview, name: str) -> list[Any]:
-    """Each block in memory of its own."""
+def _blocks(places: Any, body: Any, name: str, mapped: bool) -> list[Any]:
+    """Each block in memory of its own; of a file that is `mapped`, where it lies, if it lies well."""
     made = []
     end = 0
     for number, place in enumerate(places):
@@ -247,7 +284,8 @@ def _blocks(places: Any, body: memoryview, name: str) -> list[Any]:
         if stop > len(body):
             raise UsageError(f"load: {name} is cut short: block {number} ends at {stop} of {len(body)} bytes")
         end = stop
-        made.append(np.array(body[start:stop], np.uint8))
+        block = body[start:stop].view(np.ndarray)
+        made.append(block if mapped and block.ctypes.data % _ALIGN == 0 else block.copy())
     if end != len(body):
         raise UsageError(f"load: {name} has {len(body) - end} bytes that belong to no tensor")
     return made
@@ -300,14 +338,20 @@ _RESTORE: dict[str, Callable[[Any, list[Tensor]], Any]] = {
     "tensor": lambda v, tensors: tensors[v],
     "numpy": lambda v, tensors: tensors[v].numpy(),
     "float": lambda v, tensors: float(v),
+    "int": lambda v, tensors: int(v, 16),
+    "scalar": lambda v, tensors: np.frombuffer(base64.b64decode(v[1]), dtypes.by_name(v[0]).np)[0],
     "tuple": lambda v, tensors: tuple(_restore(x, tensors) for x in v),
+    "size": lambda v, tensors: Size(v),
     "set": lambda v, tensors: {_restore(x, tensors) for x in v},
+    "frozenset": lambda v, tensors: frozenset(_restore(x, tensors) for x in v),
     "bytes": lambda v, tensors: base64.b64decode(v),
+    "bytearray": lambda v, tensors: bytearray(base64.b64decode(v)),
     "complex": lambda v, tensors: complex(float(v[0]), float(v[1])),
     "dtype": lambda v, tensors: dtypes.by_name(v),
     "device": lambda v, tensors: device(v),
     "dict": lambda v, tensors: {_restore(k, tensors): _restore(x, tensors) for k, x in v},
     "ordered": lambda v, tensors: OrderedDict((_restore(k, tensors), _restore(x, tensors)) for k, x in v),
+    "counter": lambda v, tensors: Counter(_RESTORE["dict"](v, tensors)),
     "state": lambda v, tensors: _state(_RESTORE["ordered"](v[0], tensors), _restore(v[1], tensors)),
 }
 

@@ -2,8 +2,14 @@
 
 import collections
 import copy
+import io
 import json
+import os
+import pickle
+import stat
+import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -208,3 +214,138 @@ def test_deep_copies_of_every_dtype_and_of_empty_and_numpys_backward_views_are_e
     given = [resilin.ones(2, 3, dtype=dtype)[:, 1], resilin.zeros(0, 3, dtype=dtype), resilin.ones((), dtype=dtype)]
     for value, found in zip([*given, backwards], copy.deepcopy([*given, backwards]), strict=True):
         assert (found.tolist(), found.dtype, found.shape) == (value.tolist(), value.dtype, value.shape)
+
+
+KEPT = [
+    {np.int64(1): 2, (1, np.int32(3)): 4, np.bool_(True): 5},
+    {frozenset([1, (2, 3)]): "a"},
+    {frozenset([1]), frozenset()},
+    {np.float32(1.5), np.float64(2.5)},
+    [np.float32(3), np.float64(0.1), np.int8(-1), np.bool_(False), np.complex64(1j), ml_dtypes.bfloat16(2)],
+    bytearray(b"ab"),
+    resilin.Size([2, 3]),
+    collections.Counter("aab"),
+    collections.OrderedDict(b=1, a=2),
+    2**5000,
+    -(10**5000),
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("value", KEPT, ids=lambda value: type(value).__name__)
+def test_what_can_be_saved_comes_back_as_what_it_was(value):
+    back = _there_and_back([value])[0]
+    assert back == value
+    assert type(back) is type(value)
+    if isinstance(value, list | set):
+        assert sorted(type(x).__name__ for x in back) == sorted(type(x).__name__ for x in value)
+
+
+def test_a_subclass_comes_back_as_what_it_is_a_subclass_of():
+    Point = collections.namedtuple("Point", "x y")
+    values = [
+        Point(1, 2),
+        collections.defaultdict(list, a=[1]),
+        type("Names", (list,), {})("ab"),
+        type("Text", (str,), {})("a"),
+    ]
+    back = _there_and_back(values)
+    assert back == [(1, 2), {"a": [1]}, ["a", "b"], "a"]
+    assert [type(value) for value in back] == [tuple, dict, list, str]
+
+
+def test_tensors_that_were_computed_require_gradients_as_before():
+    back = _there_and_back([resilin.ones(2, requires_grad=True) * 2, resilin.ones(2)])
+    assert [tensor.requires_grad for tensor in back] == [True, False]
+    assert back[0].is_leaf
+
+
+def test_an_object_that_contains_itself_or_is_too_deep_is_refused():
+    around: list = []
+    around.append(around)
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (around, deep):
+        with pytest.raises(UsageError, match="nested too deeply, or contains itself"):
+            serialize.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "value", [np.array(["a"]), np.array([None]), np.datetime64("2020-01-01"), np.zeros(1, "i4,f8")]
+)
+def test_arrays_that_no_tensor_holds_are_named_with_their_place(value):
+    with pytest.raises(UsageError, match=r"save: the object\['a'\] is numpy's .*a tensor cannot hold"):
+        serialize.dumps({"a": value})
+
+
+def test_a_link_a_pipe_and_permissions_stay(tmp_path):
+    real, link, pipe = tmp_path / "step5.res", tmp_path / "latest.res", tmp_path / "pipe"
+    resilin.save(1, real)
+    real.chmod(0o600)
+    link.symlink_to(real)
+    resilin.save(2, link)
+    assert link.is_symlink()
+    assert resilin.load(real) == 2
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    os.mkfifo(pipe)
+    read: list = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    resilin.save(3, pipe)
+    reader.join(30)
+    assert serialize.loads(read[0]) == 3
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.res", "pipe", "step5.res"]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such folder.*/there'"):
+        resilin.save(1, tmp_path / "there" / "x.res")
+
+
+def test_of_threads_that_save_to_one_path_each_file_is_whole(tmp_path):
+    path, errors = tmp_path / "x.res", []
+
+    def write_and_read(number: int) -> None:
+        try:
+            for _ in range(15):
+                resilin.save(resilin.full((5000,), float(number)), path)
+                back = resilin.load(path)
+                assert bool((back == back[0]).all())
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    threads = [threading.Thread(target=write_and_read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert [p.name for p in tmp_path.iterdir()] == ["x.res"]
+
+
+def test_a_mapped_file_is_read_where_it_lies_and_never_written(tmp_path):
+    path = tmp_path / "x.res"
+    x = resilin.arange(100_000.0)
+    saved = {"a": x, "b": x[5:].reshape(-1, 5), "c": resilin.zeros(0, 3), "d": resilin.tensor(2.5), "e": np.arange(3)}
+    resilin.save(saved, path)
+    before = path.read_bytes()
+    back = resilin.load(path, mmap=True)
+    base = back["a"].numpy()
+    while not isinstance(base, np.memmap):
+        base = base.base
+    back["a"][7] = -1
+    assert back["b"].reshape(-1)[2].item() == -1
+    assert path.read_bytes() == before
+    assert resilin.equal(resilin.load(path, mmap=True)["b"], saved["b"])
+    resilin.save(0, path)  # replaces the file; the mapped one lives on
+    assert back["a"][99_999].item() == 99_999
+    assert back["e"].tolist() == [0, 1, 2]
+    with pytest.raises(UsageError, match="mmap=True needs the path"):
+        resilin.load(io.BytesIO(before), mmap=True)
+
+
+def test_arguments_about_pickle_change_nothing(tmp_path):
+    resilin.save({"a": 1}, tmp_path / "x", pickle_module=pickle, pickle_protocol=4)
+    assert resilin.load(tmp_path / "x", None, pickle, weights_only=False) == {"a": 1}
