@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
@@ -88,6 +89,39 @@ def test_resize_keeps_the_content_across_all_size_classes() -> None:
         kept = min(x.size, size)
         x.resize(size, refcheck=False)
         np.testing.assert_array_equal(x[: min(kept, 10)], np.arange(min(kept, 10)))
+
+
+def _collapses() -> bool:
+    """Whether this kernel makes a huge page of an arena's memory when it is asked to."""
+    unit, some = 2 << 20, np.ones(4 << 20, np.uint8)
+    aligned = (some.ctypes.data + unit - 1) // unit * unit
+    return ctypes.CDLL(None).madvise(ctypes.c_void_p(aligned), ctypes.c_size_t(unit), 25) == 0
+
+
+_REUSES = """
+import numpy as np
+from resilin.core import memory
+memory.install()
+def kib(name):
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name + ":"))
+kept, lazy = np.arange(4 << 20, dtype=np.int32), np.zeros(32 << 20, np.uint8)
+before = kib("Rss")
+for _ in range(40):
+    np.ones(8 << 20, np.uint8)
+print(kib("ShmemPmdMapped"), kib("Rss") - before)
+assert np.array_equal(kept, np.arange(4 << 20, dtype=np.int32))
+assert not lazy.any()
+"""
+
+
+def test_memory_that_is_used_again_and_again_moves_into_huge_pages_and_nothing_else_becomes_resident() -> None:
+    if not _collapses():
+        pytest.skip("this kernel has no MADV_COLLAPSE for shared memory, or no huge page free")
+    done = subprocess.run([sys.executable, "-c", _REUSES], capture_output=True, text=True, timeout=60, check=True)
+    huge, grown = (int(number) for number in done.stdout.split())
+    assert huge >= 8 << 10
+    assert grown < 12 << 10, "the 8 MiB that were written, and not the 32 that were not"
 
 
 def test_an_array_larger_than_an_arena_gets_its_own() -> None:
