@@ -21,7 +21,9 @@ from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.guarding import SILENT, restore, silence
+from resilin.core.ops.regions import Region, written_out
 from resilin.core.ops.registry import TENSOR_XP, Op
+from resilin.core.ops.shape import permute_dims
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -96,7 +98,9 @@ class _Run:
     def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
         """Sum `g` into what waits at `edge`."""
         before = waiting.get(edge)
-        if before is None:
+        if isinstance(g, Region):
+            self.add_region(edge, g, before, waiting)
+        elif before is None:
             waiting[edge] = as_array(g)
         elif edge in self.owned:
             np.add(before, g, out=before)
@@ -104,6 +108,19 @@ class _Run:
             total = waiting[edge] = as_array(before + g)
             if not self.create and isinstance(total, np.ndarray):
                 self.owned.add(edge)
+
+    def add_region(self, edge: Any, g: Region, before: Any, waiting: dict[Any, Any]) -> None:
+        """Sum the gradient of a part into what waits at `edge`, or lay it in zeros: in the order in memory of the
+        tensor whose axes `edge` moved, so that moving them back is all it takes."""
+        if before is None:
+            moved = isinstance(edge, Node) and edge.op is permute_dims
+            waiting[edge] = g.whole(edge.params[0] if moved else None)
+            self.owned.add(edge)
+            return
+        if edge not in self.owned:
+            before = waiting[edge] = before.copy()
+            self.owned.add(edge)
+        g.add_to(before)
 
     def walk(self, order: list[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
@@ -142,6 +159,8 @@ class _Run:
                 if isinstance(error, AttributeError) and isinstance(node.op, Op):
                     raise lacking(f"the gradient of {node.op.name}", error) from None
                 raise
+            if hooks is not None or mode.anomaly:
+                parts = [written_out(part) for part in parts]
             if hooks is not None:
                 parts = hooks.behind(parts, g, node.dev)
             del g

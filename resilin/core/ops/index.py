@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels import places as kernel
 from resilin.core.kernels.common import is_array
+from resilin.core.ops.regions import Region
 from resilin.core.ops.registry import op
 
 _ROWS = np.array([2, 0, 2, 1])
@@ -99,6 +100,9 @@ def getitem(xp, x, index=None):
 
 @getitem.vjp
 def _(xp, g, _y, _x, index=None):
+    parts = index if isinstance(index, tuple) else (index,)
+    if isinstance(g, np.ndarray) and all(map(_basic, parts)):
+        return Region(g, index, _x.shape)
     return xp.index_add_zeros(g, _x.shape, index)
 
 
