@@ -15,6 +15,8 @@ from resilin.errors import UsageError
 
 _BLOCK = 64  # queries: smaller blocks skip more hidden keys, but BLAS is slow on small products
 
+_native_attention = kernel("attention")
+_native_attention_backward = kernel("attention_backward")
 _native_masked_softmax_ = kernel("masked_softmax_")
 _native_masked_softmax_backward_ = kernel("masked_softmax_backward_")
 
@@ -44,14 +46,16 @@ def forward(
     dropout_mask: (..., T, S), factors 0 or 1/(1-p) on the probabilities.
     """
     acc = compute_dtype(q.dtype)
+    added = _additive(mask, acc)
+    y, p = _like(q, v.shape[-1]), np.empty((*q.shape[:-1], k.shape[-2]), q.dtype)
+    if _native_attention(q, k, v, added, causal, scale, dropout_mask, y, p):
+        return y, Saved(q, k, v, p, causal, scale, dropout_mask)
     blocks = _blocks(q.shape[-2], k.shape[-2], causal)
     s = _row_products(q, k, blocks).astype(acc, copy=False)
-    added = _additive(mask, acc)
     if not _native_masked_softmax_(s, added, causal, scale):
         s = reference_masked_softmax(s, added, causal, scale)
     p = s.astype(q.dtype, copy=False)
     kept = p if dropout_mask is None else p * dropout_mask
-    y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     for a, b, seen in blocks:
         matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
     return y, Saved(q, k, v, p, causal, scale, dropout_mask)
@@ -60,9 +64,12 @@ def forward(
 def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
     """Gradients (dq, dk, dv)."""
     q, k, v, p = saved.q, saved.k, saved.v, saved.p
+    dq, dk, dv = _like(q, q.shape[-1]), _like(k, k.shape[-1]), _like(v, v.shape[-1])
+    ds = np.empty(p.shape, p.dtype)
+    if _native_attention_backward(g, q, k, v, p, saved.causal, saved.scale, saved.dropout_mask, dq, dk, dv, ds):
+        return dq, dk, dv
     blocks = _blocks(q.shape[-2], k.shape[-2], saved.causal)
     ds = _row_products(g, v, blocks)
-    dv = np.empty(v.shape, v.dtype)
     kept = p
     if saved.dropout_mask is not None:
         kept = p * saved.dropout_mask
@@ -70,11 +77,18 @@ def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
     _transposed_products(kept, g, blocks, dv)
     if not _native_masked_softmax_backward_(ds, p, saved.causal, saved.scale):
         ds = reference_softmax_backward(ds, p, saved.causal, saved.scale)
-    dq, dk = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
     for a, b, seen in blocks:
         matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
     _transposed_products(ds, q, blocks, dk)
     return dq, dk, dv
+
+
+def _like(x: Array, width: int) -> Array:
+    """An empty array as `x` with rows of `width`, its axes in the same order in memory where rows are contiguous there:
+    heads that were split from one tensor are joined again without a copy."""
+    if x.strides[-1] != x.itemsize:
+        return np.empty((*x.shape[:-1], width), x.dtype)
+    return np.empty_like(x, shape=(*x.shape[:-1], width), subok=False)
 
 
 def _blocks(T: int, S: int, causal: bool) -> list[tuple[int, int, int]]:

@@ -233,6 +233,40 @@ def test_long_causal_attention_in_float32_equals_float64(rand: Any, dropout: boo
         same(fast, slow.astype(np.float32), 3e-5)
 
 
+@pytest.mark.skipif(loader.native is None, reason="there is no native module: its kernels have nothing to take")
+@pytest.mark.parametrize("mask", [(), (9, 70), (1, 70), (2, 1, 1, 70), (1, 3, 9, 70), (2, 3, 9, 70)])
+def test_masks_of_every_shape_that_broadcasts_reach_the_kernel(
+    rand: Any, mask: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = rand(2, 3, 9, 4), rand(2, 3, 70, 4), rand(2, 3, 70, 5)
+    added = rand(*mask) if mask else None
+    expected = _attention_reference(q, k, v, added, False, 0.4, None).astype(np.float32)
+    monkeypatch.setattr(attention, "matmul", None)  # the other way has products of its own
+    y, saved = attention.forward(q, k, v, added, False, 0.4, None)
+    same(y, expected)
+    assert [d.shape for d in attention.backward(y, saved)] == [q.shape, k.shape, v.shape]
+
+
+@pytest.mark.parametrize(("T", "S"), [(130, 40), (40, 130), (57, 57)])
+def test_causal_attention_over_more_and_over_fewer_keys_than_queries(rand: Any, T: int, S: int) -> None:
+    q, k, v, g = rand(2, T, 6), rand(2, S, 6), rand(2, S, 3), rand(2, T, 3)
+    y, saved = attention.forward(q, k, v, None, True, 0.4, None)
+    exact, exact_saved = attention.forward(*(x.astype(np.float64) for x in (q, k, v)), None, True, 0.4, None)
+    same(y, exact.astype(np.float32), 1e-5)
+    for fast, slow in zip(attention.backward(g, saved), attention.backward(g, exact_saved), strict=True):
+        same(fast, slow.astype(np.float32), 3e-5)
+
+
+def test_heads_of_one_tensor_are_read_and_joined_where_they_lie(rand: Any) -> None:
+    qkv = rand(2, 65, 3, 4, 8).transpose(2, 0, 3, 1, 4)
+    y, saved = attention.forward(qkv[0], qkv[1], qkv[2], None, True, 0.3, None)
+    apart, apart_saved = attention.forward(*(np.ascontiguousarray(x) for x in qkv), None, True, 0.3, None)
+    np.testing.assert_array_equal(y, apart)
+    assert y.transpose(0, 2, 1, 3).flags.c_contiguous
+    for one, other in zip(attention.backward(y, saved), attention.backward(apart, apart_saved), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_attention_of_a_query_without_keys_is_zero(rand: Any) -> None:
     q = rand(1, 1, 3, 4)
     mask = np.array([[True, True, False], [False, False, False], [True, False, False]])

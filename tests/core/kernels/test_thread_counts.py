@@ -14,6 +14,7 @@ import pytest
 
 from resilin.core import blas, threads
 from resilin.core.kernels import (
+    attention,
     batch_norm,
     conv2d,
     cross_entropy,
@@ -42,6 +43,9 @@ def _everything(rand: Any) -> list[Any]:
     loss = cross_entropy.forward(x, np.arange(1000) % 300, None, -100, 0.1)
     filters = rand(7, 6, 3, 3)
     convolved = conv2d.forward(image, filters, None, (1, 1), (1, 1), (1, 1), 1)
+    q, few, dropped = rand(30, 100, 16), rand(2, 400, 16), rand(2, 400, 400)  # a head, and parts of one, per thread
+    seen, seen_saved = attention.forward(q, q, q, None, True, 0.3, None)
+    seen_few, few_saved = attention.forward(few, few, few, None, False, 0.3, dropped)
     alone = filters[:6, :1]
     each = conv2d.forward(image, alone, None, (1, 1), (1, 1), (1, 1), 6)
     return [
@@ -51,6 +55,10 @@ def _everything(rand: Any) -> list[Any]:
         *loss,
         convolved,
         *conv2d.backward(convolved, image, filters, (1, 1), (1, 1), (1, 1), 1),
+        seen,
+        *attention.backward(q, seen_saved),
+        seen_few,
+        *attention.backward(few, few_saved),
         each,
         *conv2d.backward(each, image, alone, (1, 1), (1, 1), (1, 1), 6),
         gelu.forward(x, "none"),

@@ -2,12 +2,11 @@
 
 #include "panels.hpp"
 #include "parallel.hpp"
+#include "scratch.hpp"
 #include "tiles.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
 namespace resilin {
@@ -22,26 +21,6 @@ constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4; // see reads_columns()
 // thread's share should be several pieces, as long as a piece is worth taking.
 constexpr int64_t GROUP = 12, PIECES_PER_THREAD = 4;
 constexpr double MIN_FLOPS = 1e6;
-
-// Memory of the calling thread that its next product uses again.
-template <class T> class Scratch {
-  public:
-    ~Scratch() { std::free(data_); }
-    T *of(int64_t elements) {
-        if (elements > size_) {
-            std::free(data_);
-            size_ = 0;
-            data_ = static_cast<T *>(std::aligned_alloc(64, static_cast<size_t>(ceil_div(elements * static_cast<int64_t>(sizeof(T)), 64) * 64)));
-            if (!data_) throw std::bad_alloc();
-            size_ = elements;
-        }
-        return data_;
-    }
-
-  private:
-    T *data_ = nullptr;
-    int64_t size_ = 0;
-};
 
 // Rows of A that lie so far apart that they share a few sets of the first cache: it does not hold those of a tile.
 template <class T> bool crowded(const View<T> &a) { return a.column == 1 && a.row * static_cast<int64_t>(sizeof(T)) % 2048 == 0; }
