@@ -11,6 +11,7 @@ from resilin.core.autograd.grad_mode import _Switch, mode
 from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable, version_to_save
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.batching.levels import expose, insert, levels_of, union
+from resilin.core.inplace import adopt, check_writable
 from resilin.core.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 from resilin.core.versions import count_of
@@ -315,18 +316,26 @@ class Function:
                 if id(out) not in ctx._dirty and any(out is t for t in inputs):
                     made[place] = out.detach()
                 continue
-            dirty = id(out) in ctx._dirty
-            if dirty and any(out is edge for edge in edges):
-                raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
-            target = out if dirty or (not any(out is t for t in inputs) and out._node is None) else out.detach()
-            if dirty:
-                target._bump()
-            target._move(node if len(outputs) == 1 else Pick(node, place))
+            source = node if len(outputs) == 1 else Pick(node, place)
+            if id(out) in ctx._dirty:
+                _write(out, source)
+                continue
+            target = out if not any(out is t for t in inputs) and out._node is None else out.detach()
+            target._move(source)
             target._rg = True
             made[place] = target
         if mode.frame is not None:
             mode.frame.recorded(node)
         return tuple(made)
+
+
+def _write(tensor: Tensor, source: Any) -> None:
+    """Have `tensor`, which a Function wrote to, come from `source`, and so the tensor that it is a view of."""
+    check_writable(tensor)
+    result = wrap(tensor._array, tensor._dev)
+    result._move(source)
+    result._rg = True
+    adopt(tensor, result)
 
 
 def has_own_jvp(cls: type[Function]) -> bool:

@@ -12,7 +12,8 @@ _native_sigmoid_backward = kernel("sigmoid_backward")
 
 
 def forward(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """1 / (1 + exp(-x)), without overflow. `x` may be one of numpy's numbers, which arithmetic of 0-d arrays gives."""
+    x = np.asarray(x)
     if (y := _native_sigmoid_forward(x)) is not None:
         return y  # type: ignore[no-any-return]
     return reference_forward(x)
