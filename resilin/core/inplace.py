@@ -291,6 +291,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     first, index = split(index)
     if first is not None:
         self = getitem.call(self, first)
+    if value is None or isinstance(value, (str, bytes)):
+        raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {self.dtype}")
     value = dtypes.number_for("setitem", value, self._array.dtype)
     if ACTIVE and batched_in((self, value, index)):
         known = isinstance(value, Tensor)

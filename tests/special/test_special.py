@@ -189,7 +189,7 @@ def test_wrong_arguments_are_refused_with_the_reason():
         special.polygamma(-1, x)
     with pytest.raises(TypeError, match="comes first"):
         special.polygamma(x, 1)
-    with pytest.raises(RuntimeError, match="greater than"):
-        special.multigammaln(x, 3)
+    with pytest.raises(RuntimeError, match="at least 1"):
+        special.multigammaln(x, 0)
     with pytest.raises(TypeError, match="expected a Tensor"):
         special.erfcx(1.0)

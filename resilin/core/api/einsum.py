@@ -5,6 +5,8 @@ from __future__ import annotations
 import string
 from typing import Any
 
+import numpy as np
+
 from resilin.core.ops import einsum as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor
@@ -18,7 +20,25 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple | list) else operands
     terms, out = ops.parse(equation, [x._array.ndim for x in tensors])
     pairs = [_diagonals(x, term) for x, term in zip(tensors, terms, strict=True)]
-    return ops.einsum_terms.call([x for x, _ in pairs], tuple(term for _, term in pairs), out)
+    given, letters = [x for x, _ in pairs], tuple(term for _, term in pairs)
+    kinds = {x._array.dtype.kind for x in given}
+    return _of_integers(given, letters, out) if kinds <= set("biu") else ops.einsum_terms.call(given, letters, out)
+
+
+def _of_integers(tensors: list[Tensor], terms: tuple[str, ...], out: str) -> Tensor:
+    """Sums along a dimension of one operand alone are int64, as `sum` has them; products of bool are bool, and are not
+    summed: NotImplementedError, as for matmul."""
+    letters = "".join(terms)
+    summed = set(letters) - set(out)
+    whole = any(letters.count(letter) == 1 for letter in summed)
+    truth = all(x._array.dtype.kind == "b" for x in tensors)
+    if truth and len(tensors) > 1 and any(letters.count(letter) > 1 for letter in summed):
+        raise NotImplementedError("einsum: sums of products are not implemented for bool; convert with .long()")
+    if whole or truth:
+        wide = np.dtype(np.int64 if whole else np.uint8)
+        tensors = [shape_ops.astype.call(x, wide) for x in tensors]
+    found = ops.einsum_terms.call(tensors, terms, out)
+    return shape_ops.astype.call(found, np.dtype(np.bool_)) if truth and not whole else found
 
 
 def _lettered(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:

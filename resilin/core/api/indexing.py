@@ -117,6 +117,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     if not input._array.ndim or not index._array.ndim:  # numbers stand for vectors of one element
         return gather(_vector(input), dim, index.reshape(-1)).reshape(index.shape)
     array = places.index_array("gather", index, input._array.shape[axis])
+    if array.ndim != input._array.ndim and not array.size:  # nothing is picked, whatever the dimensions
+        return input.reshape(-1)[:0].reshape(array.shape)
     if array.ndim != input._array.ndim:
         raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
     if any(n > m for d, (n, m) in enumerate(zip(array.shape, input._array.shape, strict=True)) if d != axis):
@@ -128,7 +130,10 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """`gather` with broadcasting; of the flattened tensor when `dim` is None."""
+    """`gather` with broadcasting; of the flattened tensor when `dim` is None.
+
+    Along a `dim`, negative indices count from its end.
+    """
     if dim is None:
         flat = shape_ops.reshape.call(input, (input._array.size,))
         return gather(flat, 0, indices.reshape(-1))
@@ -141,6 +146,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     own, along = shape[axis : axis + 1], wanted[axis : axis + 1]
     shape[axis : axis + 1] = wanted[axis : axis + 1] = [1] * len(own)
     common = list(shaping.broadcast_shapes(shape, wanted))
+    if own and indices._array.dtype.kind == "i":
+        indices = where(indices < 0, indices + own[0], indices)
     spread = [[*common[:axis], *part, *common[axis + 1 :]] for part in (own, along)]
     return gather(input.expand(spread[0]), dim, indices.expand(spread[1]))
 
@@ -238,7 +245,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
     if not (isinstance(condition, Tensor | bool) or is_array(condition)):
         raise TypeError(f"where(): expected a Tensor as condition, got {type(condition).__name__}")
-    a, b = input, other
+    a, b = (value.item() if isinstance(value, np.generic) else value for value in (input, other))
     for value in (a, b):
         if not isinstance(value, Tensor | int | float | builtins.complex | np.generic):
             raise TypeError(f"where(): expected a Tensor or a number, got {type(value).__name__}")
@@ -259,7 +266,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         elif isinstance(number, int) and not isinstance(number, bool) and target.kind == "b":
             target = np.dtype(np.int64)
     else:
-        target = dtypes.of_number(a if isinstance(a, float) else b)
+        target = dtypes.of_number(max(a, b, key=_kind_of_number))
+    a, b = (v if isinstance(v, Tensor) else dtypes.number_for("where", v, target) for v in (a, b))
     a, b = (
         (x if x._array.dtype == target else shape_ops.astype.call(x, target))
         if isinstance(x, Tensor)
@@ -269,6 +277,13 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if a._dev is not dev or b._dev is not dev:
         raise different_devices("where", dev, a._dev if a._dev is not dev else b._dev)
     return ops.where_else.call(a, b, cond)
+
+
+def _kind_of_number(value: Any) -> int:
+    """Its place among bool, int, float and complex."""
+    return sum(isinstance(value, kind) for kind in (int | float | builtins.complex, float | builtins.complex)) + (
+        isinstance(value, builtins.complex) - isinstance(value, bool)
+    )
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:

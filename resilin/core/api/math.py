@@ -287,8 +287,10 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """input + value * tensor1 * tensor2, all in their common dtype."""
+    """input + value * tensor1 * tensor2, all in their common dtype; integers have a `value` rounded towards 0."""
     kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
+    if kind.kind in "iu" and isinstance(value, float):
+        value = int(value)
     tensor1 = tensor1 if tensor1._array.dtype == kind else shape_ops.astype.call(tensor1, kind)
     return input + (tensor1 * tensor2) * _beside(value, tensor1)
 
@@ -369,12 +371,18 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 
 def scaled_sum(where: str, input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
-    """beta * input + alpha * product, of the product's shape. What a factor of 0 is for (even NaN) does not count."""
+    """beta * input + alpha * product, of the product's shape. What a factor of 0 is for (even NaN) does not count.
+
+    Among integers the factors are integers too, and among booleans booleans: rounded towards 0, as in PyTorch.
+    """
     own, shape = input._array.shape, product._array.shape
     if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
         raise RuntimeError(
             f"{where}(): input of shape {tuple(own)} does not broadcast to the shape {tuple(shape)} of the product"
         )
+    kind = product._array.dtype.kind
+    if kind in "biu":
+        beta, alpha = (bool(factor) if kind == "b" else int(factor) for factor in (beta, alpha))
     return _times(input, beta) + _times(product, alpha)
 
 

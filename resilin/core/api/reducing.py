@@ -175,31 +175,48 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     return ops.count_nonzero.call(input, axes(dim, input._array.ndim), False)
 
 
-def _spread(call: Any, input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: int) -> Tensor:
+def _spread(
+    call: Any, input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: float | None
+) -> Tensor:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None:
         correction = int(unbiased)
     floats = _floating(call.__name__, input, None)
-    return call(floats, axes(dim, input._array.ndim), correction, keepdim)
+    return call(floats, axes(dim, input._array.ndim), 1 if correction is None else correction, keepdim)
 
 
 def var(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = 1,
 ) -> Tensor:
     """The variance over `dim`, dividing by n - correction; `var(x, False)` is the biased one."""
     return _spread(ops.var.call, input, dim, unbiased, keepdim, correction)
 
 
 def std(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = 1,
 ) -> Tensor:
     """The square root of `var`; its gradient is 0 where all elements are equal."""
     return _spread(ops.std.call, input, dim, unbiased, keepdim, correction)
 
 
 def var_mean(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = 1,
 ) -> Any:
     """`var` and `mean` over `dim`."""
     spread = var(input, dim, unbiased, keepdim, correction=correction)
@@ -207,7 +224,12 @@ def var_mean(
 
 
 def std_mean(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = 1,
 ) -> Any:
     """`std` and `mean` over `dim`."""
     spread = std(input, dim, unbiased, keepdim, correction=correction)

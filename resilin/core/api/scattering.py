@@ -56,10 +56,10 @@ def scatter_reduce(
         return ops.scatter_extreme.call(input, part, where, axis, reduce == "amax", own)
     total = input if include_self else indexing.where(wrap(own, input._dev), input, 0)
     total = total + index_ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, where)
-    if reduce == "sum":
-        return total
-    number = wrap(input._dev.xp.maximum(counts + own, 1), input._dev)
-    return math.div(total, number, rounding_mode=None if input._array.dtype.kind in "fVc" else "floor")
+    if reduce == "mean":
+        number = wrap(input._dev.xp.maximum(counts + own, 1), input._dev)
+        total = math.div(total, number, rounding_mode=None if input._array.dtype.kind in "fVc" else "floor")
+    return total if total._array.dtype == input._array.dtype else total.to(input.dtype)
 
 
 def index_reduce(
@@ -69,8 +69,10 @@ def index_reduce(
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
     axis = check_dim(dim, input._array.ndim)
-    if input._array.ndim:
-        places.slices_at("index_reduce", input, axis, index, source)
+    if not input._array.ndim:
+        flat = input.reshape(1), 0, index, source.reshape(-1), reduce
+        return index_reduce(*flat, include_self=include_self).reshape(())
+    places.slices_at("index_reduce", input, axis, index, source)
     lengths = [1] * source._array.ndim
     lengths[axis] = -1
     spread = index.reshape(*lengths).expand(source._array.shape)
@@ -140,7 +142,10 @@ def searchsorted(
     if sorter is not None:
         if sorter._array.shape != lines.shape:
             raise RuntimeError(f"searchsorted(): sorter {tuple(sorter.shape)} must have the shape {tuple(lines.shape)}")
-        lines = np.take_along_axis(lines, sorter._array, -1)
+        order = sorter._array
+        if order.size and not (order.min() >= 0 and order.max() < lines.shape[-1]):
+            raise RuntimeError(f"searchsorted(): sorter index out of range: it has {order.min()} to {order.max()}")
+        lines = np.take_along_axis(lines, order, -1)
     way: Any = "right" if right or side == "right" else "left"
     if lines.ndim == 1:
         found = np.asarray(np.searchsorted(lines, values, way))
@@ -150,7 +155,8 @@ def searchsorted(
             f"and input value tensor must match, but we got {list(lines.shape)} and {list(values.shape)}"
         )
     else:
-        rows = zip(lines.reshape(-1, lines.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
+        count = np.prod(lines.shape[:-1], dtype=int)  # reshape cannot tell -1 for what is empty
+        rows = zip(lines.reshape(count, lines.shape[-1]), values.reshape(count, values.shape[-1]), strict=True)
         found = np.array([np.searchsorted(line, row, way) for line, row in rows], np.int64).reshape(values.shape)
     return wrap(found.astype(np.int32 if out_int32 else np.int64), sorted_sequence._dev)
 
@@ -165,7 +171,8 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the products of two batches of matrices."""
-    return math.scaled_sum("addbmm", input, beta, math.bmm(batch1, batch2).sum(0), alpha)
+    products = math.bmm(batch1, batch2)
+    return math.scaled_sum("addbmm", input, beta, products.sum(0, dtype=products.dtype), alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -194,7 +194,10 @@ def _shared(flat: Tensor, value: Tensor) -> Tensor:
 
 @through_host
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
-    """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence."""
+    """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence.
+
+    NaN equals nothing, also not NaN: a line has it for its mode only if it has nothing else.
+    """
     axis = check_dim(dim, input._array.ndim)
     if input._array.ndim == 0:
         return sorting.sort(input)
@@ -207,9 +210,9 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
 
 
 def _mode_place(line: Any) -> int:
-    values, counts = np.unique(line, return_counts=True)  # NaN counts as one number
-    best = values[np.argmax(counts)]
-    return int(np.flatnonzero(line == best if best == best else line != line)[-1])
+    values, counts = np.unique(line, return_counts=True, equal_nan=False)
+    found = np.flatnonzero(line == values[np.argmax(counts)])
+    return int(found[-1]) if found.size else 0
 
 
 def cov(
@@ -225,6 +228,11 @@ def cov(
     for name, given in (("fweights", fweights), ("aweights", aweights)):
         if given is not None and tuple(given.shape) != (count,):
             raise RuntimeError(f"cov(): expected {name} of shape ({count},), got {tuple(given.shape)}")
+        if given is not None and (given._array.dtype.kind in "iu") != (name == "fweights"):
+            wanted = "integers" if name == "fweights" else "floating point numbers"
+            raise RuntimeError(f"cov(): expected {name} to be {wanted}, got {given.dtype}")
+        if given is not None and count and float(given.min()) < 0:
+            raise RuntimeError(f"cov(): {name} cannot be negative, got {given.min().item()}")
     weights: Any = fweights
     if aweights is not None:
         weights = aweights if fweights is None else fweights * aweights
@@ -251,9 +259,15 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:
-    """The widths between samples, to multiply with along `axis`."""
+    """The widths between samples, to multiply with along `axis`. RuntimeError unless each sample has its point."""
     if x is None:
         return 1.0 if dx is None else dx
+    length, points = y._array.shape[axis], x._array.shape[axis - y._array.ndim if x._array.ndim > 1 else 0 :][:1]
+    if points != (length,) and (x._array.ndim == 1 or points != (1,)):
+        raise RuntimeError(
+            f"trapezoid(): there must be one x value for each sample point, got {points[0] if points else 0} for "
+            f"{length}: x {tuple(x.shape)}, y {tuple(y.shape)}"
+        )
     if x._array.ndim == 1:
         return rearranging.diff(x).reshape(-1, *(1,) * (y._array.ndim - 1 - axis))
     return rearranging.diff(x, dim=axis - y._array.ndim)
@@ -271,7 +285,10 @@ def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart."""
+    """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart; 0 of no samples."""
+    axis = check_dim(dim, y._array.ndim) if y._array.ndim else 0
+    if 0 in y._array.shape[axis : axis + 1]:
+        return y.new_zeros(y._array.shape[:axis] + y._array.shape[axis + 1 :])
     areas, axis = _areas(y, x, dx, dim)
     return areas.sum(axis)
 
@@ -292,6 +309,9 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     """
     ndim = input._array.ndim
     axes = list(range(ndim)) if dim is None else [check_dim(d, ndim) for d in ([dim] if isinstance(dim, int) else dim)]
+    if len(set(axes)) != len(axes):
+        raise RuntimeError(f"gradient: a dimension appears multiple times in dim={dim}")
+    spacing = 1 if spacing is None else spacing
     steps = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
     if len(steps) != len(axes):
         raise RuntimeError(f"gradient: expected {len(axes)} spacings, one per dimension, got {len(steps)}")
@@ -310,10 +330,11 @@ def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
     identity = np.eye(length)
     order: Any = edge_order
     weights: Any = np.gradient(identity, at, axis=0, edge_order=order)
-    kind = x._array.dtype if x._array.dtype.kind in "fc" else dtypes.default_np()
-    matrix = wrap(weights.T.astype(kind), x._dev)
-    moved = shaping.movedim(x.to(dtypes.from_numpy(kind)), axis, -1)
-    return shaping.movedim(math.matmul(moved, matrix), -1, axis)
+    kind = x._array.dtype if x._array.dtype.kind in "fVc" else dtypes.default_np()
+    wide = np.dtype(np.float32) if kind.itemsize == 2 else kind
+    matrix = wrap(weights.T.astype(wide), x._dev)
+    moved = shaping.movedim(x.to(dtypes.from_numpy(wide)), axis, -1)
+    return shaping.movedim(math.matmul(moved, matrix), -1, axis).to(dtypes.from_numpy(kind))
 
 
 @through_host
@@ -351,10 +372,14 @@ def histogram(
     if isinstance(bins, Tensor):
         edges: Any = bins._array
     else:
-        low, high = _range("histogram", array, *(range or (0, 0)))
+        low, high = _range("histogram", array, *(range or ((0, 0) if array.size else (0, 1))))
         if range is None and array.size and low < float(array.min()):  # all equal: PyTorch widens by half as numpy does
             low, high = low + 0.5, high - 0.5
         edges = np.linspace(low, high, int(bins) + 1).astype(array.dtype)
+    if weight is not None and weight._array.shape != array.shape:
+        raise RuntimeError(
+            f"histogram(): expected a weight for each element of {tuple(input.shape)}, got {tuple(weight.shape)}"
+        )
     weights = None if weight is None else weight._array.reshape(-1)
     counts = np.histogram(array.reshape(-1), edges.astype(np.float64), weights=weights, density=density)[0]
     return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(input._dev.xp.asarray(edges), input._dev))

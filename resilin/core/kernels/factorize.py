@@ -14,7 +14,8 @@ Array = np.ndarray[Any, Any]
 def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     """Packed L and U of x = P L U, the row exchanged with each row (from 1, as LAPACK's), and the first zero pivot.
 
-    The largest element of a column is the pivot, the first of equals; without `pivot` no rows are exchanged. Cost: one
+    The largest element of a column is the pivot, the first of equals (of complex ones by |real| + |imaginary|, as in
+    LAPACK); without `pivot` no rows are exchanged. Cost: one
     step of numpy per column, each over the whole batch. The third result is 0 where no pivot is zero, else its number
     from 1.
     """
@@ -27,7 +28,7 @@ def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     with np.errstate(all="ignore"):
         for j in range(k):
             if pivot:
-                row = j + np.argmax(np.abs(a[:, j:, j]), axis=1)
+                row = j + np.argmax(_lapack_size(a[:, j:, j]), axis=1)
                 pivots[:, j] = row + 1
                 upper = a[:, j].copy()
                 a[:, j] = a[every, row]
@@ -40,9 +41,13 @@ def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     return a.reshape(x.shape), pivots.reshape(*shape, k), info.reshape(shape)
 
 
+def _lapack_size(x: Array) -> Array:
+    return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
+
+
 def permutation(pivots: Array, m: int) -> Array:
     """Where each row of L U comes from in x: `x[rows] = L U`, for the pivots of `lu` of `m` rows."""
-    flat = pivots.reshape(-1, pivots.shape[-1])
+    flat = pivots.reshape(np.prod(pivots.shape[:-1], dtype=int), pivots.shape[-1])
     rows = np.broadcast_to(np.arange(m), (len(flat), m)).copy()
     every = np.arange(len(flat))
     for j in range(flat.shape[1]):

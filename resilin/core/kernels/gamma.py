@@ -101,7 +101,8 @@ def _digamma_positive(x: Array) -> Array:
 
 
 def zeta(s: Array, q: Array) -> Array:
-    """Hurwitz' zeta, sum((q + k) ** -s) for k >= 0, by Euler-Maclaurin (DLMF 2.10.1) from q + k >= 10 + s.
+    """Hurwitz' zeta, sum((q + k) ** -s) for k >= 0: `_zeta_positive`, and below 0 with the terms of negative numbers
+    as the difference of two such sums.
 
     Infinite for s = 1 and for q = 0, -1, ...; NaN for s < 1, and for other q < 0 unless s is whole.
     """
@@ -109,7 +110,21 @@ def zeta(s: Array, q: Array) -> Array:
     bad = (s < 1) | ((q < 0) & (s != np.floor(s))) | np.isnan(s) | np.isnan(q)
     pole = (s == 1) | ((q <= 0) & (q == np.floor(q)))
     a = np.where(bad | pole, 10.0, q)
-    total = np.zeros_like(a)
+    found = _zeta_positive(s, np.where(a < 0, a - np.floor(a), a))
+    below = a < 0
+    if below.any():
+        part = np.where(below, a - np.floor(a), 0.5)
+        sign = np.where(s % 2 == 0, 1.0, -1.0)
+        mirrored = _zeta_positive(s, 1 - part) - _zeta_positive(s, np.where(below, 1 - a, 1.0))
+        found = np.where(below, found + sign * mirrored, found)
+    found = np.where(np.isinf(s), np.where(q > 1, 0.0, np.where(q == 1, 1.0, np.inf)), found)
+    found = np.where(np.isinf(q) & (q > 0), 0.0, found)
+    return np.where(bad & ~(pole & (s >= 1)), np.nan, np.where(pole, np.inf, found))
+
+
+def _zeta_positive(s: Array, q: Array) -> Array:
+    """`zeta` of s > 1 and q > 0 by Euler-Maclaurin (DLMF 2.10.1) from q + k >= 10 + s, or where terms vanish."""
+    a, total = q, np.zeros_like(q)
     near = a < 10 + s
     while near.any():
         term = np.power(a, -s)
@@ -122,9 +137,7 @@ def zeta(s: Array, q: Array) -> Array:
     for k, number in enumerate(_BERNOULLI, 1):
         tail = tail + factor * (number / math.factorial(2 * k))
         factor = factor * (s + 2 * k - 1) * (s + 2 * k) / (a * a)
-    found = np.where(np.isinf(s), np.where(q > 1, 0.0, np.where(q == 1, 1.0, np.inf)), total + tail)
-    found = np.where(np.isinf(q) & (q > 0), 0.0, found)
-    return np.where(bad & ~(pole & (s >= 1)), np.nan, np.where(pole, np.inf, found))
+    return total + tail
 
 
 def polygamma(x: Array, n: int) -> Array:

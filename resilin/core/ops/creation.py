@@ -100,7 +100,10 @@ def _to_array(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
             array = array.astype(dtypes.default_np())
         elif array.dtype.kind == "c" and not _holds_numpy(data):
             array = array.astype(dtypes.complex_of(dtypes.default_np()))
-    if array.dtype.kind == "O":
+    if array.dtype.kind == "O" or (array.dtype.kind == "u" and not _holds_numpy(data)):
+        large = next((v for v in np.array(data, object).flat if isinstance(v, int) and not -(2**63) <= v < 2**63), None)
+        if large is not None:
+            raise ValueError(f"cannot make a tensor of {large}: int64 holds -2**63 to 2**63 - 1; give a dtype")
         raise TypeError(f"cannot make a tensor of {type(data).__name__}: it holds objects that are not numbers")
     if array.dtype.kind in "SU":
         raise TypeError("cannot make a tensor of text")
@@ -136,6 +139,9 @@ def _plain(data: Any) -> Any:
     if isinstance(data, list | tuple):
         if not data:
             return np.zeros(0, dtypes.default_np())
+        if all(isinstance(part, Tensor) for part in data):
+            kind = functools.reduce(dtypes.promote_np, [part._array.dtype for part in data])
+            data = [_plain(part).astype(kind) for part in data]
         if isinstance(data[0], list | tuple | Tensor | np.ndarray):
             parts = [_plain(part) for part in data]
             shapes = {np.shape(part) for part in parts}
@@ -292,7 +298,19 @@ def arange(
         target = np.dtype(np.int64) if whole else dtypes.default_np()
     else:
         target = dtypes.to_numpy(dtype)
+    if target.kind in "iu":
+        return finish(_whole_range(start, end, step, target), device, requires_grad)
     return finish(np.arange(start, end, step).astype(target, copy=False), device, requires_grad)
+
+
+def _whole_range(start: Any, end: Any, step: Any, target: Any) -> Any:
+    """`arange` of an integer dtype: of numbers rounded towards 0, and as many as before that but for int64."""
+    first, last, stride = int(start), int(end), int(step)
+    if stride == 0:
+        raise RuntimeError(f"arange: step must be nonzero, {step} is rounded to 0 for {dtypes.from_numpy(target)}")
+    if target == np.int64:
+        return np.arange(first, last, stride, dtype=np.int64)
+    return (first + np.arange(math.ceil((end - start) / step)) * stride).astype(target, copy=False)
 
 
 def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
@@ -303,6 +321,20 @@ def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
         raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
     start, end = (value.item() if isinstance(value, Tensor) else value for value in (start, end))
     return start, end, int(steps)
+
+
+def _line(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
+    """`steps` numbers from `start` to `end`, counted from the nearer end; of an integer dtype from ends rounded
+    towards 0. So an infinite end makes NaN, as in PyTorch."""
+    start, end, steps = _ends(where, start, end, steps)
+    if dtype is not None and dtypes.to_numpy(dtype).kind in "iu":
+        start, end = (int(dtypes.number_for(where, v, dtypes.to_numpy(dtype)).real) for v in (start, end))
+    wide = np.complex128 if isinstance(start, complex) or isinstance(end, complex) else np.float64
+    first, last = wide(start), wide(end)
+    if steps < 2:
+        return np.full(steps, first)
+    step, places = (last - first) / (steps - 1), np.arange(steps)
+    return np.where(places < steps // 2, first + step * places, last - step * (steps - 1 - places))
 
 
 def _spaced(where: str, values: Any, dtype: Any) -> Any:
@@ -319,10 +351,9 @@ def _spaced(where: str, values: Any, dtype: Any) -> Any:
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """`steps` equally spaced values from `start` to `end`, both included."""
-    with np.errstate(invalid="ignore"):  # an infinite end makes NaN
-        values = np.linspace(*_ends("linspace", start, end, steps))
-        return finish(_spaced("linspace", values, dtype), device, requires_grad)
+    """`steps` equally spaced values from `start` to `end`, both included; with an infinite end most are NaN."""
+    with np.errstate(invalid="ignore"):
+        return finish(_spaced("linspace", _line("linspace", start, end, steps, dtype), dtype), device, requires_grad)
 
 
 @factory
@@ -337,8 +368,8 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`base` to the power of `linspace(start, end, steps)`."""
-    with np.errstate(over="ignore"):
-        values = _spaced("logspace", np.logspace(*_ends("logspace", start, end, steps), base=base), dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = _spaced("logspace", np.power(base, _line("logspace", start, end, steps, dtype)), dtype)
     return finish(values, device, requires_grad)
 
 

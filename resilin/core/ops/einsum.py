@@ -38,6 +38,9 @@ def _(xp, needs, g, operands, terms=(), out=""):
         if kept != terms[i]:  # letters that only this operand has were summed: the gradient is spread over them
             places = tuple(k for k, letter in enumerate(terms[i]) if letter not in kept)
             value = xp.broadcast_to(xp.expand_dims(value, places), operands[i].shape)
+        elif value.shape != operands[i].shape:  # a letter has length 1 in the others: what they hold serves all of it
+            lengths = zip(value.shape, operands[i].shape, strict=True)
+            value = xp.broadcast_to(value, tuple(m if n == 1 else n for n, m in lengths))
         parts.append(value)
     return parts
 

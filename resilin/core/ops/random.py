@@ -165,9 +165,19 @@ def randint_like(
 
 
 def normal(
-    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, dtype: Any = None
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """Normal with this mean and standard deviation (numbers, with a `size`, or tensors that broadcast)."""
+    """Normal with this mean and standard deviation (numbers, with a `size`, or tensors that broadcast).
+
+    `device` is for numbers: tensors say where they are.
+    """
     tensors = [v for v in (mean, std) if isinstance(v, Tensor)]
     if size is None and not tensors:
         raise TypeError("normal(): mean and std are numbers, so a size is needed, as in normal(0.0, 1.0, (2, 3))")
@@ -183,9 +193,10 @@ def normal(
         ):
             raise RuntimeError(f"normal: the shapes {shapes[0]} of mean and {shapes[1]} of std cannot be broadcast")
         size = np.broadcast_shapes(*shapes)
-    where = tensors[0]._dev if tensors else None
+    where = tensors[0]._dev if tensors else device
     kind = tensors[0].dtype if tensors and dtype is None else dtype
-    return randn(tuple(size), generator=generator, dtype=kind, device=where) * std + mean
+    drawn = randn(tuple(size), generator=generator, dtype=kind, device=where) * std + mean
+    return drawn.requires_grad_() if requires_grad else drawn
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:

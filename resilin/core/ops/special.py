@@ -346,7 +346,7 @@ def _polynomial(family: str, shifted: bool) -> Any:
     first, following = _FAMILIES[family]
 
     def evaluate(x, n):
-        x, n = np.broadcast_arrays(2 * x - 1 if shifted else x, np.trunc(n))
+        x, n = np.broadcast_arrays(2 * x - 1 if shifted else x, np.trunc(np.where(np.isfinite(n), n, -1)))
         if np.max(n, initial=0) > _LARGEST_DEGREE:
             raise RuntimeError(f"{family}: the degree {np.max(n):.0f} is above {_LARGEST_DEGREE}, where this stops")
         before, now = np.ones_like(x), first(x)
@@ -360,7 +360,10 @@ def _polynomial(family: str, shifted: bool) -> Any:
         return _common(evaluate, x, n)
 
     forward.__name__ = ("shifted_" if shifted else "") + family
-    forward.__doc__ = f"The polynomials {family} of degree `n` (rounded towards 0; 0 for negative ones), by recurrence."
+    forward.__doc__ = (
+        f"The polynomials {family} of degree `n` (rounded towards 0), by recurrence. They are 0 for degrees that are "
+        "negative or not finite."
+    )
     return op(**_ONE, differentiable=False, samples=lambda r: [(r(3, 4), 3.0), (r(3, 1), r(4, low=0.0, high=5.0))])(
         forward
     )

@@ -1,0 +1,102 @@
+"""Statistics, integrals and slopes of few, equal, missing and wrongly paired numbers."""
+
+import numpy as np
+import pytest
+
+import resilin
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "place"),
+    [
+        ([1.0, NAN, NAN, 2.0], 1.0, 0),
+        ([NAN, 3.0, NAN, 3.0], 3.0, 3),
+        ([NAN, NAN, NAN], NAN, 0),
+        ([5.0, 5.0, 1.0], 5.0, 1),
+    ],
+)
+def test_nan_counts_in_mode_as_a_number_of_its_own(line, value, place):
+    values, indices = resilin.mode(resilin.tensor(line))
+    np.testing.assert_array_equal(values.numpy(), np.float32(value))
+    assert indices.item() == place
+
+
+def test_trapezoid_of_no_samples_is_zero():
+    assert resilin.trapz(resilin.zeros(0), resilin.zeros(0, 3)).tolist() == 0
+    assert resilin.trapezoid(resilin.zeros(0, 3), resilin.zeros(4), dim=0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("y", "x"), [((0, 3), (0,)), ((3,), (2,)), ((3,), (1,)), ((2, 3), (2, 4))])
+def test_trapezoid_needs_a_point_for_each_sample(y, x):
+    with pytest.raises(RuntimeError, match="one x value for each sample point"):
+        resilin.trapezoid(resilin.zeros(*y), resilin.zeros(*x))
+
+
+def test_trapezoid_broadcasts_points_over_other_dimensions():
+    y = resilin.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(resilin.trapezoid(y, resilin.tensor([[0.0, 1.0, 3.0]])).numpy(), [3.5, 12.5])
+
+
+def test_a_correction_of_none_is_one():
+    x = resilin.tensor([1.0, 2.0, 4.0])
+    assert resilin.std(x, dim=None, correction=None).item() == resilin.std(x).item()
+    assert resilin.var_mean(x, dim=None, correction=None)[0].item() == resilin.var(x).item()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"fweights": [1.0, 2.0]}, "expected fweights to be integers"),
+        ({"fweights": [1, -2]}, "fweights cannot be negative"),
+        ({"aweights": [1.0, -2.0]}, "aweights cannot be negative"),
+        ({"aweights": [1, 2]}, "expected aweights to be floating point numbers"),
+    ],
+)
+def test_cov_refuses_weights_that_are_none(weights, message):
+    with pytest.raises(RuntimeError, match=message):
+        resilin.cov(resilin.ones(3, 2), **{name: resilin.tensor(value) for name, value in weights.items()})
+
+
+def test_gradient_of_bfloat16_stays_bfloat16_and_none_is_a_spacing_of_one():
+    x = resilin.tensor([1.0, 2.0, 4.0])
+    (slope,) = resilin.gradient(x.bfloat16(), spacing=2.0)
+    assert slope.dtype is resilin.bfloat16
+    assert slope.tolist() == [0.5, 0.75, 1.0]
+    assert resilin.gradient(x, spacing=None)[0].tolist() == [1.0, 1.5, 2.0]
+
+
+def test_gradient_refuses_a_dimension_named_twice():
+    with pytest.raises(RuntimeError, match="appears multiple times"):
+        resilin.gradient(resilin.zeros(3, 3), dim=(1, -1))
+
+
+def test_histogram_of_nothing_has_bins_from_zero_to_one():
+    assert resilin.histogram(resilin.zeros(0), 2).bin_edges.tolist() == [0, 0.5, 1]
+    with pytest.raises(RuntimeError, match=r"expected a weight for each element of \(2,\), got \(1,\)"):
+        resilin.histogram(resilin.zeros(2), 2, weight=resilin.ones(1))
+
+
+def test_mvlgamma_is_infinite_at_the_poles_of_its_terms():
+    np.testing.assert_allclose(resilin.mvlgamma(resilin.tensor([0.5, 3.0]), 3).numpy(), [np.inf, 2.694925], rtol=1e-5)
+
+
+def test_polygamma_far_below_zero_takes_no_longer_than_elsewhere():
+    x = resilin.tensor([-1e5 + 0.5, -1e12 + 0.5, -3.25, -0.5], dtype=resilin.float64)
+    first, second = resilin.polygamma(1, x), resilin.polygamma(2, x)
+    np.testing.assert_allclose(first.numpy(), [9.86959440109, 9.86960440109, 19.474085068082157, 8.93480220054468])
+    np.testing.assert_allclose(second.numpy(), [-1e-10, 0, 123.955211039422, -0.82879664423432], rtol=1e-9, atol=1e-14)
+
+
+def test_zeta_below_zero_sums_its_terms():
+    q = np.array([-2.5, -7.25, -0.75])
+    for s in (2.0, 3.0, 5.0):
+        expected = [np.sum((v + np.arange(200000)) ** -s) + (v + 199999.5) ** (1 - s) / (s - 1) for v in q]
+        np.testing.assert_allclose(resilin.special.zeta(s, resilin.tensor(q)).numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("degree", [NAN, float("inf"), -float("inf"), -3.0])
+def test_polynomials_of_degrees_that_are_none_are_zero(degree):
+    found = resilin.special.chebyshev_polynomial_t(resilin.tensor([0.5, 0.5]), resilin.tensor([2.0, degree]))
+    assert found.tolist() == [-0.5, 0.0]
