@@ -8,8 +8,8 @@ import pickle
 import signal
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -135,7 +135,7 @@ class WorkerPool:
             daemon=False,
         )
         try:
-            with self._readers.forking():
+            with self._readers.forking(), self._holding_signals():
                 process.start()
         except BaseException as error:
             inbox.close()
@@ -145,6 +145,21 @@ class WorkerPool:
         finally:
             theirs.close()
         self._workers.append(_Worker(process, _end_of(process), ours, inbox))
+
+    @contextmanager
+    def _holding_signals(self) -> Iterator[None]:
+        """Signals to all processes of the group reach a forked worker once it has its handlers, and this one after.
+
+        Not where the child is another program: it would keep them blocked.
+        """
+        if self._context.get_start_method() != "fork":
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, worker_process.LEFT)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -243,13 +258,13 @@ class WorkerPool:
     def _end(worker: _Worker, deadline: Deadline) -> None:
         # closing before the join unblocks a worker that is sending a result nobody will read
         worker.inbox.close()
-        worker.process.join(deadline.left())
-        if worker.process.is_alive():
+        if not wait([worker.end], deadline.left()):
             worker.process.kill()
-            worker.process.join()
+        worker.process.join()
         if worker.end != worker.process.sentinel:
             os.close(worker.end)
-        worker.process.close()
+        with suppress(ValueError):  # it ended, but where SIGCHLD is ignored nobody learns how, and it counts as running
+            worker.process.close()
 
 
 def _end_of(process: Any) -> int:

@@ -20,7 +20,7 @@ from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig, for
 from resilin.errors import ResilinError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LEFT = (signal.SIGINT, signal.SIGTERM)  # signals left to the parent
+LEFT = (signal.SIGINT, signal.SIGTERM)  # signals left to the parent
 
 
 def main(config: WorkerConfig, connection: Connection[Any, Any], parent_pid: int, by_main_thread: bool) -> None:
@@ -54,9 +54,11 @@ def _leave_signals_to_parent() -> None:
 
     By a handler: programs that the data set starts would inherit that a signal is ignored, and could not be ended.
     """
-    for number in _LEFT:
+    for number in LEFT:
         signal.signal(number, _do_nothing)
         signal.siginterrupt(number, False)
+    if hasattr(signal, "pthread_sigmask"):  # a parent that forks holds them back until now
+        _let_signals()
     if hasattr(os, "register_at_fork"):  # whoever starts a process inside the data set may end it
         os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_take_signals_again)
 
@@ -67,11 +69,11 @@ def _do_nothing(number: int, frame: Any) -> None:
 
 def _hold_signals() -> None:
     """Before a fork: what is sent to the child before it has its handlers must not be lost."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEFT)
 
 
 def _let_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT)
 
 
 def _take_signals_again() -> None:

@@ -269,11 +269,11 @@ class Optimizer:
                     self.state[key][name] = Tensor._wrap(np.full((), entry[name], np.float32))
 
     def __repr__(self) -> str:
-        lines = [f"{type(self).__name__} ("]
+        groups = []
         for number, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {number}")
-            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
-        return "\n".join([*lines, ")"])
+            options = [f"    {key}: {group[key]}\n" for key in sorted(group) if key not in ("params", "param_names")]
+            groups.append(f"Parameter Group {number}\n{''.join(options)}")
+        return f"{type(self).__name__} (\n" + "\n".join(groups) + ")"
 
 
 def _check_common(where: str, group: Group) -> None:

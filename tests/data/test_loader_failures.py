@@ -341,6 +341,34 @@ def test_ctrl_c_ends_a_pass_whose_workers_are_busy():
     assert time.monotonic() - begin < 3
 
 
+def test_a_signal_that_reaches_a_worker_before_its_handlers_does_nothing_there():
+    script = textwrap.dedent(
+        """
+        import os, signal
+        from resilin.data import DataLoader
+        os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM)])
+        print([batch.tolist() for batch in DataLoader(range(4), 2, num_workers=2)])
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[[0, 1], [2, 3]]\nset()\n", "")
+
+
+def test_a_program_that_ignores_the_end_of_its_children_may_have_workers():
+    script = textwrap.dedent(
+        """
+        import signal
+        from resilin.data import DataLoader
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for kept in (False, True):
+            print([batch.tolist() for batch in DataLoader(range(4), 2, num_workers=2, persistent_workers=kept)])
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[[0, 1], [2, 3]]\n" * 2, "")
+
+
 def test_an_abandoned_pass_with_much_asked_for_ends_soon():
     batches = iter(DataLoader(Calls(lambda index: np.zeros(200), 100_000), num_workers=2, prefetch_factor=2000))
     next(batches)

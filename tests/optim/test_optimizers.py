@@ -230,6 +230,8 @@ def test_repr_shows_the_options_of_each_group():
         "SGD (\nParameter Group 0\n    dampening: 0\n    differentiable: False\n    foreach: None\n    fused: None\n"
         "    lr: 0.1\n    maximize: False\n    momentum: 0\n    nesterov: False\n    weight_decay: 0\n)"
     )
+    two = repr(optim.SGD([{"params": [resilin.ones(1).requires_grad_()]} for _ in range(2)], lr=0.1))
+    assert two == text[:-1] + "\n" + text[len("SGD (\n") :].replace("Group 0", "Group 1")
 
 
 def test_a_parameter_with_strides_is_updated_in_place():
