@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.api import rearranging, reducing
-from resilin.core.api.neural import need_tensors
+from resilin.core.api.neural import need_tensors, widened
 from resilin.core.dtype import promote_types
 from resilin.core.ops.distance import euclidean_distances
 from resilin.core.tensor import Tensor
@@ -25,14 +25,17 @@ def _need_broadcast(where: str, x1: Tensor, x2: Tensor) -> None:
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between x1 and x2 (broadcast) along `dim`; norms below `eps` count as `eps`."""
+    """The cosine of the angle between x1 and x2 (broadcast) along `dim`; norms below `eps` count as `eps`.
+
+    16-bit floats are multiplied as float32: their squares would overflow.
+    """
     _need_broadcast("cosine_similarity", x1, x2)
     common = promote_types(x1.dtype, x2.dtype)
     if not common.is_floating_point:
         raise RuntimeError(f"cosine_similarity: expected a floating point dtype in common, got {common}")
-    a, b = rearranging.broadcast_tensors(x1.to(common), x2.to(common))
+    a, b = rearranging.broadcast_tensors(widened(x1.to(common)), widened(x2.to(common)))
     lengths = reducing.norm(a, 2, dim).clamp(min=eps) * reducing.norm(b, 2, dim).clamp(min=eps)
-    made: Tensor = reducing.sum(a * b, dim) / lengths
+    made: Tensor = (reducing.sum(a * b, dim) / lengths).to(common)
     return made
 
 

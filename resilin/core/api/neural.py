@@ -56,6 +56,13 @@ def need_numbers(where: str, **values: Any) -> None:
             raise TypeError(f"{where}(): argument {name!r} must be Number, not Tensor")
 
 
+def widened(input: Tensor) -> Tensor:
+    """`input`, or as float32 when its floats have 16 bits, in which squares overflow and sums lose digits."""
+    dtype = input._array.dtype
+    narrow = dtype.itemsize == 2 and dtype.kind in "fV"
+    return shape_ops.astype.call(input, np.dtype(np.float32)) if narrow else input
+
+
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along `dim`."""
     x = input if dtype is None else input.to(dtype)

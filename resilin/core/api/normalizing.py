@@ -10,7 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api import reducing
-from resilin.core.api.neural import need_tensors
+from resilin.core.api.neural import need_tensors, widened
 from resilin.core.api.shaping import cat
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
@@ -67,7 +67,10 @@ def group_norm(
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """input / sqrt(mean(input ** 2) + eps) * weight over the trailing `normalized_shape`; eps None: the dtype's."""
+    """input / sqrt(mean(input ** 2) + eps) * weight over the trailing `normalized_shape`, in the input's dtype.
+
+    16-bit floats are squared, scaled and weighed as float32. eps None: that of the dtype in which that is done.
+    """
     need_tensors("rms_norm", input=input)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(input._array.shape[-len(shape) :]) != shape:
@@ -80,10 +83,11 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
             f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight.shape)} "
             f"and normalized_shape = {list(shape)}"
         )
+    wide = widened(input)
     if eps is None:
-        eps = dtypes.finfo(input.dtype).eps
-    out = input * (reducing.mean(input.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
-    return out if weight is None else out * weight
+        eps = dtypes.finfo(wide.dtype).eps
+    out = wide * (reducing.mean(wide.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
+    return (out if weight is None else out * weight).to(input.dtype)
 
 
 def batch_norm(
@@ -203,7 +207,7 @@ def normalize_over_ranks(
     _need_size("SyncBatchNorm", C, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     axes = (0, *range(2, input._array.ndim))
     along = (1, -1, *(1,) * (input._array.ndim - 2))
-    wide = input.to(dtypes.float32) if input._array.dtype.itemsize == 2 else input
+    wide = widened(input)
     here = wide.new_full((1,), input._array.size // max(C, 1))
     sums = ranks.total(cat([wide.sum(axes), here]), group)
     count = float(sums[-1])
