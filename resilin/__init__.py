@@ -18,6 +18,7 @@ _PACKAGES = frozenset(
     (
         "array_api",
         "autograd",
+        "backends",
         "core",
         "cuda",
         "data",

@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "amp": 2,
     "cuda": 2,
     "utils": 2,
+    "backends": 2,
     "random": 2,
     "dist": 2,
     "array_api": 3,
@@ -58,7 +59,7 @@ ONLY: dict[str, frozenset[str]] = {
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(
-        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random"),
+        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random", "backends"),
         frozenset({"errors", "_base", "core"}),
     ),
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
@@ -70,6 +71,7 @@ ONLY: dict[str, frozenset[str]] = {
 # Modules that may use more than their package: the module -> what, and why.
 MORE: dict[str, frozenset[str]] = {
     "resilin.optim.swa_utils": frozenset({"nn"}),  # it averages modules; optimizers see tensors only
+    "resilin.utils.data": frozenset({"data"}),  # PyTorch's place for the same names
 }
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.

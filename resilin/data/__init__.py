@@ -89,7 +89,13 @@ __all__ = [
 ]
 
 
+_MODULES = ("dataset", "distributed", "sampler")  # those of torch.utils.data
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        with lazy.lock:
+            return importlib.import_module(f"{__name__}.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with lazy.lock:

@@ -1,5 +1,5 @@
-"""The names of torch.utils that have a place here; data loading is `resilin.data`."""
+"""The names of torch.utils that have a place here; `utils.data` has the names of `resilin.data`."""
 
-from resilin.utils import checkpoint, deterministic
+from resilin.utils import checkpoint, data, deterministic
 
-__all__ = ["checkpoint", "deterministic"]
+__all__ = ["checkpoint", "data", "deterministic"]
