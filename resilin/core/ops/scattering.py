@@ -75,29 +75,33 @@ def scatter_product(xp, x, src, index=None, axis=0, own=None):
 
 
 def _factors(xp, x, src, index, axis, own):
-    """The inputs with 1 for 0, the product of those, and how many zeros each place has."""
-    no_x, no_src = x == 0, src == 0
-    one_x, one_src = xp.where(no_x, xp.ones_like(x), x), xp.where(no_src, xp.ones_like(src), src)
-    product = xp.scatter_product(one_x, one_src, index, axis, own)
-    zeros = xp.astype(xp.logical_and(no_x, own), product.dtype)
-    zeros = zeros + xp.scatter_add_zeros(xp.astype(no_src, product.dtype), tuple(x.shape), axis, index)
-    return one_x, one_src, product, zeros
+    """Of each place: the product of what is not 0 there, how many zeros it has, and their sum: 0, with a derivative."""
+    no_x, no_src = xp.logical_and(x == 0, own), src == 0
+    filled, filled_src = (xp.where(zero, xp.ones_like(v), v) for zero, v in ((no_x, x), (no_src, src)))
+    left, left_src = (xp.where(zero, v, xp.zeros_like(v)) for zero, v in ((no_x, x), (no_src, src)))
+    product = xp.scatter_product(filled, filled_src, index, axis, own)
+    shape = tuple(x.shape)
+    number = xp.astype(no_x, product.dtype)
+    number = number + xp.scatter_add_zeros(xp.astype(no_src, product.dtype), shape, axis, index)
+    return product, number, left + xp.scatter_add_zeros(left_src, shape, axis, index)
 
 
-def _without(xp, is_zero, value, product, zeros):
-    """The product of all factors but this one."""
-    left = zeros - xp.astype(is_zero, product.dtype)
-    return xp.where(left == 0, product / value, xp.zeros_like(product))
+def _without(xp, value, y, product, number, zeros):
+    """The product of all factors but `value`. At a 0: of those that are not 0 when it is the only 0, and times the
+    other 0 when there are two."""
+    zero = value == 0
+    alone, pair = xp.astype(number == 1, product.dtype), xp.astype(number == 2, product.dtype)
+    other = zeros - xp.where(zero, value, xp.zeros_like(value))
+    return xp.where(zero, (alone + pair * other) * product, y / xp.where(zero, xp.ones_like(value), value))
 
 
 @scatter_product.vjp(0)
-def _(xp, g, _y, x, src, index=None, axis=0, own=None):
-    one_x, _one_src, product, zeros = _factors(xp, x, src, index, axis, own)
-    return xp.where(own, g * xp.conj(_without(xp, x == 0, one_x, product, zeros)), xp.zeros_like(g))
+def _(xp, g, y, x, src, index=None, axis=0, own=None):
+    others = _without(xp, x, y, *_factors(xp, x, src, index, axis, own))
+    return xp.where(own, g * xp.conj(others), xp.zeros_like(g))
 
 
 @scatter_product.vjp(1)
-def _(xp, g, _y, x, src, index=None, axis=0, own=None):
-    _one_x, one_src, product, zeros = _factors(xp, x, src, index, axis, own)
-    product, zeros, part = (xp.take_along_axis(v, index, axis) for v in (product, zeros, g))
-    return part * xp.conj(_without(xp, src == 0, one_src, product, zeros))
+def _(xp, g, y, x, src, index=None, axis=0, own=None):
+    part, *rest = (xp.take_along_axis(v, index, axis) for v in (g, y, *_factors(xp, x, src, index, axis, own)))
+    return part * xp.conj(_without(xp, src, *rest))
