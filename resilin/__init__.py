@@ -48,6 +48,7 @@ _MOVED |= {
     "vmap": "resilin.core.autograd.vmap",
     "save": "resilin.core.serialize",
     "load": "resilin.core.serialize",
+    "OutOfMemoryError": "resilin.errors",
 }
 
 if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a worker learns what ended it

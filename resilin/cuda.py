@@ -7,21 +7,26 @@ one GPU: `set_device` comes before the first tensor there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from resilin.core import device as devices
 from resilin.core import rng
 from resilin.core.tensor import Tensor
+from resilin.errors import OutOfMemoryError, UsageError
 
 __all__ = [
     "Event",
+    "OutOfMemoryError",
     "Stream",
+    "StreamContext",
     "current_device",
     "current_stream",
     "default_stream",
     "device",
     "device_count",
+    "device_of",
     "empty_cache",
     "get_device_capability",
     "get_device_name",
@@ -33,6 +38,7 @@ __all__ = [
     "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -41,11 +47,16 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_stats",
+    "memory_summary",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
     "stream",
     "synchronize",
 ]
@@ -120,6 +131,13 @@ class device:
     def __exit__(self, *exc: object) -> None:
         if self.prev_idx >= 0 and _backend().computing_on is None:
             _backend().choose(self.prev_idx)
+
+
+class device_of(device):
+    """`with cuda.device_of(tensor): ...` makes the tensor's device the current one; one of the CPU changes nothing."""
+
+    def __init__(self, obj: Tensor) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +220,35 @@ def reset_peak_memory_stats(device: Any = None) -> None:
         _backend().reset_peaks()
 
 
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """What is counted, in bytes: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, `.peak`.
+
+    Empty before the first use of CUDA.
+    """
+    if not is_initialized():
+        return {}
+    return {
+        "allocated_bytes.all.current": memory_allocated(device),
+        "allocated_bytes.all.peak": max_memory_allocated(device),
+        "reserved_bytes.all.current": memory_reserved(device),
+        "reserved_bytes.all.peak": max_memory_reserved(device),
+    }
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """`memory_stats` as text, a line for each figure; `abbreviated` changes nothing."""
+    where = f"cuda:{_index(device)}"
+    return "\n".join(f"{where} {name} {value:,} B" for name, value in memory_stats(device).items())
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Let tensors take at most this part of the device's memory: more raises OutOfMemoryError."""
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"cuda.set_per_process_memory_fraction: expected a number from 0 to 1, got {fraction}")
+    if _own(device):
+        _backend().limit(float(fraction))
+
+
 def _own(device: Any) -> bool:
     """Whether `device` is the one that this process computes on; another has none of its memory."""
     return device is None or _index(device) == current_device()
@@ -259,6 +306,12 @@ def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
     """Continue where `get_rng_state` was called."""
     _index(device)
     rng.set_rng_state(new_state)
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Continue where `get_rng_state_all` was called: one generator serves all devices, so the first state counts."""
+    for state in list(new_states)[:1]:
+        set_rng_state(state)
 
 
 class Event:
@@ -349,3 +402,17 @@ def current_stream(device: Any = None) -> Stream:
 def default_stream(device: Any = None) -> Stream:
     """The stream that work is queued in unless another is chosen."""
     return Stream(device, _stream=_backend().cupy.cuda.Stream.null)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Queue this thread's work in `stream` from now on; None changes nothing. `with cuda.stream(s)` goes back after."""
+    if stream is not None:
+        stream._stream.use()
+
+
+def is_current_stream_capturing() -> bool:
+    """False: there are no CUDA graphs."""
+    return False
+
+
+StreamContext = stream

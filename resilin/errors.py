@@ -3,6 +3,7 @@
     ResilinError (RuntimeError)
     ├── UsageError (also ValueError)      the caller's mistake, found before any work was done
     │   └── SecretRequired                something would listen beyond loopback without a job secret
+    ├── OutOfMemoryError (also MemoryError)   a device's memory is full
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── DistError                         collectives; names as in torch.distributed
     │   ├── DistBackendError
@@ -47,6 +48,10 @@ class UsageError(ResilinError, ValueError):
 
 class SecretRequired(UsageError):
     """A socket would listen beyond loopback, but the job has no secret."""
+
+
+class OutOfMemoryError(ResilinError, MemoryError):
+    """A device has no memory left for what was asked for."""
 
 
 class LinAlgError(ResilinError):

@@ -339,9 +339,20 @@ class _PinnedMemory(bytearray):
     """Host memory that says it is page-locked."""
 
 
+class _OutOfMemoryError(MemoryError):
+    """CuPy's."""
+
+
 class _Pool:
+    most = 4 << 30
+
     def malloc(self, size: int) -> Any:
+        if size > self.most:
+            raise _OutOfMemoryError(f"Out of memory allocating {size} bytes")
         return SimpleNamespace(size=size)
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        self.most = int((4 << 30) * fraction) if fraction is not None else size or 4 << 30
 
     def used_bytes(self) -> int:
         return 1024
@@ -367,6 +378,9 @@ class _Stream:
 
     def synchronize(self) -> None:
         pass
+
+    def use(self) -> _Stream:
+        return self
 
     def record(self, event: Any = None) -> None:
         pass
@@ -411,6 +425,7 @@ def make_module(devices: int = 1) -> Any:
         get_elapsed_time=lambda start, end: 0.5,
         alloc_pinned_memory=_PinnedMemory,
         PinnedMemoryPointer=_PinnedMemory,
+        memory=SimpleNamespace(OutOfMemoryError=_OutOfMemoryError),
     )
     return SimpleNamespace(
         **_functions("numpy", np),

@@ -215,6 +215,36 @@ def test_memory_is_counted(cuda):
     module.synchronize()
 
 
+def test_memory_is_counted_under_pytorchs_names(cuda):
+    resilin.ones(8, device="cuda")
+    stats = module.memory_stats()
+    assert stats["allocated_bytes.all.current"] == module.memory_allocated() <= stats["allocated_bytes.all.peak"]
+    assert stats["reserved_bytes.all.current"] == module.memory_reserved() <= stats["reserved_bytes.all.peak"]
+    assert all(name in module.memory_summary() for name in stats)
+
+
+def test_a_full_device_is_named_with_what_is_taken(cuda):
+    assert module.OutOfMemoryError is resilin.OutOfMemoryError
+    with pytest.raises(
+        module.OutOfMemoryError, match=r"cuda:0: no memory for 1125899906842624 bytes more; tensors take"
+    ):
+        cuda._allocate(1 << 50)
+    with pytest.raises(ValueError, match="from 0 to 1, got 2"):
+        module.set_per_process_memory_fraction(2)
+    module.set_per_process_memory_fraction(0.5)
+    try:
+        with pytest.raises(RuntimeError, match="no memory"):
+            cuda._allocate(int(0.6 * module.mem_get_info()[1]))
+    finally:
+        module.set_per_process_memory_fraction(1)
+
+
+def test_a_tensors_device_is_the_current_one_inside_a_block(cuda):
+    for x in (resilin.ones(2), resilin.ones(2, device="cuda")):
+        with module.device_of(x):
+            assert module.current_device() == 0
+
+
 def test_draws_are_those_of_the_cpu_and_one_seed_rules_both(cuda):
     resilin.manual_seed(3)
     on_cpu = resilin.randn(5)
@@ -225,6 +255,10 @@ def test_draws_are_those_of_the_cpu_and_one_seed_rules_both(cuda):
     module.set_rng_state(state)
     assert resilin.rand(3, device="cuda").tolist() == first
     assert module.initial_seed() == 3
+    states = module.get_rng_state_all()
+    first = resilin.rand(3, device="cuda").tolist()
+    module.set_rng_state_all(states)
+    assert resilin.rand(3, device="cuda").tolist() == first
 
 
 def test_streams_and_events_have_pytorchs_methods(cuda):
@@ -239,6 +273,10 @@ def test_streams_and_events_have_pytorchs_methods(cuda):
     end.synchronize()
     assert stream.query()
     assert end.query()
+    module.set_stream(module.default_stream())
+    module.set_stream(None)
+    assert module.StreamContext is module.stream
+    assert not module.is_current_stream_capturing()
     assert start.elapsed_time(end) >= 0
     assert y.tolist() == [2.0, 2.0, 2.0]
     with pytest.raises(ValueError, match="enable_timing=True"):

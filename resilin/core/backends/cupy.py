@@ -14,6 +14,7 @@ import numpy as np
 from resilin.core.backends.base import Backend
 from resilin.core.backends.cupy_names import make_xp
 from resilin.core.kernels.common import register_namespace
+from resilin.errors import OutOfMemoryError
 
 HostArray = np.ndarray[Any, Any]
 
@@ -63,7 +64,7 @@ class CupyBackend(Backend):
         if self.computing_on not in (None, index):
             raise RuntimeError(
                 f"cuda:{index} was asked for, but this process computes on cuda:{self.computing_on}: one process uses "
-                "one GPU. Start one process for each GPU (resilin run), or call resilin.cuda.set_device before the "
+                "one GPU. Start one process for each GPU (elastic-run), or call resilin.cuda.set_device before the "
                 "first tensor is made"
             )
         self.cupy.cuda.Device(index).use()
@@ -99,7 +100,13 @@ class CupyBackend(Backend):
 
     def _allocate(self, size: int) -> Any:
         """CuPy's pool, with an eye on the most that was taken."""
-        memory = self._pool.malloc(size)
+        try:
+            memory = self._pool.malloc(size)
+        except self.cupy.cuda.memory.OutOfMemoryError:
+            raise OutOfMemoryError(
+                f"cuda:{self.current()}: no memory for {size} bytes more; tensors take {self.used_bytes()} bytes, the "
+                f"pool holds {self.reserved_bytes()}. Free tensors or use smaller batches"
+            ) from None
         self.peak_bytes = max(self.peak_bytes, self._pool.used_bytes())
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._pool.total_bytes())
         return memory
@@ -119,6 +126,10 @@ class CupyBackend(Backend):
     def empty_cache(self) -> None:
         """Give what no array uses back to the driver."""
         self._pool.free_all_blocks()
+
+    def limit(self, fraction: float) -> None:
+        """Let the pool take at most this part of the device's memory; 1 is all of it."""
+        self._pool.set_limit(fraction=fraction)
 
     def memory_info(self, index: int) -> tuple[int, int]:
         """(free, total) bytes of device `index`, of all processes."""
