@@ -369,3 +369,49 @@ def test_gradcheck_refuses_inputs_that_it_cannot_vary() -> None:
     for inputs in (5, (5, resilin.ones(2))):
         with pytest.raises(ValueError, match="at least one input tensor to require gradient"):
             resilin.autograd.gradcheck(lambda *x: x, inputs)
+
+
+def test_grad_takes_pytorchs_arguments_by_position() -> None:
+    x, unused = _x(), _x()
+    found = resilin.autograd.grad(x.sum(), (x, unused), None, None, False, True, True)
+    assert found[1] is None
+    np.testing.assert_array_equal(found[0].numpy(), [1, 1])
+
+
+def test_grad_warns_that_it_ignores_only_inputs() -> None:
+    x = _x()
+    with pytest.warns(FutureWarning, match="only_inputs is ignored"):
+        resilin.autograd.grad(x.sum(), x, only_inputs=False)
+
+
+def test_backward_takes_gradients_under_their_old_name_with_a_warning() -> None:
+    x = _x()
+    with pytest.warns(FutureWarning, match="give grad_tensors"):
+        resilin.autograd.backward([x * 2], grad_variables=[resilin.tensor([1.0, 3.0])])
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), [2, 6])
+    with pytest.raises(RuntimeError, match="got both"):
+        resilin.autograd.backward([x * 2], [resilin.ones(2)], grad_variables=[resilin.ones(2)])
+
+
+def test_a_function_may_call_its_backward_vjp_but_not_have_both() -> None:
+    class Times(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 7
+
+        @staticmethod
+        def vjp(ctx: Any, g: Any) -> Any:
+            return g * 7
+
+    class Both(Times):
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+    x = _x()
+    Times.apply(x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), [7, 7])
+    with pytest.raises(RuntimeError, match="both 'backward' and 'vjp'"):
+        Both.apply(x).sum().backward()

@@ -59,7 +59,8 @@ def test_options_that_are_not_there_are_refused_by_name() -> None:
 def test_forward_mode_and_batches_are_checked_when_asked_for() -> None:
     everything = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
     assert gradcheck(lambda x: (x.sin() * x.sum()).cumsum(0), (X,), **everything)
-    assert gradgradcheck(lambda x: (x.sin() * x.sum()).cumsum(0), (X,), **everything)
+    again = {"check_fwd_over_rev": True, "check_rev_over_rev": True, "check_batched_grad": True}
+    assert gradgradcheck(lambda x: (x.sin() * x.sum()).cumsum(0), (X,), **again)
     z = resilin.tensor([1 + 2j, 0.5 - 1j], requires_grad=True, dtype=resilin.complex128)
     assert gradcheck(lambda z: (z * z.conj() * z).exp(), (z,), **everything)
 
@@ -84,3 +85,40 @@ def test_anomaly_mode_looks_for_nan_only_if_asked_to() -> None:
         (x.sqrt() * 0).sum().backward()
     with set_detect_anomaly(True, check_nan=False):
         (x.sqrt() * 0).sum().backward()
+
+
+def test_gradgradcheck_draws_gradients_whose_elements_lie_apart_on_request() -> None:
+    seen = []
+
+    class Watching(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            seen.append(g.is_contiguous())
+            return g * ctx.saved_tensors[0].exp()
+
+    assert gradgradcheck(Watching.apply, X, gen_non_contig_grad_outputs=True)
+    assert False in seen
+    seen.clear()
+    assert gradgradcheck(Watching.apply, X)
+    assert False not in seen
+
+
+def test_gradgradcheck_looks_at_second_derivatives_in_forward_mode_on_request() -> None:
+    class Wrong(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2 * ctx.saved_tensors[0].detach()
+
+    assert gradgradcheck(lambda x: x.exp(), X, check_fwd_over_rev=True, check_rev_over_rev=False)
+    with pytest.raises(GradcheckError):
+        gradgradcheck(Wrong.apply, X, check_fwd_over_rev=True, check_rev_over_rev=False)

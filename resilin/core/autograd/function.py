@@ -150,7 +150,7 @@ class FunctionNode(Node):
                 wrap(self.dev.xp.zeros(shape, dtype), self.dev) if g is None else g
                 for g, (shape, dtype) in zip(gradients, self.shapes, strict=True)
             ]
-        result = self.cls.backward(ctx, *gradients)
+        result = _rule_of(self.cls)(ctx, *gradients)
         parts = list(result) if isinstance(result, tuple | list) else [result]
         count = len(ctx.needs_input_grad)
         if len(parts) < count or any(part is not None for part in parts[count:]):
@@ -230,6 +230,11 @@ class Function:
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Compute the gradients of the arguments from those of the outputs."""
+        raise NotImplementedError("You must implement the backward function for custom autograd.Function.")
+
+    @staticmethod
+    def vjp(ctx: Any, *grad_outputs: Any) -> Any:
+        """`backward` by its other name: write one of the two."""
         raise NotImplementedError("You must implement the backward function for custom autograd.Function.")
 
     @staticmethod
@@ -327,6 +332,17 @@ class Function:
         if mode.frame is not None:
             mode.frame.recorded(node)
         return tuple(made)
+
+
+def _rule_of(cls: type[Function]) -> Any:
+    """What computes a Function's gradients: its `backward` or its `vjp`. RuntimeError if there are both."""
+    if cls.vjp is Function.vjp:
+        return cls.backward
+    if cls.backward is not Function.backward:
+        raise RuntimeError(
+            f"{cls.__name__}: implementing both 'backward' and 'vjp' for a custom Function is not allowed: keep one"
+        )
+    return cls.vjp
 
 
 def _write(tensor: Tensor, source: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -32,8 +34,14 @@ def grad(
     Both may be GradientEdges. With `create_graph` the gradients are differentiable. RuntimeError for an input that was
     not used, unless `allow_unused` (None for it) or `materialize_grads` (zeros for it). With `is_grads_batched`, the
     first dimension of every one of `grad_outputs` is a batch of cotangents, as it is of the results: one backward for
-    all of them.
+    all of them. `only_inputs` is PyTorch's, which has ignored it for long: FutureWarning if it is False.
     """
+    if not only_inputs:
+        warnings.warn(
+            "grad(): only_inputs is ignored: gradients of other tensors are never accumulated; use backward() for them",
+            FutureWarning,
+            stacklevel=2,
+        )
     outs, ins = _tuple(outputs), tuple(map(stand_in, _tuple(inputs)))
     seeds: tuple[Any, ...] = _tuple(grad_outputs) if grad_outputs is not None else (None,) * len(outs)
     if not ins:
@@ -84,7 +92,7 @@ def _of_batch(
     used: list[bool] = []
 
     def one(*seeds: Any) -> tuple[Tensor, ...]:
-        found = grad(outs, ins, seeds, retain_graph is not False, create_graph, unused, False, zeros)
+        found = grad(outs, ins, seeds, retain_graph is not False, create_graph, True, unused, False, zeros)
         used[:] = [g is not None for g in found]
         return tuple(g for g in found if g is not None)
 
@@ -97,9 +105,18 @@ def backward(
     grad_tensors: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    """Accumulate the gradients of the sum of `tensors` (weighted by `grad_tensors`) into the leaves."""
+    """Accumulate the gradients of the sum of `tensors` (weighted by `grad_tensors`) into the leaves.
+
+    `grad_variables` is the old name of `grad_tensors`: FutureWarning for it, RuntimeError for both.
+    """
+    if grad_variables is not None:
+        if grad_tensors is not None:
+            raise RuntimeError("backward(): expected grad_tensors or grad_variables, its old name; got both")
+        warnings.warn("backward(): grad_variables is deprecated; give grad_tensors", FutureWarning, stacklevel=2)
+        grad_tensors = grad_variables
     outs = _tuple(tensors)
     seeds = _tuple(grad_tensors) if grad_tensors is not None else (None,) * len(outs)
     outs = _roots(outs, seeds)

@@ -234,19 +234,61 @@ def _check_undefined(fn: Fn, tensors: Sequence[Tensor], atol: float, rtol: float
                 raise GradcheckError(f"{node.name()}: undefined output grads (None) give other gradients than zeros")
 
 
-def gradgradcheck(func: Fn, inputs: Any, grad_outputs: Any = None, **options: Any) -> bool:
-    """`gradcheck` of the gradient itself: second derivatives."""
+def gradgradcheck(
+    func: Fn,
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
+) -> bool:
+    """`gradcheck` of the gradient itself: second derivatives, by another backward (`check_rev_over_rev`) and in forward
+    mode (`check_fwd_over_rev`).
+
+    The gradient is that for `grad_outputs`, or for random weights of the outputs, whose elements lie apart in memory
+    with `gen_non_contig_grad_outputs`.
+    """
     values = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    return gradcheck(first_derivative(func, values, grad_outputs), values, **options)
+    return gradcheck(
+        first_derivative(func, values, grad_outputs, apart=gen_non_contig_grad_outputs),
+        values,
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_undefined_grad=check_undefined_grad,
+        check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad,
+        check_forward_ad=check_fwd_over_rev,
+        check_backward_ad=check_rev_over_rev,
+        fast_mode=fast_mode,
+        masked=masked,
+    )
 
 
-def first_derivative(func: Fn, values: Sequence[Any], grad_outputs: Any = None, *, create_graph: bool = True) -> Fn:
+def first_derivative(
+    func: Fn, values: Sequence[Any], grad_outputs: Any = None, *, create_graph: bool = True, apart: bool = False
+) -> Fn:
     """The function that gives the gradients of `func` at fixed random output weights, differentiable itself unless
-    `create_graph` is False."""
+    `create_graph` is False. With `apart`, the weights are not contiguous."""
     with no_grad():
         shapes = _outs(func(*values))
     random = np.random.default_rng(7)
     weights = [wrap(_direction(random, o._array), o._dev) for o in shapes]
+    if apart:
+        weights = [wrap(np.repeat(w._array[..., None], 2, -1)[..., 0], w._dev) for w in weights]
     if grad_outputs is not None:
         weights = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
 
