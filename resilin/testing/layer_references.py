@@ -139,6 +139,14 @@ def batch_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
     return y
 
 
+def scale_channels(x: Array, weight: Array, bias: Array) -> Array:
+    """Channel by channel."""
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        y[:, c] = x[:, c] * (1 if weight is None else weight[c]) + (0 if bias is None else bias[c])
+    return y
+
+
 def attention(q: Array, k: Array, v: Array, mask: Array, causal: bool, scale: float) -> Array:
     """Probabilities over the keys that take part, times their values."""
     scores = np.einsum("...td,...sd->...ts", q, k) * scale
@@ -253,7 +261,7 @@ ALL = {
     fn.__name__: fn
     for fn in (
         conv2d, conv2d_input, conv2d_weight, unfold_windows, fold_windows, max_pool2d, max_pool2d_scatter, avg_pool2d,
-        avg_pool2d_spread, layer_norm, batch_norm, attention, cross_entropy, bce_with_logits, binary_cross_entropy,
-        embedding_grad, euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
+        avg_pool2d_spread, layer_norm, batch_norm, scale_channels, attention, cross_entropy, bce_with_logits,
+        binary_cross_entropy, embedding_grad, euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
     )
 }  # fmt: skip

@@ -61,9 +61,7 @@ def group_norm(
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(shape)}")
     size = math.prod(shape[1:]) // num_groups
     out = layer_norm(input.reshape(shape[0], num_groups, size), size, eps=eps).reshape(shape)
-    along = (-1, *(1,) * (len(shape) - 2))
-    out = out if weight is None else out * weight.reshape(along)
-    return out if bias is None else out + bias.reshape(along)
+    return out if weight is None and bias is None else norm.scale_channels.call(out, weight, bias)
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -141,12 +139,11 @@ def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
 def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Tensor:
     if mean is None or var is None:
         raise RuntimeError("batch_norm: running_mean and running_var must be given when training is False")
-    along = (1, -1, *(1,) * (input._array.ndim - 2))
     scale = (var + eps).rsqrt()
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return input * scale.reshape(along) + shift.reshape(along)
+    return norm.scale_channels.call(input, scale, shift)
 
 
 def instance_norm(

@@ -12,6 +12,7 @@ import numpy as np
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.batching.active import ACTIVE, batched_in
+from resilin.core.kernels import select
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -42,6 +43,13 @@ def order_along(array: Any, axis: int, descending: bool) -> Any:
     return array.shape[axis] - 1 - order
 
 
+def _first_along(array: Any, axis: int, k: int, largest: bool, only: bool = False) -> Any:
+    """The first `k` indices of `order_along`; with `only`, the k-th of them alone."""
+    if isinstance(array, np.ndarray):
+        return np.moveaxis(select.places(np.moveaxis(array, axis, -1), k, largest, only), -1, axis)
+    return order_along(array, axis, largest)[(slice(None),) * axis + (slice(k - 1 if only else 0, k),)]
+
+
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices that sort `input` along `dim`."""
     return sort(input, dim, descending).indices
@@ -57,7 +65,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
     if ACTIVE and batched_in((input,)):
         return Found(*ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
-    order = order_along(input._array, axis, largest)[(slice(None),) * axis + (slice(k),)]
+    order = _first_along(input._array, axis, k, largest)
     return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
 
 
@@ -69,7 +77,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Fou
         raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
         return sort(input)
-    order = order_along(input._array, axis, False)[(slice(None),) * axis + (slice(k - 1, k),)]
+    order = _first_along(input._array, axis, k, False, only=True)
     return picked(input, order, axis, keepdim)
 
 
@@ -93,7 +101,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if array.shape[axis] == 0:
         raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
     middle = (array.shape[axis] - 1) // 2
-    order = order_along(array, axis, False)[(slice(None),) * axis + (slice(middle, middle + 1),)]
+    order = _first_along(array, axis, middle + 1, False, only=True)
     nan = array != array
     xp = array_namespace(array)
     first_nan = xp.argmax(nan, axis=axis, keepdims=True)

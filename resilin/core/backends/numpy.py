@@ -13,7 +13,7 @@ import numpy as np
 
 from resilin.core.backends import quick
 from resilin.core.backends.base import Backend
-from resilin.core.kernels import gemm, joining, places, reduce_rows, sigmoid
+from resilin.core.kernels import contiguous, gemm, joining, pack, places, reduce_rows, sigmoid
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def _constant(array: Any, like: Any) -> Any:
 
 
 def _astype(x: Any, dtype: Any) -> Any:
-    return x if x.dtype == dtype else x.astype(dtype)
+    return x if x.dtype == dtype else pack.astype(x, np.dtype(dtype))
 
 
 def _index_add_zeros(g: Array, shape: tuple[int, ...], index: Any) -> Array:
@@ -81,6 +81,7 @@ def make_xp() -> SimpleNamespace:
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
+        "ascontiguousarray": contiguous.ascontiguousarray,
         "concatenate": joining.concatenate,
         "matmul": gemm.matmul,
         "matmul_add": gemm.matmul_add,

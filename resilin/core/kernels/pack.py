@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -39,3 +41,15 @@ def to_float32(x: Array) -> Array:
     elif x.dtype == BFLOAT16:
         y = _native_unpack_bfloat16(x.view(np.uint16))
     return x.astype(np.float32) if y is None else y
+
+
+def astype(x: Array, dtype: np.dtype[Any]) -> Array:
+    """`x.astype(dtype)`, for every array and dtype."""
+    if isinstance(x, np.ndarray):
+        if x.dtype == np.float32 and dtype == np.float16:
+            return to_float16(x)
+        if x.dtype == np.float32 and dtype == BFLOAT16:
+            return to_bfloat16(x)
+        if x.dtype.itemsize == 2 and dtype == np.float32:
+            return to_float32(x)
+    return x.astype(dtype)

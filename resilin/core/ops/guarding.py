@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.kernels import pack
 from resilin.core.kernels.loader import native
 
 Rule = Callable[..., Any]
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
+_FLOAT32 = np.dtype(np.float32)
 
 
 class _ErrState:
@@ -130,7 +132,7 @@ def _rounded_once(forward: Rule, n: int) -> Rule:
 
 def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
     given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
-    wide = [x.astype(np.float32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
+    wide = [pack.astype(x, _FLOAT32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
     value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
     if any(x.dtype is not _BFLOAT16 for x in given):
         return value
@@ -138,4 +140,4 @@ def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ..
 
 
 def _narrowed(value: Any) -> Any:
-    return value.astype(_BFLOAT16) if value.dtype == np.float32 else value
+    return pack.astype(value, _BFLOAT16) if value.dtype == _FLOAT32 else value

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from resilin.core.kernels import batch_norm as batch_kernel
+from resilin.core.kernels import channels as channels_kernel
 from resilin.core.kernels import layer_norm as layer_kernel
 from resilin.core.kernels.cuda import layer_norm as layer_cuda
 from resilin.core.ops.registry import op, override
@@ -62,6 +63,35 @@ def _layer_backward_cuda(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D)
 
 
 override("layer_norm", "cuda", _layer_forward_cuda, _layer_backward_cuda, residual=True)
+
+
+@op(
+    takes="f",
+    tensors=3,
+    samples=lambda r: [
+        (r(5, 3), r(3), r(3)),
+        (r(3, 2, 4), None, r(2)),
+        (r(2, 3, 2, 2), r(3), None),
+    ],
+)
+def scale_channels(xp, x, weight=None, bias=None):
+    """x (N, C, ...) with each channel multiplied by its `weight` and shifted by its `bias`."""
+    return channels_kernel.reference_forward(x, weight, bias)
+
+
+@scale_channels.vjp_all
+def _(xp, needs, g, _y, x, weight, _bias):
+    axes, along = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    dx = None if not needs[0] else g if weight is None else g * weight.reshape(along)
+    return dx, xp.sum(g * x, axis=axes) if needs[1] else None, xp.sum(g, axis=axes) if needs[2] else None
+
+
+override(
+    "scale_channels",
+    "cpu",
+    lambda xp, x, weight, bias: channels_kernel.forward(x, weight, bias),
+    lambda xp, needs, g, _y, x, weight, _bias: channels_kernel.backward(g, x, weight, needs),
+)
 
 
 @op(

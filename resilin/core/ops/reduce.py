@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import op
+from resilin.core.kernels import scan
+from resilin.core.ops.registry import op, override
 
 # x: input, y: output, g: gradient of y
 
@@ -235,6 +236,14 @@ def cumsum(xp, x, axis=0):
 @cumsum.vjp
 def _(xp, g, _y, _x, axis=0):
     return xp.flip(xp.cumsum(xp.flip(g, axis), axis), axis) if g.ndim else g
+
+
+override(
+    "cumsum",
+    "cpu",
+    lambda xp, x, axis: scan.running_sum(x, axis),
+    lambda xp, needs, g, _y, _x, axis: (scan.running_sum(g, axis, reverse=True),),
+)
 
 
 @op(complex=True, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (_with_zeros(r), 1), (_with_zeros(r), 0)])

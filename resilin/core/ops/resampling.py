@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.ops.registry import op
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.registry import op, override
 
 _ROWS, _COLUMNS = np.array([0, 0, 1, 3, 3, 3]), np.array([1, 2, 0, 2, 2, 1])
+_kernel = kernel("resample")
 _WEIGHTS = np.array([0.25, 0.75, 1.5, -0.5, 2.0, 0.125])
 
 
@@ -46,6 +48,27 @@ def _(xp, g, _y, _x, rows=None, columns=None, weights=None, size=0, axis=0):
     order = np.argsort(columns, kind="stable")
     turned = None if weights is None else weights[order]
     return xp.resample(g, columns[order], rows[order], turned, _x.shape[axis], axis)
+
+
+def _native(x: Any, rows: Any, columns: Any, weights: Any, size: int, axis: int) -> Any:
+    """`resample` by native code; None for what it is not for."""
+    if not isinstance(x, np.ndarray) or x.dtype != np.float32:
+        return None
+    return _kernel(x, rows, columns, None if weights is None else weights.astype(np.float32, copy=False), size, axis)
+
+
+def _forward(xp, x, rows, columns, weights, size, axis):
+    y = _native(x, rows, columns, weights, size, axis)
+    return resample.generic.forward(xp, x, rows, columns, weights, size, axis) if y is None else y
+
+
+def _backward(xp, needs, g, _y, _x, rows, columns, weights, size, axis):
+    order = np.argsort(columns, kind="stable")
+    turned = None if weights is None else weights[order]
+    return (_forward(xp, g, columns[order], rows[order], turned, _x.shape[axis], axis),)
+
+
+override("resample", "cpu", _forward, _backward)
 
 
 def _levels(rows: Any, size: int) -> list[tuple[Any, Any]]:

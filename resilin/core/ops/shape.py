@@ -173,7 +173,7 @@ def _(xp, g, _y, _x, diagonal=0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4),)])
 def copy(xp, x):
     """The same elements in new memory, in C order."""
-    return xp.array(x, copy=True, order="C")
+    return xp.array(x, copy=True) if x.flags.c_contiguous else xp.ascontiguousarray(x)
 
 
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4),)])
@@ -191,7 +191,7 @@ def _(xp, g, _y, _x):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")], order=0)
 def astype(xp, x, dtype=None):
     """Converted to `dtype`; a copy unless it has that dtype."""
-    return x if x.dtype == dtype else x.astype(dtype)
+    return xp.astype(x, dtype)
 
 
 @astype.vjp

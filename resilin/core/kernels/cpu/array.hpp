@@ -49,6 +49,10 @@ struct ExactArray {
     }
 };
 
+// A new array of x's elements in C order, where a dimension other than the last is the fastest in x; null, without an
+// error, for arrays that numpy copies as well.
+PyObject *contiguous_copy(PyArrayObject *x);
+
 // An array argument that is only read: a strided one of a type with kernels is copied to a contiguous one.
 struct Array : ExactArray {
     nb::object copy;
@@ -101,7 +105,9 @@ template <> struct type_caster<resilin::Array> {
         if (!source.is_none() && !PyArray_Check(source.ptr())) return false;
         value.array = source.is_none() ? nullptr : reinterpret_cast<PyArrayObject *>(source.ptr());
         if (!value.array || PyArray_ISCARRAY_RO(value.array) || !has_kernels(PyArray_TYPE(value.array))) return true;
-        value.copy = steal(PyArray_FROM_OF(source.ptr(), NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED));
+        value.copy = steal(resilin::contiguous_copy(value.array));
+        if (!value.copy.ptr())
+            value.copy = steal(PyArray_FROM_OF(source.ptr(), NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED));
         if (!value.copy.ptr()) {
             PyErr_Clear(); // out of memory, most likely: the reference meets it again and says so
             return false;

@@ -30,7 +30,9 @@ NB_MODULE(_native, m) {
     resilin::bind_attention(m);
     resilin::bind_batch_norm(m);
     resilin::bind_broadcast(m);
+    resilin::bind_channels(m);
     resilin::bind_concatenate(m);
+    resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
@@ -57,6 +59,9 @@ NB_MODULE(_native, m) {
     resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);
+    resilin::bind_resample(m);
+    resilin::bind_scan(m);
+    resilin::bind_select(m);
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);

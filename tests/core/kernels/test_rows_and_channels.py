@@ -1,0 +1,142 @@
+"""Running sums, selection, channels and copies into C order, against numpy and their references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin
+from resilin.core import threads
+from resilin.core.kernels import channels, contiguous, loader, pack, scan, select
+
+pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
+
+
+def _random(shape: Any, dtype: Any = np.float32) -> Any:
+    return np.asarray(np.random.default_rng(0).standard_normal(shape) * 9).astype(dtype)
+
+
+LAYOUTS = [
+    ((31, 33), (1, 0)),
+    ((3, 17, 5, 7), (0, 2, 3, 1)),
+    ((3, 5, 1, 9), (3, 1, 0, 2)),
+    ((1, 40), (1, 0)),
+    ((4, 5, 6), (2, 1, 0)),
+]
+
+
+@pytest.mark.parametrize(("shape", "order"), LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.float16, np.float32, np.float64, np.complex128])
+def test_a_copy_into_c_order_is_numpys(shape: Any, order: Any, dtype: Any) -> None:
+    x = _random(shape, dtype).transpose(order)
+    y = contiguous.ascontiguousarray(x)
+    assert y.flags.c_contiguous
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[::-1].T,
+        lambda x: x[:, ::2].T,
+        lambda x: x[::2, ::-1].T,
+        lambda x: np.broadcast_to(x[:, None], (40, 3, 50)).transpose(2, 1, 0),
+        lambda x: np.broadcast_to(x[:1], (40, 50)).T,
+        lambda x: x[:0].T,
+        lambda x: x[3],
+        lambda x: x.T.astype(">f4"),
+    ],
+)
+def test_copies_of_reversed_stretched_and_empty_views_are_numpys(view: Any) -> None:
+    x = view(_random((40, 50)))
+    np.testing.assert_array_equal(contiguous.ascontiguousarray(x), x)
+
+
+def test_kernels_get_copies_of_transposed_arrays() -> None:
+    x = _random((70, 33))
+    np.testing.assert_array_equal(resilin.tensor(x).t().relu().numpy(), np.maximum(x.T, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((5,), 0), ((31, 33), 1), ((9, 4097), 0), ((3, 4, 1100), 1), ((0, 3), 0), ((3, 0), 1)]
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_have_the_bits_of_their_reference(shape: Any, axis: int, reverse: bool) -> None:
+    x = _random(shape)
+    fast = loader.native.running_sum(x, axis, reverse)
+    assert fast.tobytes() == scan.reference_running_sum(x, axis, reverse).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 31), (3, 1000)])
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_in_order_are_those_of_a_stable_sort(shape: Any, largest: bool) -> None:
+    x = np.round(_random(shape))
+    x.flat[::7], x.flat[1::9], x.flat[3::11] = np.nan, -0.0, -np.inf
+    n = shape[1]
+    for k in {1, min(3, n), min(64, n), min(65, n), n // 2 + 1, n}:
+        for only in (False, True):
+            fast = loader.native.select_places(x, k, largest, only)
+            np.testing.assert_array_equal(fast, select.reference_places(x, k, largest, only))
+
+
+@pytest.mark.parametrize("k", [0, 4, -1])
+def test_a_number_of_elements_that_are_not_there_is_left(k: int) -> None:
+    assert loader.native.select_places(np.ones((2, 3), np.float32), k, True, False) is None
+
+
+def test_topk_along_another_dimension_and_of_integers_is_that_of_a_sort() -> None:
+    for x in (resilin.tensor(_random((5, 7, 3))), resilin.tensor(_random((5, 7, 3), np.int64))):
+        values, places = x.topk(4, 1)
+        expected = x.sort(1, descending=True)
+        assert resilin.equal(values, expected.values[:, :4])
+        assert resilin.equal(places, expected.indices[:, :4])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 31), (33, 2, 4, 5), (0, 3), (2, 3, 0)])
+@pytest.mark.parametrize(("with_weight", "with_bias"), [(True, True), (True, False), (False, True), (False, False)])
+def test_channels_are_scaled_as_by_the_reference(shape: Any, with_weight: bool, with_bias: bool) -> None:
+    x, g, vector = _random(shape), _random(shape) / 9, _random(shape[1])
+    weight, bias = vector if with_weight else None, vector if with_bias else None
+    np.testing.assert_array_equal(channels.forward(x, weight, bias), channels.reference_forward(x, weight, bias))
+    needs = (True, with_weight, with_bias)
+    fast, slow = (f(g, x, weight, needs) for f in (channels.backward, channels.reference_backward))
+    for a, b in zip(fast, slow, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_vectors_of_another_length_are_left_to_numpy(size: int) -> None:
+    x, vector = np.ones((2, 3, 4), np.float32), np.ones(size, np.float32)
+    assert loader.native.channels_forward(x, vector, None) is None
+    assert loader.native.channels_forward(x, None, vector) is None
+    assert loader.native.channels_backward(x, x, vector, True, True, True) is None
+    assert loader.native.channels_backward(x, x[:1], None, True, True, True) is None
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), pack.BFLOAT16])
+def test_conversions_to_and_from_16_bits_are_numpys(dtype: Any) -> None:
+    x = np.concatenate([_random(4097) * 1e3, [np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-7, 1e30]]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = x.astype(dtype)
+    narrow = resilin.tensor(x).to(resilin.float16 if dtype == np.float16 else resilin.bfloat16)
+    np.testing.assert_array_equal(narrow.numpy().astype(np.float64), expected.astype(np.float64))
+    np.testing.assert_array_equal(narrow.float().numpy(), expected.astype(np.float32))
+
+
+def test_results_are_the_same_for_any_number_of_threads() -> None:
+    x, before, found = _random((60, 70, 91)), threads.get_num_threads(), set()
+    for count in (1, 2, 3):
+        threads.set_num_threads(count)
+        parts = [scan.running_sum(x, 0), scan.running_sum(x, 2), select.places(x, 5, True)]
+        parts += [
+            contiguous.ascontiguousarray(x.transpose(2, 0, 1)),
+            *channels.backward(x, x, None, (True, True, True)),
+        ]
+        found.add(b"".join(part.tobytes() for part in parts))
+    threads.set_num_threads(before)
+    assert len(found) == 1
