@@ -43,7 +43,8 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
     name = function.__name__.strip("_")
     text = str(error)
     if type(error) is ValueError and "could not be broadcast" in text:  # numpy's; PyTorch's type is another
-        return RuntimeError(f"{name}({_described(given)}): {text.strip()}").with_traceback(error.__traceback__)
+        said = "the shapes cannot be broadcast: counted from the right, lengths must be equal or 1"
+        return RuntimeError(f"{name}({_described(given)}): {said}").with_traceback(error.__traceback__)
     if type(error) in _PLAIN:
         if name.lower() not in text.lower():
             error.args = (f"{name}({_described(given)}): {text}",)

@@ -193,7 +193,7 @@ def _attach_operators(tensor: Any) -> None:
     tensor.__eq__, tensor.__ne__ = _comparison(math.eq), _comparison(math.ne)
     tensor.__neg__, tensor.__abs__, tensor.__invert__ = math.neg, math.abs, math.bitwise_not
     tensor.__pos__ = lambda self: self
-    tensor.__getitem__, tensor.__setitem__ = indexing.getitem, _setitem
+    tensor.__getitem__, tensor.__setitem__, tensor.__delitem__ = indexing.getitem, _setitem, _delitem
     names = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ipow": "pow_", "iand": "bitwise_and_"}
     names |= {"ior": "bitwise_or_", "ixor": "bitwise_xor_", "ifloordiv": "floor_divide_", "imod": "remainder_"}
     names |= {"ilshift": "bitwise_left_shift_", "irshift": "bitwise_right_shift_"}
@@ -219,6 +219,10 @@ def _comparison(fn: Any) -> Any:
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
     inplace.setitem(self, indexing.to_index(index), value)
+
+
+def _delitem(self: Tensor, index: Any) -> None:
+    raise TypeError("Tensor does not support deleting items: select those to keep, as in x[mask]")
 
 
 def backward(
@@ -274,7 +278,9 @@ def _reversed(self: Tensor) -> Tensor:
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:
-    """A view with the last two dimensions exchanged. RuntimeError for vectors and numbers."""
+    """A view with the last two dimensions exchanged; a number as it is. RuntimeError for vectors."""
+    if not self._array.ndim:
+        return self
     if self._array.ndim < 2:
         raise RuntimeError(
             f"tensor.mT is only supported on matrices or batches of matrices. Got {self.dim()}-D tensor."
@@ -283,7 +289,9 @@ def _matrix_transposed(self: Tensor) -> Tensor:
 
 
 def _adjoint(self: Tensor) -> Tensor:
-    """The last two dimensions exchanged, conjugated. RuntimeError for vectors and numbers."""
+    """The last two dimensions exchanged, conjugated; of a number its conjugate. RuntimeError for vectors."""
+    if not self._array.ndim:
+        return math.conj(self)
     if self._array.ndim < 2:
         raise RuntimeError(f"adjoint: expected a matrix or a batch of matrices, got a {self.dim()}-D tensor")
     return math.conj(self.transpose(-2, -1))
@@ -293,7 +301,7 @@ def _hermitian(self: Tensor) -> Tensor:
     """The conjugate transpose of a matrix. RuntimeError for other numbers of dimensions."""
     if self._array.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors), got {self.dim()}-D; use .mH")
-    return _adjoint(self) if self._array.ndim else math.conj(self)
+    return _adjoint(self)
 
 
 def _new(make: Any) -> Any:

@@ -25,12 +25,13 @@ def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, r
 
 
 def _frequencies(where: str, make: Any, n: int, d: float, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    if n < 1:
-        raise RuntimeError(f"{where}: expected at least one point, got n = {n}")
-    if d == 0:
-        raise ZeroDivisionError(f"{where}: the distance d of the samples must not be 0")
+    if n < 0:
+        raise RuntimeError(f"{where}: expected a number of points, got n = {n}")
     dtype = dtype or dtypes.get_default_dtype()
-    return creation.tensor(make(n, d), dtype=dtype, device=device, requires_grad=requires_grad)
+    with np.errstate(all="ignore"):  # a distance of 0 makes infinities and NaN, as in PyTorch
+        nothing = np.full(0 if make is np.fft.fftfreq else 1, np.nan)
+        values = np.rint(make(n, 1 / n)) / np.float64(n * d) if n else nothing
+    return creation.tensor(values, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:

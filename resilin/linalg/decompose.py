@@ -113,8 +113,11 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactors:
-    """L and U of A = P L U in one matrix (L's ones left out) and the row exchanges, from 1 (int32), as LAPACK's."""
-    return LUFactors(*lu_factor_ex(A, pivot=pivot)[:2])
+    """L and U of A = P L U in one matrix (L's ones left out) and the row exchanges, from 1 (int32), as LAPACK's.
+
+    LinAlgError for a zero pivot, which `lu_solve` would divide by; `lu_factor_ex` gives such factors.
+    """
+    return LUFactors(*lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> PLU:

@@ -9,6 +9,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api.shaping import clone, contiguous
 from resilin.core.device import CPU, device
+from resilin.core.memory_format import preserve_format
 from resilin.core.ops.shape import astype
 from resilin.core.ops.transfer import move
 from resilin.core.tensor import Tensor
@@ -40,7 +41,12 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = _cast(out, dtypes.to_numpy(dtype))
     if copy and out is self:
         return clone(out, memory_format=order)
-    return out if order is None else contiguous(out, order)
+    return _laid_out(out, order)
+
+
+def _laid_out(x: Tensor, order: Any) -> Tensor:
+    """`x` in a memory format; as it is for None and `preserve_format`."""
+    return x if order is None or order is preserve_format else contiguous(x, order)
 
 
 def _cast(self: Tensor, target: Any) -> Tensor:
@@ -56,11 +62,12 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _caster(name: str, target: dtypes.dtype) -> Any:
-    def cast(self: Tensor) -> Tensor:
-        return self if self._array.dtype == target.np else _cast(self, target.np)
+    def cast(self: Tensor, *, memory_format: Any = None) -> Tensor:
+        out = self if self._array.dtype == target.np else _cast(self, target.np)
+        return _laid_out(out, memory_format)
 
     cast.__name__ = name
-    cast.__doc__ = f"`to({target.name})`."
+    cast.__doc__ = f"`to({target.name}, memory_format=memory_format)`."
     return cast
 
 
@@ -83,9 +90,9 @@ CASTS = {
 }
 
 
-def cpu(self: Tensor) -> Tensor:
-    """`to("cpu")`."""
-    return self if self._dev is CPU else move(self, CPU)
+def cpu(self: Tensor, memory_format: Any = None) -> Tensor:
+    """`to("cpu", memory_format=memory_format)`."""
+    return _laid_out(self if self._dev is CPU else move(self, CPU), memory_format)
 
 
 _device = device  # an argument below has its name

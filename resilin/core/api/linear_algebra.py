@@ -166,11 +166,22 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along `dim`, of length 3; the first such dimension when None. Other dimensions broadcast."""
     if dim is None:
-        shape = shaping.broadcast_shapes(input._array.shape, other._array.shape)
+        shape = _common("linalg.cross", input, other)
         dim = next((i - len(shape) for i, n in enumerate(shape) if n == 3), None)
         if dim is None:
             raise RuntimeError(f"cross: no dimension of length 3 in input, which has shape {tuple(shape)}")
     return linalg_cross(input, other, dim=dim)
+
+
+def _common(where: str, input: Tensor, other: Tensor) -> tuple[int, ...]:
+    """The shape that both broadcast to."""
+    try:
+        return np.broadcast_shapes(input._array.shape, other._array.shape)
+    except ValueError:
+        raise RuntimeError(
+            f"{where}: the shapes {tuple(input.shape)} and {tuple(other.shape)} cannot be broadcast: counted from the "
+            "right, lengths must be equal or 1"
+        ) from None
 
 
 def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
@@ -184,6 +195,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
         raise RuntimeError(
             f"linalg.cross: dimension {dim} must have length 3 in both, got {input.shape[axis]} and {other.shape[axis]}"
         )
+    _common("linalg.cross", input, other)
     x, y = (value.movedim(axis, -1) for value in (input, other))
     product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)
     return product.movedim(-1, axis)
@@ -246,7 +258,8 @@ def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tens
 
 
 def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers 0 to N - 1 (as many as elements by default) of each element: shape (*, n, N)."""
+    """The powers 0 to N - 1 (as many as elements by default) of each element: shape (*, n, N); a number is a vector."""
+    x = x if x._array.ndim else x.reshape(1)
     columns = x._array.shape[-1] if N is None else N
     if columns < 1:
         raise RuntimeError(f"linalg.vander: N must be at least 1, got {columns}")

@@ -167,7 +167,8 @@ def angle(input: Tensor) -> Tensor:
     if input.is_complex():
         return atan2(shape_ops.imag.call(input), shape_ops.real.call(input))
     x = floats(input.detach()) + 0  # -0.0 lies on the positive side
-    return atan2(wrap(x._dev.xp.zeros((), x._array.dtype), x._dev), x)
+    found = atan2(wrap(x._dev.xp.zeros((), x._array.dtype), x._dev), x)
+    return found + 0 * sign(input) if input.requires_grad else found  # its gradient is 0
 
 
 def real(input: Tensor) -> Tensor:
@@ -212,11 +213,21 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         if isinstance(limit, str):
             raise TypeError(f"clamp(): limits must be numbers or Tensors, got {limit!r}")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        out = input if min is None else maximum(input, _beside(min, input))
-        return out if max is None else minimum(out, _beside(max, input))
+        out = input if min is None else _limited(input, _beside(min, input), maximum, lt)
+        return out if max is None else _limited(out, _beside(max, input), minimum, gt)
     if input._array.dtype.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
         input = shape_ops.astype.call(input, dtypes.default_np())
     return OPS["clip_to"].call(input, min, max)
+
+
+def _limited(x: Any, limit: Any, extreme: Any, beyond: Any) -> Tensor:
+    """maximum or minimum of both, with the gradient for `x` where they are equal."""
+    y: Tensor = extreme(x, limit)
+    if not (y.requires_grad and isinstance(limit, Tensor)):
+        return y
+    kind = dtypes.from_numpy(y._array.dtype)
+    outside = logical_or(beyond(x, limit), isnan(limit))
+    return OPS["where_else"].call(limit.to(kind), x.to(kind), outside._array)
 
 
 clip = clamp
@@ -241,7 +252,10 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
     x = floats(input)
     x = x if eps is None else clamp(x, eps, 1 - eps)
-    return log(x / (1 - x))
+    y = log(x / (1 - x))
+    if y.requires_grad:  # outside [0, 1] the gradient is NaN, too
+        y = y * y.detach().new_ones(()).masked_fill(isnan(y.detach()), float("nan"))
+    return y
 
 
 def xlogy(input: Any, other: Any) -> Tensor:
@@ -312,7 +326,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     if a.dtype is not b.dtype and a.dtype != b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {input.dtype} != {other.dtype}")
     if a.dtype.kind == "b":
-        raise RuntimeError('matmul: not implemented for "Bool" tensors; convert them, e.g. to int64')
+        raise NotImplementedError('matmul: not implemented for "Bool" tensors; convert them, e.g. to int64')
     if not a.ndim or not b.ndim:
         raise RuntimeError(
             f"matmul: both arguments need at least one dimension, got shapes {tuple(a.shape)} and {tuple(b.shape)}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import creation, strided
@@ -294,6 +295,8 @@ def dstack(tensors: Sequence[Tensor]) -> Tensor:
 
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given matrices (vectors are rows) along its diagonal, zeros elsewhere."""
+    if not tensors:
+        return wrap(np.zeros((1, 0), dtypes.default_np()))
     blocks = [atleast_2d(x) for x in tensors]
     for block in blocks:
         if block._array.ndim > 2:
@@ -337,9 +340,9 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """For each flat index of a tensor of `shape`, its coordinates: one int64 tensor per dimension."""
     size = (shape,) if isinstance(shape, int) else tuple(shape)
-    array = indices._array
-    if array.dtype.kind not in "iu":
+    if indices._array.dtype.kind not in "iu":
         raise ValueError(f"unravel_index: expected integer indices, got {indices.dtype}")
+    array = indices._array.astype(np.int64)
     total = math.prod(size)
     if array.size and not (int(array.min()) >= -total and int(array.max()) < total):
         raise ValueError(f"unravel_index: indices are out of range for shape {size}")

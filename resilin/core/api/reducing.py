@@ -89,6 +89,10 @@ def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
     def extreme(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Any:
+        if set(numpy_names) == {"other"} and dim is None:
+            dim = numpy_names.pop("other")
+            if not isinstance(dim, Tensor):
+                raise TypeError(f"{name}(): expected a Tensor as other, got {type(dim).__name__}")
         if numpy_names:
             dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
         if isinstance(keepdim, Tensor):

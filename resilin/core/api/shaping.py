@@ -354,6 +354,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views of equal size along `dim` (the last may be smaller); of an empty one, as many."""
     if chunks < 1:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    if not input._array.ndim:
+        raise RuntimeError("chunk expects at least a 1-dimensional tensor, got a number")
     length = input._array.shape[check_dim(dim, input._array.ndim)]
     if not length:
         return split(input, [0] * chunks, dim)
@@ -475,4 +477,10 @@ def broadcast_shapes(*shapes: Any) -> Size:
     try:
         return Size(np.broadcast_shapes(*shapes))
     except ValueError as error:
-        raise RuntimeError(f"broadcast_shapes: {error}") from None
+        if "mismatch" not in str(error):
+            raise RuntimeError(f"broadcast_shapes: {error}") from None
+        given = " and ".join(str(shape) for shape in shapes)
+        raise RuntimeError(
+            f"broadcast_shapes: the shapes {given} cannot be broadcast: counted from the right, lengths must be equal "
+            "or 1"
+        ) from None

@@ -15,6 +15,7 @@ from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
+from resilin.core.ops.guarding import refused
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
 from resilin.core.versions import View
 from resilin.errors import ResilinError
@@ -27,6 +28,7 @@ class Declared(Protocol):
     n: int
     arguments: tuple[str, ...]
     defaults: tuple[Any, ...]
+    takes: str
     elementwise: bool
     floats: bool
     view: bool
@@ -229,6 +231,10 @@ def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Except
         return error
     if isinstance(error, AttributeError):
         return lacking(op.name, error)
+    if isinstance(error, TypeError) and op.n > 0:
+        for x in arrays:
+            if hasattr(x, "dtype") and x.dtype.kind not in op.takes.replace("f", "fV"):
+                return refused(op.name, x, op.takes)
     given = [f"{_dtype_name(x)} {list(x.shape)}" if hasattr(x, "shape") else repr(x) for x in arrays if x is not None]
     if op.n == 2 and len(given) == 2 and "broadcast" in str(error):
         return RuntimeError(

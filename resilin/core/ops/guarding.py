@@ -65,20 +65,21 @@ def taking(forward: Rule, name: str, n: int, kinds: str) -> Rule:
 
     def unary(xp: Any, x: Any, *params: Any) -> Any:
         if x.dtype.kind not in taken:
-            raise _refused(name, x, kinds)
+            raise refused(name, x, kinds)
         return forward(xp, x, *params)
 
     def several(xp: Any, *args: Any) -> Any:
         for x in args[0] if n < 0 else args[:n]:
             dtype = getattr(x, "dtype", None)
             if dtype is not None and dtype.kind not in taken:
-                raise _refused(name, x, kinds)
+                raise refused(name, x, kinds)
         return forward(xp, *args)
 
     return unary if n == 1 else several
 
 
-def _refused(name: str, x: Any, kinds: str) -> NotImplementedError:
+def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
+    """What to raise for `x` of a dtype of none of `kinds`."""
     given = str(dtypes.from_numpy(x.dtype)).rpartition(".")[2]
     supported = ", ".join(text for kind, text in _NAMES.items() if kind in kinds)
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
