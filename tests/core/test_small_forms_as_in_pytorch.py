@@ -36,8 +36,12 @@ def test_limits_that_tie_leave_the_gradient_to_the_input(number):
         np.testing.assert_array_equal(of_limit.numpy(), np.where(outside, 1, 0))
 
 
-def test_a_limit_of_nan_makes_nan():
-    x = resilin.tensor([1.0], requires_grad=True)
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
+def test_a_limit_of_nan_makes_nan(dtype):
+    x = resilin.ones(9, dtype=dtype)
+    for limits in ((NAN, None), (None, NAN), (NAN, 2.0), (0.0, NAN)):
+        assert resilin.clamp(x, *limits).isnan().all().item()
+    x = resilin.tensor([1.0], dtype=dtype, requires_grad=True)
     assert resilin.clamp(x, resilin.tensor([NAN])).isnan().item()
     assert resilin.clamp(x, max=resilin.tensor([NAN])).isnan().item()
 

@@ -338,6 +338,10 @@ _forward, _backward = kernel("clip_forward"), kernel("clip_backward")
 _INF = float("inf")
 accelerate(
     "clip_to",
-    lambda x, low, high: _forward(x, -_INF if low is None else low, _INF if high is None else high),
+    lambda x, low, high: (
+        None
+        if low != low or high != high  # a limit of NaN, which all elements become, is the generic form's
+        else _forward(x, -_INF if low is None else low, _INF if high is None else high)
+    ),
     lambda g, x, low, high: _backward(g, x, -_INF if low is None else low, _INF if high is None else high),
 )
