@@ -306,8 +306,11 @@ def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> l
         if len(strides) != len(shape) or min(shape, default=0) < 0 or low < 0 or high > block.size:
             raise UsageError(f"load: tensor {number} of {name} has impossible offsets {low} to {high} in its block")
         reach[:] = min(reach[0], low), max(reach[1], high)
-        array = array_over(block, dtype.np, shape, strides, offset) if high > low else np.zeros(shape, dtype.np)
-        tensor = _placed(wrap(array), where, map_location)
+        try:
+            array = array_over(block, dtype.np, shape, strides, offset) if high > low else np.zeros(shape, dtype.np)
+        except ValueError as error:  # more dimensions or longer ones than numpy has
+            raise UsageError(f"load: the shape of tensor {number} in {name} is damaged: {error}") from None
+        tensor = _placed(wrap(array), where, map_location, name)
         made.append(Parameter(tensor, grad) if kind == "parameter" else tensor.requires_grad_(grad))
     for number, (reach, block) in enumerate(zip(covered, blocks, strict=True)):
         if block.size and reach != [0, block.size]:
@@ -323,15 +326,22 @@ def _extent(itemsize: int, shape: list[int], strides: list[int], offset: int) ->
     return offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0) + itemsize
 
 
-def _placed(tensor: Tensor, saved_on: str, map_location: Any) -> Tensor:
+def _placed(tensor: Tensor, saved_on: str, map_location: Any, name: str) -> Tensor:
     target: Any = map_location
     if callable(map_location) and not isinstance(map_location, device):
         result = map_location(tensor, saved_on)
         return tensor if result is None else result
     if isinstance(map_location, dict):
         target = map_location.get(saved_on)
-    target = saved_on if target is None else target
-    return tensor if str(target) == "cpu" else tensor.to(target)
+    if target is not None:
+        return tensor if str(target) == "cpu" else tensor.to(target)
+    try:
+        return tensor if saved_on == "cpu" else tensor.to(saved_on)
+    except RuntimeError as error:
+        raise UsageError(
+            f"load: {name} has a tensor that was saved on {saved_on!r}; give map_location='cpu', or another device "
+            f"that is here: {error}"
+        ) from None
 
 
 _RESTORE: dict[str, Callable[[Any, list[Tensor]], Any]] = {

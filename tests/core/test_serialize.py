@@ -67,6 +67,13 @@ def test_devices_are_kept_or_mapped():
     assert str(serialize.loads(data, map_location={"sim:1": "sim:3"}).device) == "sim:3"
 
 
+def test_a_device_that_is_not_here_is_named_with_the_way_out():
+    data = serialize.dumps(resilin.ones(2, device="sim:1")).replace(b'"sim:1"', b'"gpu:1"')
+    with pytest.raises(UsageError, match=r"saved on 'gpu:1'; give map_location='cpu'.*no backend is registered"):
+        serialize.loads(data)
+    assert serialize.loads(data, map_location="cpu").tolist() == [1, 1]
+
+
 def test_an_object_that_cannot_be_saved_is_named_and_leaves_no_file(tmp_path):
     with pytest.raises(UsageError, match=r"\['a'\]\[1\] is a object"):
         resilin.save({"a": [1, object()]}, tmp_path / "x")
@@ -145,6 +152,7 @@ def test_the_hand_made_file_of_the_second_format_is_good():
         (_second({"strides": [4]}), "impossible offsets"),
         (_second({"shape": [1, 2]}), "do not cover it"),
         (_second({"shape": [-1, 2]}), "impossible offsets"),
+        (_second({"shape": [0, 2**62, 2**62], "strides": [0, 0, 0]}), "shape of tensor 0"),
         (_second({"block": 1}), "entry of tensor 0"),
         (_second({"block": "0"}), "entry of tensor 0"),
         (_second({"strides": None}), "entry of tensor 0"),
