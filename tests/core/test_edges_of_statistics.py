@@ -89,6 +89,27 @@ def test_polygamma_far_below_zero_takes_no_longer_than_elsewhere():
     np.testing.assert_allclose(second.numpy(), [-1e-10, 0, 123.955211039422, -0.82879664423432], rtol=1e-9, atol=1e-14)
 
 
+def test_polygamma_is_exact_beside_its_poles():
+    x = resilin.tensor([-1e-17, -3 - 4e-16, -3 + 5e-16, 1e-17], dtype=resilin.float64)
+    near = x.numpy() - np.rint(x.numpy())
+    np.testing.assert_allclose(resilin.polygamma(1, x).numpy(), near**-2.0, rtol=1e-12)
+    np.testing.assert_allclose(resilin.polygamma(2, x).numpy(), -2 * near**-3.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [30.0, 1e3, 1e10, 1e19, 1e20, 1e21, 1e155, 1e300])
+def test_normal_probabilities_far_out_are_zero_and_one(size):
+    x = resilin.tensor([-size, size], dtype=resilin.float64)
+    np.testing.assert_allclose(resilin.special.ndtr(x).numpy(), [0, 1], atol=1e-190)
+    assert resilin.special.erfcx(x)[0].item() == float("inf")
+    assert resilin.special.log_ndtr(x)[1].item() == pytest.approx(0, abs=1e-190)
+
+
+def test_equal_logarithms_share_the_gradient_of_their_sum_however_large_they_are():
+    a, b = (resilin.tensor([1e20, -1e20, 3.0], dtype=resilin.float64, requires_grad=True) for _ in range(2))
+    for grad in resilin.autograd.grad(resilin.logaddexp(a, b).sum(), (a, b)):
+        assert grad.tolist() == [0.5, 0.5, 0.5]
+
+
 def test_zeta_below_zero_sums_its_terms():
     q = np.array([-2.5, -7.25, -0.75])
     for s in (2.0, 3.0, 5.0):

@@ -156,6 +156,6 @@ def exp_square(x: Array, scale: float) -> Array:
     """exp(scale * x ** 2) for a power of 2 `scale`, without the square's rounding error, which exp would magnify."""
     head = x.astype(np.float32).astype(np.float64)  # 24 bits: its square is exact
     head = np.where(np.isfinite(head), head, x)
-    tail = np.where(head == x, 0, (x - head) * (x + head))
+    tail = np.where((head == x) | (np.abs(x) > 1000), 0, (x - head) * (x + head))  # beyond, the result is 0 or infinite
     result: Array = np.exp(scale * head * head) * np.exp(scale * tail)
     return result

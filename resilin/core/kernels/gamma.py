@@ -113,9 +113,9 @@ def zeta(s: Array, q: Array) -> Array:
     found = _zeta_positive(s, np.where(a < 0, a - np.floor(a), a))
     below = a < 0
     if below.any():
-        part = np.where(below, a - np.floor(a), 0.5)
         sign = np.where(s % 2 == 0, 1.0, -1.0)
-        mirrored = _zeta_positive(s, 1 - part) - _zeta_positive(s, np.where(below, 1 - a, 1.0))
+        nearest = np.where(below, np.ceil(a) - a, 0.5)  # exact, however near to a pole
+        mirrored = _zeta_positive(s, nearest) - _zeta_positive(s, np.where(below, 1 - a, 1.0))
         found = np.where(below, found + sign * mirrored, found)
     found = np.where(np.isinf(s), np.where(q > 1, 0.0, np.where(q == 1, 1.0, np.inf)), found)
     found = np.where(np.isinf(q) & (q > 0), 0.0, found)

@@ -354,7 +354,7 @@ def _polynomial(family: str, shifted: bool) -> Any:
         for k in range(1, int(np.max(n, initial=0))):
             before, now = now, following(k, x, now, before)
             found = np.where(n == k + 1, now, found)
-        return np.where(np.isnan(x), np.nan, found)
+        return np.where(np.isnan(x) & (n >= 0), np.nan, found)
 
     def forward(xp, x, n):
         return _common(evaluate, x, n)
