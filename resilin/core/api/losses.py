@@ -30,7 +30,13 @@ def cross_entropy(
     need_tensors("cross_entropy", input=input, target=target)
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
+    _need_class("cross_entropy", ignore_index)
     if target._array.shape == input._array.shape and target._array.dtype.kind in "fV":
+        if ignore_index >= 0:
+            raise RuntimeError(
+                f"cross_entropy: ignore_index={ignore_index} is not supported for floating point target: give "
+                "probabilities of 0 for what does not count"
+            )
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, classes, shape = _rows("cross_entropy", input, target)
     weights = _class_weights("cross_entropy", input, weight)
@@ -41,6 +47,11 @@ def cross_entropy(
     return _weighted(losses, classes, weights, ignore_index, reduction, shape)
 
 
+def _need_class(where: str, ignore_index: Any) -> None:
+    if not hasattr(ignore_index, "__index__"):
+        raise TypeError(f"{where}(): argument 'ignore_index' must be int, not {type(ignore_index).__name__}")
+
+
 def _rows(where: str, input: Tensor, target: Tensor) -> tuple[Tensor, Any, tuple[int, ...]]:
     """Logits as (rows, classes), targets as one row of class numbers, and the shape of per-element losses."""
     x, t = input._array, target._array
@@ -49,6 +60,8 @@ def _rows(where: str, input: Tensor, target: Tensor) -> tuple[Tensor, Any, tuple
     if t.dtype.kind not in "iu":
         raise RuntimeError(f"{where}: expected class numbers of an integer dtype, got {target.dtype}")
     if x.ndim == 1:
+        if t.size != 1:
+            raise ValueError(f"{where}: expected one target for input {tuple(x.shape)}, got {tuple(t.shape)}")
         return input.unsqueeze(0), t.reshape(1), ()
     expected = (x.shape[0], *x.shape[2:])
     if t.shape != expected:
@@ -57,7 +70,7 @@ def _rows(where: str, input: Tensor, target: Tensor) -> tuple[Tensor, Any, tuple
         )
     if x.ndim == 2:
         return input, t, t.shape
-    moved = shaping.permute(input, 0, *range(2, x.ndim), 1)
+    moved = shaping.contiguous(shaping.permute(input, 0, *range(2, x.ndim), 1))
     return shaping.reshape(moved, -1, x.shape[1]), t.reshape(-1), t.shape
 
 
@@ -160,6 +173,7 @@ def nll_loss(
     """The negative of the log-probability of each target; input (N, C, ...) or (C,) holds log-probabilities."""
     reduction = old_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
+    _need_class("nll_loss", ignore_index)
     rows, classes, shape = _rows("nll_loss", input, target)
     valid = classes != ignore_index
     xp = rows._dev.xp

@@ -50,10 +50,10 @@ def need_tensors(where: str, **values: Any) -> None:
 
 
 def need_numbers(where: str, **values: Any) -> None:
-    """TypeError when one of the values is a tensor of several elements, which would be broadcast."""
+    """TypeError for what is no real number: also for arrays and tensors with dimensions, which would be broadcast."""
     for name, value in values.items():
-        if isinstance(value, Tensor) and value._array.ndim:
-            raise TypeError(f"{where}(): argument {name!r} must be Number, not Tensor")
+        if not isinstance(value, int | float) and (not hasattr(value, "__float__") or getattr(value, "ndim", False)):
+            raise TypeError(f"{where}(): argument {name!r} must be Number, not {type(value).__name__}")
 
 
 def widened(input: Tensor) -> Tensor:
@@ -291,5 +291,6 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
     """input divided by its p-norm along `dim` (at least eps); written into `out` if given, which must fit."""
     need_tensors("normalize", input=input)
+    need_numbers("normalize", eps=eps)
     made = input / reducing.norm(input, p, dim, True).clamp(min=eps)
     return made if out is None else inplace_ops.copy_(out, made)

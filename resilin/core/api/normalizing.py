@@ -10,7 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api import reducing
-from resilin.core.api.neural import need_tensors, widened
+from resilin.core.api.neural import need_numbers, need_tensors, widened
 from resilin.core.api.shaping import cat
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
@@ -24,12 +24,18 @@ def _need_size(where: str, size: int, **values: Tensor | None) -> None:
             raise RuntimeError(f"{where}: {name} should contain {size} elements, got shape {tuple(value.shape)}")
 
 
+def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
+    """`normalized_shape`, one integer or several, as a tuple."""
+    return (normalized_shape,) if hasattr(normalized_shape, "__index__") else tuple(normalized_shape)
+
+
 def layer_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """(input - mean) / sqrt(var + eps) * weight + bias over the trailing `normalized_shape`."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = sizes_of(normalized_shape)
     need_tensors("layer_norm", input=input)
+    need_numbers("layer_norm", eps=eps)
     if not shape:
         raise RuntimeError("layer_norm: expected normalized_shape to have at least one dimension")
     for name, given in (("weight", weight), ("bias", bias)):
@@ -51,6 +57,7 @@ def group_norm(
 ) -> Tensor:
     """`num_groups` groups of channels of each sample (N, C, ...) normalized, then scaled and shifted per channel."""
     need_tensors("group_norm", input=input)
+    need_numbers("group_norm", eps=eps)
     shape = input._array.shape
     if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
         raise RuntimeError(
@@ -70,7 +77,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
     16-bit floats are squared, scaled and weighed as float32. eps None: that of the dtype in which that is done.
     """
     need_tensors("rms_norm", input=input)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = sizes_of(normalized_shape)
     if not shape or tuple(input._array.shape[-len(shape) :]) != shape:
         raise RuntimeError(
             f"Given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], "
@@ -84,6 +91,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
     wide = widened(input)
     if eps is None:
         eps = dtypes.finfo(wide.dtype).eps
+    need_numbers("rms_norm", eps=eps)
     out = wide * (reducing.mean(wide.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
     return (out if weight is None else out * weight).to(input.dtype)
 
@@ -101,6 +109,7 @@ def batch_norm(
     """Each channel normalized with the batch's statistics (training; running ones are moved by `momentum`, the
     variance unbiased) or with the running ones."""
     need_tensors("batch_norm", input=input)
+    need_numbers("batch_norm", eps=eps)
     if input._array.ndim < 2:
         raise RuntimeError(f"batch_norm: expected input of at least 2 dimensions, got {tuple(input.shape)}")
     _need_size(
@@ -111,6 +120,8 @@ def batch_norm(
         weight=weight,
         bias=bias,
     )
+    if training and not eps > 0:
+        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if not training:
         return _batch_norm_fixed(input, running_mean, running_var, weight, bias, eps)
     count = input._array.size // max(input._array.shape[1], 1)
@@ -163,6 +174,7 @@ def instance_norm(
     Raises: ValueError for a single position per channel with use_input_stats.
     """
     need_tensors("instance_norm", input=input)
+    need_numbers("instance_norm", eps=eps)
     shape = input._array.shape
     if len(shape) < 3:
         raise RuntimeError(f"instance_norm: expected input (N, C, ...) with positions, got shape {tuple(shape)}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.api import reducing
 from resilin.core.api.indexing import gather, scatter
 from resilin.core.api.through_host import through_host
 from resilin.core.api.windows import Lengths, batched, check_pooling, need_room, per_axis
@@ -205,7 +206,8 @@ def fractional_max_pool3d(
 def _window(where: str, count: int, kernel: Any, stride: Any, *rest: Any) -> list[Lengths]:
     """Kernel, stride (default the kernel), and the lengths of `rest`, for each dimension."""
     lengths = [per_axis(where, "kernel_size", kernel, count)]
-    lengths.append(lengths[0] if stride is None or stride == [] else per_axis(where, "stride", stride, count))
+    none = stride is None or (isinstance(stride, tuple | list) and not stride)
+    lengths.append(lengths[0] if none else per_axis(where, "stride", stride, count))
     names = ("padding", "dilation")
     return lengths + [per_axis(where, name, value, count) for name, value in zip(names, rest, strict=False)]
 
@@ -296,6 +298,8 @@ def _avg_pool(
         pool_kernel.average_windows(*along, ceil, counted) for along in zip(sizes, kernel, strides, pads, strict=True)
     ]
     if divisor is not None:
+        if not hasattr(divisor, "__index__"):
+            raise TypeError(f"{where}(): argument 'divisor_override' must be int, not {type(divisor).__name__}")
         if divisor == 0:
             raise RuntimeError(f"{where}: divisor must be not zero")
         for number, window in enumerate(windows):
@@ -305,7 +309,8 @@ def _avg_pool(
 
 
 def _wanted(where: str, x: Tensor, count: int, output_size: Any) -> list[int]:
-    sizes = (output_size,) * count if isinstance(output_size, int) or output_size is None else tuple(output_size)
+    same = output_size is None or hasattr(output_size, "__index__")
+    sizes = (output_size,) * count if same else tuple(output_size)
     if len(sizes) != count:
         raise RuntimeError(f"{where}: expected output_size of one or {count} integers, got {output_size!r}")
     wanted = [x._array.shape[2 + i] if n is None else n for i, n in enumerate(sizes)]
@@ -320,7 +325,10 @@ def _wanted(where: str, x: Tensor, count: int, output_size: Any) -> list[int]:
 def _adaptive_avg(where: str, count: int, input: Tensor, output_size: Any) -> Tensor:
     x = batched(where, input, count)
     wanted = _wanted(where, x, count, output_size)
-    out = _average(x, list(map(pool_kernel.adaptive_windows, x._array.shape[2:], wanted)))
+    if all(n == 1 for n in wanted) and x._array.size:  # one window: the mean, which has a kernel of its own
+        out = reducing.mean(x, tuple(range(2, x._array.ndim)), True)
+    else:
+        out = _average(x, list(map(pool_kernel.adaptive_windows, x._array.shape[2:], wanted)))
     return out if x is input else out.squeeze(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,24 @@ Lengths = tuple[int, ...]
 
 
 def per_axis(where: str, name: str, value: Any, count: int) -> Lengths:
-    """`value` for each of `count` dimensions: one integer, one in a sequence, or `count` of them."""
-    if isinstance(value, int):
+    """`value` for each of `count` dimensions: one integer, one in a sequence, or `count` of them.
+
+    Integers of numpy's count, too. TypeError for what is no integer, RuntimeError for another number of them.
+    """
+    if type(value) is int:
         return (value,) * count
-    lengths = tuple(value)
+    lengths = tuple(_length(where, name, n) for n in (value if isinstance(value, tuple | list) else (value,)))
     if len(lengths) not in (1, count):
         raise RuntimeError(f"{where}: expected {name} to be one integer or {count}, got {value!r}")
     return lengths if len(lengths) == count else lengths * count
+
+
+def _length(where: str, name: str, value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{where}(): argument {name!r} must be int or a tuple of ints, got {value!r}")
+    return operator.index(value)
 
 
 def check_window(where: str, kernel: Any, stride: Any, padding: Any, dilation: Any) -> None:

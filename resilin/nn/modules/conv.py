@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from resilin.core.api.windows import per_axis
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
@@ -43,13 +44,10 @@ class Convolution(Module):
 
     def _lengths(self, option: str, value: Any) -> tuple[int, ...]:
         """`value` for every spatial dimension."""
-        if isinstance(value, int):
-            return (value,) * self._axes
-        if len(value) != self._axes:
-            raise UsageError(
-                f"{type(self).__name__}: {option}: expected one integer or {_COUNTS[self._axes]}, got {value!r}"
-            )
-        return tuple(value)
+        name = type(self).__name__
+        if isinstance(value, tuple | list) and len(value) != self._axes:
+            raise UsageError(f"{name}: {option}: expected one integer or {_COUNTS[self._axes]}, got {value!r}")
+        return per_axis(name, option, value, self._axes)
 
     def _make_parameters(self, channels: tuple[int, int], bias: bool, device: Any, dtype: Any) -> None:
         self.weight = Parameter(empty((*channels, *self.kernel_size), device, dtype))

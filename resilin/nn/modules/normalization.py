@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from resilin.core.api.normalizing import sizes_of
 from resilin.core.dtype import int64
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
@@ -154,7 +155,7 @@ class LayerNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = sizes_of(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
@@ -244,7 +245,7 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = sizes_of(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         value = Parameter(empty(self.normalized_shape, device, dtype)) if elementwise_affine else None

@@ -19,7 +19,7 @@ class _Pad(Module):
     def __init__(self, padding: Any) -> None:
         super().__init__()
         sides = 2 * self._axes
-        self.padding = (padding,) * sides if isinstance(padding, int) else tuple(padding)
+        self.padding = (padding,) * sides if hasattr(padding, "__index__") else tuple(padding)
         if len(self.padding) != sides:
             raise UsageError(f"{type(self).__name__}: padding must be one integer or {sides}, got {padding!r}")
 

@@ -156,7 +156,7 @@ class _Unpool(Module):
         self.padding = self._lengths(padding)
 
     def _lengths(self, value: Any) -> tuple[int, ...]:
-        return (value,) * self._axes if isinstance(value, int) else tuple(value)
+        return (value,) * self._axes if hasattr(value, "__index__") else tuple(value)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         """See the class."""
@@ -246,10 +246,10 @@ class AvgPool1d(Module):
         count_include_pad: bool = True,
     ) -> None:
         super().__init__()
-        self.kernel_size = (kernel_size,) if isinstance(kernel_size, int) else kernel_size
+        self.kernel_size = (kernel_size,) if hasattr(kernel_size, "__index__") else kernel_size
         chosen = kernel_size if stride is None else stride
-        self.stride = (chosen,) if isinstance(chosen, int) else chosen
-        self.padding = (padding,) if isinstance(padding, int) else padding
+        self.stride = (chosen,) if hasattr(chosen, "__index__") else chosen
+        self.padding = (padding,) if hasattr(padding, "__index__") else padding
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
