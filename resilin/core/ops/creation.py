@@ -69,9 +69,7 @@ def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
     """A new leaf over a numpy array, moved to a device (the default one for None)."""
     target = default_device() if dev is None else device(dev)
     made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
-    if requires_grad:
-        made.requires_grad_(requires_grad)
-    return made
+    return made.requires_grad_(requires_grad) if requires_grad else made
 
 
 def _np(dtype: Any) -> Any:
@@ -219,6 +217,14 @@ _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     """The shape that `f(2, 3)`, `f((2, 3))` or `f([2, 3])` means. RuntimeError for negative lengths."""
+    count = 1
+    for n in size:
+        if type(n) is not int or n < 0:
+            break
+        count *= n
+    else:
+        if count <= _MOST:  # most calls
+            return size
     shape = tuple(lengths_of("size", size))
     if shape and min(shape) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
@@ -236,7 +242,9 @@ def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, 
 @factory
 def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    return finish(np.ones(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
+    array = np.empty(shape_of(sizes if size is None else (size,)), _np(dtype))
+    array.fill(1)  # in half of the time that np.ones takes for a small one
+    return finish(array, device, requires_grad)
 
 
 @factory

@@ -10,6 +10,7 @@ import pytest
 import resilin
 from resilin.core import threads
 from resilin.core.kernels import channels, contiguous, loader, pack, scan, select
+from resilin.core.ops.resampling import resample
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
@@ -140,3 +141,37 @@ def test_results_are_the_same_for_any_number_of_threads() -> None:
         found.add(b"".join(part.tobytes() for part in parts))
     threads.set_num_threads(before)
     assert len(found) == 1
+
+
+def _taps(r: Any, count: int, size: int, length: int, each: int | None) -> tuple[Any, Any]:
+    rows = np.sort(r.integers(0, size, count)) if each is None else np.arange(size).repeat(each)
+    return rows, r.integers(0, length, len(rows))
+
+
+@pytest.mark.parametrize("shape", [(5,), (33, 31), (3, 17, 5), (2, 3, 4, 33)])
+@pytest.mark.parametrize("each", [1, 2, 4, None])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_resampling_has_the_bits_of_its_declared_form(shape: Any, each: int | None, weighted: bool) -> None:
+    r, x = np.random.default_rng(0), _random(shape)
+    for axis in range(len(shape)):
+        rows, columns = _taps(r, 40, 19, shape[axis], each)
+        weights = _random(rows.shape) if weighted else None
+        fast = loader.native.resample(x, rows, columns, weights, 19, axis)
+        np.testing.assert_array_equal(fast, resample.generic.forward(np, x, rows, columns, weights, 19, axis))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "size", "axis"),
+    [
+        ([0, 1], [0, 3], 2, 1),
+        ([0, 1], [0, -1], 2, 1),
+        ([1, 0], [0, 0], 2, 1),
+        ([0, 2], [0, 0], 2, 1),
+        ([-1, 0], [0, 0], 2, 1),
+        ([0], [0, 0], 2, 1),
+        ([0, 1], [0, 0], 2, 2),
+    ],
+)
+def test_terms_that_are_not_there_are_left_to_numpy(rows: Any, columns: Any, size: int, axis: int) -> None:
+    x = np.ones((2, 3), np.float32)
+    assert loader.native.resample(x, np.array(rows), np.array(columns), None, size, axis) is None
