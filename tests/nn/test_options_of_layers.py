@@ -111,3 +111,71 @@ def test_one_row_of_classes_has_one_target(loss):
 def test_the_divisor_of_average_pooling_is_an_integer(divisor):
     with pytest.raises(TypeError, match="'divisor_override' must be int"):
         F.avg_pool2d(IMAGE, 2, divisor_override=divisor)
+
+
+@pytest.mark.parametrize("table", [resilin.tensor(1.0), resilin.ones(3), resilin.ones(3, 2, 2)])
+def test_a_table_of_embeddings_is_a_matrix(table):
+    with pytest.raises(RuntimeError, match="must be 2-D, got shape"):
+        F.embedding(resilin.tensor([1]), table)
+    with pytest.raises(ValueError, match="has to be 2-D, got shape"):
+        F.embedding_bag(resilin.tensor([1]), table, resilin.tensor([0]))
+
+
+def test_a_product_with_a_number_or_a_stack_of_matrices_is_refused():
+    with pytest.raises(RuntimeError, match=r"bilinear: expected \(\.\.\., I\)"):
+        F.bilinear(resilin.ones(3), resilin.tensor(1.0), resilin.ones(5, 3, 4))
+    with pytest.raises(RuntimeError, match=r"linear: weight must be \(out, in\)"):
+        F.linear(resilin.ones(2, 3), resilin.ones(2, 3, 3))
+
+
+@pytest.mark.parametrize("pair", [(-3, -3), (-5, 3), (5, -6)])
+def test_no_more_is_cut_off_than_there_is(pair):
+    with pytest.raises(RuntimeError, match=r"pad: cannot cut \("):
+        F.pad(resilin.ones(1, 2, 4), pair)
+    assert F.pad(resilin.ones(1, 2, 4), (-2, -2)).shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda q: F.scaled_dot_product_attention(q, q.float(), q), "must have the same dtype"),
+        (lambda q: F.scaled_dot_product_attention(q[0, 0], q, q), "need at least 2 dimensions"),
+        (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=1.5), "dropout_p must be between 0 and 1"),
+        (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=-0.5), "dropout_p must be between 0 and 1"),
+    ],
+)
+def test_attention_refuses_operands_that_do_not_go_together(call, said):
+    with pytest.raises(RuntimeError, match=said):
+        call(resilin.ones(2, 3, 4, dtype=resilin.float64))
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 2, 2), (0, 4, 2, 2), (2, 4, 0, 2), (2, 4, 2, 0)])
+def test_images_without_elements_are_shuffled_to_images_without_elements(shape):
+    N, C, H, W = shape
+    empty = resilin.empty(shape)
+    assert F.pixel_shuffle(empty, 2).shape == (N, C // 4, 2 * H, 2 * W)
+    assert F.pixel_unshuffle(empty, 2).shape == (N, 4 * C, H // 2, W // 2)
+    assert F.channel_shuffle(empty, 2).shape == shape
+
+
+def test_random_numbers_of_fractional_pooling_may_be_those_of_a_larger_batch():
+    x, samples = resilin.rand(4, 5, 5, 5), resilin.rand(2, 4, 3)
+    found = F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=samples)
+    expected = F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=samples[:1])
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    for wrong in (samples[:, :3], samples[0], samples.double(), resilin.rand(2, 4, 2)):
+        with pytest.raises(RuntimeError, match=r"expected _random_samples of .* and shape \(1, 4, 3\)"):
+            F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=wrong)
+
+
+@pytest.mark.parametrize("option", [{"bias": "True"}, {"batch_first": 0}, {"bidirectional": None}])
+def test_switches_of_recurrent_layers_are_booleans(option):
+    with pytest.raises(TypeError, match=f"GRU: {next(iter(option))} must be a bool"):
+        nn.GRU(2, 3, **option)
+
+
+def test_linear_cross_entropy_loss_checks_its_options_when_it_is_made():
+    with pytest.raises(ValueError, match=r"expected weight shape to be \(2,\), got \(3,\)"):
+        nn.LinearCrossEntropyLoss(3, 2, weight=resilin.ones(3))
+    with pytest.raises(ValueError, match="label_smoothing must be between 0 and 1, got 2"):
+        nn.LinearCrossEntropyLoss(3, 2, label_smoothing=2.0)

@@ -39,6 +39,8 @@ def embedding_bag(
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
     neural.need_tensors("embedding_bag", input=input, weight=weight)
+    if weight.dim() != 2:
+        raise ValueError(f"embedding_bag: weight has to be 2-D, got shape {tuple(weight.shape)}")
     if per_sample_weights is not None and mode != "sum":
         raise NotImplementedError(f"embedding_bag: per_sample_weights needs mode='sum', got mode={mode!r}")
     if mode == "max" and (scale_grad_by_freq or sparse):
@@ -125,7 +127,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """y[..., o] = sum over i, j of input1[..., i] * weight[o, i, j] * input2[..., j], plus bias[o]."""
     neural.need_tensors("bilinear", input1=input1, input2=input2, weight=weight)
     shapes = f"input1 {tuple(input1.shape)}, input2 {tuple(input2.shape)}, weight {tuple(weight.shape)}"
-    if weight.dim() != 3 or input1.dim() == 0 or input1.shape[:-1] != input2.shape[:-1]:
+    if weight.dim() != 3 or 0 in (input1.dim(), input2.dim()) or input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(f"bilinear: expected (..., I), (..., J) and a weight (O, I, J), got {shapes}")
     out, wide1, wide2 = weight.shape
     if (input1.shape[-1], input2.shape[-1]) != (wide1, wide2):

@@ -65,7 +65,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
             f"pixel_shuffle: expected (..., C, H, W) with C divisible by upscale_factor squared, got {shape} and {r}"
         )
     C, H, W = shape[-3] // (r * r), *shape[-2:]
-    parts = input.reshape(-1, C, r, r, H, W).permute(0, 1, 4, 2, 5, 3)
+    parts = input.reshape(math.prod(shape[:-3]), C, r, r, H, W).permute(0, 1, 4, 2, 5, 3)
     return parts.reshape(*shape[:-3], C, H * r, W * r)
 
 
@@ -77,7 +77,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
             f"pixel_unshuffle: expected (..., C, H, W) with H and W divisible by downscale_factor, got {shape} and {r}"
         )
     C, H, W = shape[-3], shape[-2] // r, shape[-1] // r
-    parts = input.reshape(-1, C, H, r, W, r).permute(0, 1, 3, 5, 2, 4)
+    parts = input.reshape(math.prod(shape[:-3]), C, H, r, W, r).permute(0, 1, 3, 5, 2, 4)
     return parts.reshape(*shape[:-3], C * r * r, H, W)
 
 
@@ -86,7 +86,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     shape = tuple(input.shape)
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
         raise RuntimeError(f"channel_shuffle: expected (N, C, ...) with C divisible by groups={groups}, got {shape}")
-    return input.reshape(shape[0], groups, -1, *shape[2:]).transpose(1, 2).reshape(shape)
+    return input.reshape(shape[0], groups, shape[1] // groups, *shape[2:]).transpose(1, 2).reshape(shape)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:

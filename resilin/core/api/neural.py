@@ -108,6 +108,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise RuntimeError(f"linear: input and weight must have the same dtype, got {input.dtype} and {weight.dtype}")
     if bias is not None and bias._array.shape not in (w.shape[:-1], (1,), ()):
         raise RuntimeError(f"linear: bias of shape {tuple(bias.shape)} does not fit weight of shape {tuple(w.shape)}")
+    if w.ndim > 2:
+        raise RuntimeError(f"linear: weight must be (out, in) or (in,), got shape {tuple(w.shape)}")
     if w.ndim == 1:  # one row, whose dimension the result lacks
         return linear(input, weight.reshape(1, -1), None if bias is None else bias.reshape(1)).squeeze(-1)
     return products.linear.call(input, weight, bias)
@@ -136,6 +138,8 @@ def embedding(
         raise RuntimeError(f"embedding: expected indices of an integer dtype, got {input.dtype}")
     if input._dev is not weight._dev:
         raise different_devices("embedding", weight._dev, input._dev)
+    if weight._array.ndim != 2:
+        raise RuntimeError(f"embedding: 'weight' must be 2-D, got shape {tuple(weight.shape)}")
     num = weight._array.shape[0]
     if index.size and (int(index.max()) >= num or int(index.min()) < 0):
         raise IndexError(f"embedding: index out of range: the table has {num} rows, got {index.min()} to {index.max()}")
@@ -174,6 +178,7 @@ def scaled_dot_product_attention(
 
     With `is_causal` query t sees keys 0 to t, of these the ones that `attn_mask` lets through.
     """
+    _check_operands(query, key, value, dropout_p)
     if enable_gqa:
         repeats = query._array.shape[-3] // key._array.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
@@ -192,6 +197,20 @@ def scaled_dot_product_attention(
         mask = None if attn_mask is None else attn_mask._array
         return attention.attention.call(query, key, value, mask, is_causal, factor, dropped)
     return _plain_attention(query, key, value, attn_mask, is_causal, factor, dropped)
+
+
+def _check_operands(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
+    where = "scaled_dot_product_attention"
+    need_tensors(where, query=query, key=key, value=value)
+    q, k, v = query._array, key._array, value._array
+    if min(q.ndim, k.ndim, v.ndim) < 2:
+        shapes = tuple(tuple(a.shape) for a in (q, k, v))
+        raise RuntimeError(f"{where}: query, key and value need at least 2 dimensions, got {shapes}")
+    if not q.dtype == k.dtype == v.dtype:
+        kinds = (query.dtype, key.dtype, value.dtype)
+        raise RuntimeError(f"{where}: query, key and value must have the same dtype, got {kinds}")
+    if not 0 <= dropout_p <= 1:
+        raise RuntimeError(f"{where}: dropout_p must be between 0 and 1, got {dropout_p}")
 
 
 def _check_mask(mask: Tensor, q: Any, scores: tuple[int, ...]) -> None:
@@ -237,6 +256,9 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
             raise RuntimeError(f'pad: Padding mode "{mode}" doesn\'t take in value argument, got {value}')
         return _pad_from_inside(input, pairs, mode)
     widths = tuple((0, 0) for _ in range(input._array.ndim - len(pairs))) + tuple(reversed(pairs))
+    for length, pair in zip(input._array.shape, widths, strict=True):
+        if length + min(pair[0], 0) + min(pair[1], 0) < 0:
+            raise RuntimeError(f"pad: cannot cut {pair} off a dimension of {length} in {tuple(input.shape)}")
     return shape_ops.pad_constant.call(input, widths, 0.0 if value is None else value)
 
 

@@ -386,6 +386,20 @@ def _unpool(
     return out if x is input else out.squeeze(0)
 
 
+def _drawn(where: str, x: Tensor, count: int, samples: Tensor | None) -> Any:
+    """Random numbers (N, C, count), or the first N of those that are given."""
+    N, C = x._array.shape[:2]
+    if samples is None:
+        return rand(N, C, count, dtype=x.dtype)._array
+    given = samples._array
+    if given.ndim != 3 or given.shape[0] < N or given.shape[1:] != (C, count) or given.dtype != x._array.dtype:
+        raise RuntimeError(
+            f"{where}: expected _random_samples of {x.dtype} and shape ({N}, {C}, {count}), got {samples.dtype} and "
+            f"{tuple(given.shape)}"
+        )
+    return given[:N]
+
+
 def _fractional(
     where: str,
     count: int,
@@ -408,7 +422,7 @@ def _fractional(
     for n, k, m in zip(sizes, kernel, wanted, strict=True):
         if m < 1 or m + k - 1 > n:
             raise RuntimeError(f"{where}: {m} windows of {k} do not fit a dimension of {n} in {tuple(input.shape)}")
-    drawn = rand(*x._array.shape[:2], count, dtype=x.dtype)._array if samples is None else samples._array
+    drawn = _drawn(where, x, count, samples)
     # PyTorch's order of the numbers: width before height, but depth, height, width
     order = (1, 0) if count == 2 else (0, 1, 2)
     starts = [

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn.modules.linear import Linear
 from resilin.nn.modules.loss import Loss
@@ -104,6 +105,12 @@ class LinearCrossEntropyLoss(Loss):
         options: None = None,
     ) -> None:
         super().__init__(reduction=reduction)
+        if weight is not None and tuple(weight.shape) != (num_classes,):
+            raise UsageError(
+                f"LinearCrossEntropyLoss: expected weight shape to be ({num_classes},), got {tuple(weight.shape)}"
+            )
+        if not 0 <= label_smoothing <= 1:
+            raise UsageError(f"LinearCrossEntropyLoss: label_smoothing must be between 0 and 1, got {label_smoothing}")
         self.register_buffer("weight", weight)
         self.num_classes = num_classes
         self.out_features = tuple(out_features)

@@ -76,8 +76,11 @@ class RNNBase(Module):
                 f"{name}: dropout is applied between layers, so dropout={dropout} does nothing with num_layers=1",
                 stacklevel=4,
             )
-        if not isinstance(self.hidden_size, int):
+        if not hasattr(self.hidden_size, "__index__"):
             raise TypeError(f"{name}: hidden_size must be an int, got {type(self.hidden_size).__name__}")
+        for option in ("bias", "batch_first", "bidirectional"):
+            if not isinstance(getattr(self, option), bool):
+                raise TypeError(f"{name}: {option} must be a bool, got {getattr(self, option)!r}")
         for option in ("hidden_size", "num_layers"):
             if getattr(self, option) <= 0:
                 raise ValueError(f"{name}: {option} must be greater than zero, got {getattr(self, option)}")
