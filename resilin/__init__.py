@@ -34,6 +34,7 @@ _PACKAGES = frozenset(
         "optim",
         "overrides",
         "random",
+        "signal",
         "special",
         "store",
         "testing",

@@ -35,6 +35,7 @@ FLOORS: dict[str, int] = {
     "utils": 2,
     "backends": 2,
     "random": 2,
+    "signal": 2,
     "dist": 2,
     "array_api": 3,
     "overrides": 3,
@@ -59,7 +60,7 @@ ONLY: dict[str, frozenset[str]] = {
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(
-        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random", "backends"),
+        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random", "signal", "backends"),
         frozenset({"errors", "_base", "core"}),
     ),
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules

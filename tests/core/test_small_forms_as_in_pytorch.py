@@ -127,6 +127,8 @@ def test_lu_factor_refuses_a_singular_matrix_and_lu_factor_ex_reports_it():
         (lambda x: x.cfloat().signbit(), NotImplementedError, "signbit.*not implemented for complex64"),
         (lambda x: x.bool() @ x.bool(), NotImplementedError, "matmul: not implemented for"),
         (lambda x: x.sum().chunk(1), RuntimeError, "at least a 1-dimensional tensor"),
+        (lambda x: resilin.floor_divide(7, 2), TypeError, "expected a Tensor, got int and int"),
+        (lambda x: resilin.div(7, 2, rounding_mode="floor"), TypeError, "expected a Tensor, got int and int"),
         (lambda x: x.__delitem__(0), TypeError, "does not support deleting items"),
     ],
 )

@@ -108,6 +108,8 @@ def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     if ACTIVE and batched_in((a, b)):
         return ACTIVE[-1].elementwise(functools.partial(_without_grad, name), a, b)
     tensor = a if isinstance(a, Tensor) else b
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         target = dtypes.promote_np(x._array.dtype, y._array.dtype)

@@ -35,7 +35,7 @@ _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTo
 _LEAST_ENVELOPE = 1e-11  # below it, dividing by the sum of squared windows would only show rounding
 
 
-def _window(where: str, length: int, periodic: bool, shape: Callable[[Any, int], Any], options: Any) -> Tensor:
+def window(where: str, length: int, periodic: bool, shape: Callable[[Any, int], Any], options: Any) -> Tensor:
     """`shape(n, last)` for n = 0 ... length - 1; `last` is the n of the mirror image of 0."""
     if length < 0:
         raise RuntimeError(f"{where} requires non-negative window_length, got window_length={length}")
@@ -50,7 +50,7 @@ def _window(where: str, length: int, periodic: bool, shape: Callable[[Any, int],
 @creation.factory
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """A triangle from 0 up to 1 and back. `periodic`: without the last of the values that would mirror the first."""
-    return _window("bartlett_window", window_length, periodic, lambda n, last: 1 - abs(2 * n / last - 1), options)
+    return window("bartlett_window", window_length, periodic, lambda n, last: 1 - abs(2 * n / last - 1), options)
 
 
 @creation.factory
@@ -62,7 +62,7 @@ def hamming_window(
     def shape(n: Any, last: int) -> Any:
         return alpha - beta * np.cos(2 * np.pi * n / last)
 
-    return _window("hamming_window", window_length, periodic, shape, options)
+    return window("hamming_window", window_length, periodic, shape, options)
 
 
 @creation.factory
@@ -72,7 +72,7 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
     def shape(n: Any, last: int) -> Any:
         return 0.5 - 0.5 * np.cos(2 * np.pi * n / last)
 
-    return _window("hann_window", window_length, periodic, shape, options)
+    return window("hann_window", window_length, periodic, shape, options)
 
 
 @creation.factory
@@ -83,7 +83,7 @@ def blackman_window(window_length: int, periodic: bool = True, **options: Any) -
         angle = 2 * np.pi * n / last
         return 0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle)
 
-    return _window("blackman_window", window_length, periodic, shape, options)
+    return window("blackman_window", window_length, periodic, shape, options)
 
 
 @creation.factory
@@ -93,7 +93,7 @@ def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0,
     def shape(n: Any, last: int) -> Any:
         return np.i0(beta * np.sqrt(np.maximum(1 - (2 * n / last - 1) ** 2, 0))) / np.i0(beta)
 
-    return _window("kaiser_window", window_length, periodic, shape, options)
+    return window("kaiser_window", window_length, periodic, shape, options)
 
 
 def _lengths(where: str, n_fft: int, hop: int | None, length: int | None) -> tuple[int, int]:

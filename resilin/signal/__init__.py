@@ -1,0 +1,5 @@
+"""Signals: the names of torch.signal."""
+
+from resilin.signal import windows
+
+__all__ = ["windows"]
