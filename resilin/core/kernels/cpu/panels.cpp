@@ -7,10 +7,17 @@
 namespace resilin {
 namespace {
 
+// What is packed comes from far away: it is fetched ahead, by so many steps, or a panel.
+constexpr int SECOND_CACHE = 2; // what __builtin_prefetch calls it
+constexpr int64_t AHEAD = 16;
+
 // Lanes lie side by side: to[p * size + i] = from[p * step + i] for `used` lanes. The usual numbers of lanes are copied
 // without a loop.
 template <class T, int64_t Used> RESILIN_INLINE void copy_lanes(const T *from, int64_t step, int64_t size, int64_t depth, T *to) {
-    for (int64_t p = 0; p < depth; p++) std::memcpy(to + p * size, from + p * step, Used * sizeof(T));
+    for (int64_t p = 0; p < depth; p++) {
+        if (!crowded<T>(step)) __builtin_prefetch(from + (p + AHEAD) * step, 0, SECOND_CACHE);
+        std::memcpy(to + p * size, from + p * step, Used * sizeof(T));
+    }
 }
 template <class T>
 RESILIN_INLINE void copy_lanes(const T *from, int64_t step, int64_t used, int64_t size, int64_t depth, T *to) {
@@ -53,14 +60,28 @@ RESILIN_INLINE void transpose(const double *from, int64_t lane, int64_t size, do
 // A lane's steps lie side by side: to[p * size + i] = from[i * lane + p].
 template <class T>
 RESILIN_INLINE void transpose_lanes(const T *from, int64_t lane, int64_t used, int64_t size, int64_t depth, T *to) {
-    constexpr int64_t LINE = 64 / sizeof(T); // a cache line of every lane, then the next
-    int64_t p = 0;
-    for (; used >= SQUARE<T> && p + LINE <= depth; p += LINE)
-        for (int64_t i = 0; i < used; i += SQUARE<T>) {
-            const int64_t first = std::min(i, used - SQUARE<T>);
-            for (int64_t q = p; q < p + LINE; q += SQUARE<T>) transpose(from + first * lane + q, lane, size, to + q * size + first);
+    constexpr int64_t LINE = 64 / sizeof(T);
+    const int64_t whole = used < SQUARE<T> ? 0 : depth / LINE * LINE;
+    auto lines = [&](int64_t i, int64_t p) { // of SQUARE lanes, from lane i on (the last ones may overlap those before)
+        const int64_t first = std::min(i, used - SQUARE<T>);
+        for (int64_t q = p; q < p + LINE; q += SQUARE<T>) transpose(from + first * lane + q, lane, size, to + q * size + first);
+    };
+    auto fetch = [&](int64_t i, int64_t lanes, int64_t p) {
+        for (int64_t end = i + lanes; i < end; i++) __builtin_prefetch(from + i * lane + p, 0, SECOND_CACHE);
+    };
+    if (crowded<T>(lane)) { // a few lanes at a time
+        for (int64_t i = 0; i < used; i += SQUARE<T>)
+            for (int64_t p = 0; p < whole; p += LINE) {
+                fetch(i + SQUARE<T>, SQUARE<T>, p);
+                lines(i, p);
+            }
+    } else {
+        for (int64_t p = 0; p < whole; p += LINE) {
+            fetch(used, used, p); // of the next panel
+            for (int64_t i = 0; i < used; i += SQUARE<T>) lines(i, p);
         }
-    for (; p < depth; p++)
+    }
+    for (int64_t p = whole; p < depth; p++)
         for (int64_t i = 0; i < used; i++) to[p * size + i] = from[i * lane + p];
 }
 

@@ -12,6 +12,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Where the i-th of `count` even parts of `length` begins.
 constexpr int64_t edge(int64_t length, int64_t count, int64_t i) { return length * i / count; }
 
+// Whether lines of memory that lie `stride` elements apart share a few sets of the first cache: it does not hold many.
+template <class T> constexpr bool crowded(int64_t stride) { return stride * static_cast<int64_t>(sizeof(T)) % 2048 == 0; }
+
 // The rows of A or the columns of B (`lanes`), cut into panels.
 struct Panels {
     int64_t lanes, width; // width 0: panels of even heights, `count` of them; else of `width`, the last half as wide
