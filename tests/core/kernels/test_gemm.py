@@ -142,7 +142,8 @@ def test_an_output_that_is_an_operand_gets_the_product_of_what_was_there() -> No
 def test_infinities_and_nans_reach_the_elements_that_they_belong_to_only() -> None:
     a, b = drawn(40, 50), drawn(50, 60)
     a[3, 7], a[5, 9], b[11, 13] = np.nan, np.inf, np.nan
-    y = gemm.matmul(a, b)
+    with np.errstate(invalid="ignore"):  # numpy's own product says something
+        y = gemm.matmul(a, b)
     wrong = np.zeros((40, 60), bool)
     wrong[3], wrong[5], wrong[:, 13] = True, True, True
     assert np.array_equal(~np.isfinite(y), wrong)

@@ -23,7 +23,7 @@ constexpr int64_t GROUP = 12, PIECES_PER_THREAD = 4;
 constexpr double MIN_FLOPS = 1e6;
 
 // Rows of A of which the first cache does not hold those of a tile.
-template <class T> bool crowded(const View<T> &a) { return a.column == 1 && crowded<T>(a.row); }
+template <class T> bool crowded(const View<T> &a) { return a.column == 1 && resilin::crowded<T>(a.row); }
 
 // How high panels of A are: where they are read by few panels of B only, crowded ones are rather low than packed.
 template <class T> int64_t height_of(const Product<T> &product, const Tiles<T> &tiles) {
