@@ -200,7 +200,8 @@ def recurrent(
 ) -> tuple[Array, ...]:  # fmt: skip
     """Sequence by sequence, step by step."""
     starts = np.cumsum((0, *sizes))
-    y, h, c = np.zeros((len(x), h0.shape[1])), np.array(h0), None if c0 is None else np.array(c0)
+    y = np.zeros((len(x), h0.shape[1]), np.result_type(x, float))
+    h, c = np.array(h0), None if c0 is None else np.array(c0)
     for b in range(len(h0)):
         rows = [starts[t] + b for t, n in enumerate(sizes) if b < n]
         for row in reversed(rows) if reverse else rows:
@@ -213,16 +214,20 @@ def recurrent(
     return (y, h) if c is None else (y, h, c)
 
 
+def _logistic(z: Array) -> Array:
+    return 1 / (1 + np.exp(-z)) if z.dtype.kind == "c" else scipy.special.expit(z)
+
+
 def _recurrent_step(kind: str, a: Array, u: Array, h: Array, c: Array, w_hr: Array) -> tuple[Array, Array]:
     if kind in ("tanh", "relu"):
         return np.tanh(a + u) if kind == "tanh" else np.maximum(a + u, 0), None
     if kind == "gru":
         (ar, az, an), (ur, uz, un) = np.split(a, 3), np.split(u, 3)
-        z = scipy.special.expit(az + uz)
-        return (1 - z) * np.tanh(an + scipy.special.expit(ar + ur) * un) + z * h, None
+        z = _logistic(az + uz)
+        return (1 - z) * np.tanh(an + _logistic(ar + ur) * un) + z * h, None
     i, f, g, o = np.split(a + u, 4)
-    cell = scipy.special.expit(f) * c + scipy.special.expit(i) * np.tanh(g)
-    raw = scipy.special.expit(o) * np.tanh(cell)
+    cell = _logistic(f) * c + _logistic(i) * np.tanh(g)
+    raw = _logistic(o) * np.tanh(cell)
     return (raw if w_hr is None else w_hr @ raw), cell
 
 

@@ -136,3 +136,39 @@ def test_cells_are_functions_too():
 def test_mistakes_are_named_at_the_call(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def _complex(*shape, seed=0):
+    draw = np.random.default_rng(seed).standard_normal
+    return resilin.tensor(0.5 * (draw(shape) + 1j * draw(shape)), dtype=resilin.complex128, requires_grad=True)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_of_complex_numbers_have_conjugated_derivatives(layer):
+    net = layer(2, 3, num_layers=2, bidirectional=True, dtype=resilin.complex128)
+    x = _complex(4, 2, 2)
+    weights = [_complex(*p.shape, seed=number) for number, p in enumerate(net.parameters())]
+    names = [name for name, _ in net.named_parameters()]
+
+    def run(x, *weights):
+        out, state = resilin.func.functional_call(net, dict(zip(names, weights, strict=True)), (x,))
+        return (out, *state) if isinstance(state, tuple) else (out, state)
+
+    assert autograd.gradcheck(run, (x, *weights))
+    assert autograd.gradgradcheck(run, (x, *weights))
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_of_complex_numbers_takes_the_step_that_its_layer_takes(cell):
+    one = cell(2, 3, dtype=resilin.complex128)
+    layer = {nn.LSTMCell: nn.LSTM, nn.GRUCell: nn.GRU, nn.RNNCell: nn.RNN}[cell](2, 3, dtype=resilin.complex128)
+    layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
+    x = _complex(2, 2)
+    found, (expected, _) = one(x), layer(x.unsqueeze(0))
+    found = found[0] if isinstance(found, tuple) else found
+    np.testing.assert_array_equal(found.detach().numpy(), expected[0].detach().numpy())
+
+
+def test_the_rectifier_of_complex_numbers_is_refused():
+    with pytest.raises(NotImplementedError, match="relu of complex128: supported are real numbers"):
+        nn.RNN(2, 3, nonlinearity="relu", dtype=resilin.complex128)(_complex(4, 2, 2))

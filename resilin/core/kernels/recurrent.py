@@ -22,6 +22,13 @@ _native_lstm_step_back = kernel("lstm_step_back")
 _native_gru_step = kernel("gru_step")
 _native_gru_step_back = kernel("gru_step_back")
 
+
+def check_kind(kind: str, dtype: Any) -> None:
+    """NotImplementedError for the maximum of complex numbers."""
+    if kind == "relu" and dtype.kind == "c":
+        raise NotImplementedError(f"recurrent: relu of {dtype}: supported are real numbers; take kind 'tanh'")
+
+
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """How many gates each kind of layer has."""
 
@@ -52,6 +59,7 @@ def forward(inputs: list[Any], kind: str, sizes: tuple[int, ...], reverse: bool)
     `inputs`: x (N, F), h0 (B, P), c0 (B, H) or None, w_ih, w_hh, b_ih, b_hh, w_hr (all biases and w_hr may be None).
     """
     dtype = inputs[0].dtype
+    check_kind(kind, dtype)
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = (_computable(value) for value in inputs)
     gates = gemm.matmul(x, w_ih.T)
     late_bias = None  # gru: the reset gate multiplies the state's bias too
@@ -164,11 +172,12 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """Gradients of the eight inputs of `forward`; `grads`: those of its results, None for what nobody used.
 
-    Gradients of weights are one product over all rows, of biases a sum of rows in a fixed order.
+    Gradients of weights are one product over all rows, of biases a sum of rows in a fixed order. Complex ones are
+    conjugated before and after, as for every holomorphic function.
     """
     dtype = inputs[0].dtype
     x, h0, c0, w_ih, w_hh, _, _, w_hr = (_computable(value) for value in inputs)
-    gy, gh, gc = (_computable(value) for value in (*grads, None)[:3])
+    gy, gh, gc = (_conjugated(_computable(value)) for value in (*grads, None)[:3])
     dh_state = np.zeros_like(h0) if gh is None else np.array(gh)
     dc_state = None if c0 is None else np.zeros_like(c0) if gc is None else np.array(gc)
     width = w_hh.shape[0] // GATES[kind]
@@ -196,7 +205,11 @@ def backward(
     if given is not None:
         dw_hr = gemm.matmul(given.T, saved.gates[:, 3 * width :] * saved.second)
     results = (dx, dh_state, dc_state, dw_ih, dw_hh, db_ih, db_hh, dw_hr)
-    return tuple(None if value is None else value.astype(dtype, copy=False) for value in results)
+    return tuple(None if value is None else _conjugated(value).astype(dtype, copy=False) for value in results)
+
+
+def _conjugated(value: Any) -> Any:
+    return value if value is None or value.dtype.kind != "c" else value.conj()
 
 
 def _step_back(

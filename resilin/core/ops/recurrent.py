@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.core.kernels import recurrent as kernel
 from resilin.core.kernels.recurrent import GATES, spans
-from resilin.core.ops.registry import op, override
+from resilin.core.ops.registry import is_complex, op, override
 
 
 def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool = True, proj: int = 0) -> Any:
@@ -22,7 +22,8 @@ def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool
 
 
 @op(
-    takes="f",
+    takes="fc",
+    complex=True,
     tensors=8,
     outputs=0,
     samples=lambda r: [
@@ -31,7 +32,7 @@ def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool
         _sample(r, "gru", (2, 1), False),
         _sample(r, "gru", (1, 1), True, bias=False),
         _sample(r, "tanh", (2, 1), True),
-        _sample(r, "relu", (2, 1), False),
+        _sample(r, "tanh" if r(1).is_complex() else "relu", (2, 1), False),
     ],
 )
 def recurrent(
@@ -50,8 +51,10 @@ def recurrent(
 ):
     """The states (N, P) after each step, the last states (B, P) and, of an lstm, the last cells (B, H).
 
-    Rows of all steps lie one after another; step t has the first `sizes[t]` sequences. kind: lstm, gru, tanh or relu.
+    Rows of all steps lie one after another; step t has the first `sizes[t]` sequences. kind: lstm, gru, tanh or, of
+    real numbers, relu.
     """
+    kernel.check_kind(kind, x.dtype)
     y, h, c, _ = _run(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
     return (y, h) if c is None else (y, h, c)
 
@@ -124,7 +127,7 @@ def _step_back(xp, kind, dh, dc, kept):
 
 @recurrent.vjp_all
 def _(xp, needs, g, _y, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
-    gy, gh, gc = (*g, None)[:3]
+    gy, gh, gc = _conjugated(xp, (*g, None)[:3])  # all steps are holomorphic: only their derivative is conjugated
     *_, steps = _run(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
     if not steps:
         raise RuntimeError("recurrent: a sequence without steps has no gradient")
@@ -147,7 +150,7 @@ def _(xp, needs, g, _y, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, re
 
     states, raws = [before for _, before, _ in steps][::-1], [raw for raw, _, _ in steps][::-1]
     dgx, dgh = by_time(dx_gates), by_time(dh_gates)
-    return (
+    found = (
         xp.matmul(dgx, w_ih) if needs[0] else None,
         dh_state if needs[1] else None,
         dc_state if needs[2] else None,
@@ -157,6 +160,11 @@ def _(xp, needs, g, _y, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, re
         xp.sum(dgh, axis=0) if needs[6] else None,
         xp.matmul(xp.swapaxes(by_time(given), 0, 1), by_time(raws)) if needs[7] else None,
     )
+    return _conjugated(xp, found)
+
+
+def _conjugated(xp, values):
+    return tuple(xp.conj(v) if v is not None and is_complex(v) else v for v in values)
 
 
 def _forward(xp, *args):
