@@ -229,6 +229,8 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
 
     RuntimeError for 1j among real numbers, NaN among integers, and what is too large.
     """
+    if type(value) in (int, float) and kind.kind == "f" and -65504 <= value <= 65504:  # float16 holds these, too
+        return value
     if not isinstance(value, int | float | complex):
         return value
     wrong = isinstance(value, complex) and value.imag and kind.kind != "c"

@@ -272,8 +272,9 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         return copy_(self, value)
     if ACTIVE and batched_in((self,)):
         return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))
-    _check_origin(self)
-    if mode.grad and self.requires_grad:
+    if self._view is not None or type(self._vc) is InferenceCount:
+        _check_origin(self)
+    if mode.grad and tracked((self,)):
         setitem(self, Ellipsis, value)
         return self
     _write_array(self._array, dtypes.number_for("fill_", value, self._array.dtype))

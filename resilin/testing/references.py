@@ -131,6 +131,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "hardtanh": lambda x, low=-1.0, high=1.0: np.clip(x, low, high),
     "make_complex": lambda re, im: re + 1j * im,
     "prelu": lambda x, weight: np.where(x > 0, x, weight * x),
+    "smooth_absolute": lambda x, beta=1.0: np.where(np.abs(x) < beta, 0.5 * x * x / beta, np.abs(x) - 0.5 * beta),
     "softplus": lambda x, beta=1.0, threshold=20.0: np.where(beta * x > threshold, x, np.logaddexp(0, beta * x) / beta),
     "softshrink": lambda x, lambd=0.5: np.sign(x) * np.maximum(np.abs(x) - lambd, 0),
     "threshold": lambda x, limit=0.0, value=0.0: np.where(x > limit, x, value),

@@ -262,9 +262,7 @@ def smooth_l1_loss(
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
     if beta == 0:
         return reduced((input - target).abs(), reduction)
-    size = (input - target).abs()
-    small = size.clamp(max=beta)
-    return reduced(small * small * (0.5 / beta) + (size - small), reduction)
+    return reduced(loss.smooth_absolute.call(input - target, beta), reduction)
 
 
 def binary_cross_entropy_with_logits(

@@ -127,8 +127,9 @@ def ravel(input: Tensor) -> Tensor:
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """A view with two dimensions exchanged."""
-    first, second = (check_dim(dim, input._array.ndim) for dim in (dim0, dim1))
-    return ops.swapaxes.call(input, first, second) if input._array.ndim else input
+    ndim = input._array.ndim
+    first, second = check_dim(dim0, ndim), check_dim(dim1, ndim)
+    return ops.swapaxes.call(input, first, second) if ndim else input
 
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
@@ -136,7 +137,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     given = order if dims is None else (dims,)
     chosen: Any = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     ndim = input._array.ndim
-    found = tuple(check_dim(d, ndim) for d in chosen)
+    found = tuple([check_dim(d, ndim) for d in chosen])
     if sorted(found) != list(range(ndim)):
         raise RuntimeError(f"permute: dims {tuple(chosen)} do not name each of the {ndim} dimensions once")
     return ops.permute_dims.call(input, found)

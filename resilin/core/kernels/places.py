@@ -17,6 +17,7 @@ _native_take_slices = kernel("take_slices")
 _native_add_slices = kernel("add_slices")
 _native_take_along = kernel("take_along")
 _native_add_along = kernel("add_along")
+_native_put_along = kernel("put_along")
 
 
 _ALL = slice(None)
@@ -57,6 +58,13 @@ def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Arra
     """Zeros of `shape` with `g` added at `index` along `axis`: what undoes `take_along`."""
     out: Array | None = _native_add_along(g, shape, axis, index) if isinstance(g, np.ndarray) else None
     return reference_add_along(g, shape, axis, index) if out is None else out
+
+
+def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:
+    """Write `value` into `out` at `index` along `axis`, of several for one place the last; False if nothing was done."""
+    if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray):
+        return False
+    return bool(_native_put_along(out, index, value, axis))
 
 
 def reference_add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:

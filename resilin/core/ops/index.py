@@ -165,9 +165,10 @@ def _(xp, h, _y, _g, shape=(), axis=0, index=None):
 def scatter(xp, x, value, index=None, axis=0):
     """`x` with `value` written at `index` along `axis`."""
     out = xp.array(x, copy=True)
-    places = list(xp.indices(index.shape, sparse=True))
-    places[axis] = index
-    xp.write_at(out, tuple(places), value)
+    if not kernel.put_along(out, index, value, axis):
+        places = list(xp.indices(index.shape, sparse=True))
+        places[axis] = index
+        xp.write_at(out, tuple(places), value)
     return out
 
 

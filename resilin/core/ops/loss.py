@@ -9,7 +9,8 @@ import numpy as np
 from resilin.core.kernels import cross_entropy as kernel
 from resilin.core.kernels import embedding as embedding_kernel
 from resilin.core.kernels.common import array_namespace
-from resilin.core.ops.registry import op, override
+from resilin.core.kernels.loader import kernel as native
+from resilin.core.ops.registry import accelerate, op, override
 
 _TARGET = np.array([1, 0, 3])
 
@@ -74,6 +75,22 @@ def _(xp, h, _y, _g, index=None, num=0, padding_idx=None):
     if padding_idx is None:
         return rows
     return xp.where_else(rows, xp.zeros_like(rows), (index != padding_idx)[..., None])
+
+
+@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.5), (r(), 2)])
+def smooth_absolute(xp, x, beta=1.0):
+    """0.5 * x ** 2 / beta where |x| < beta > 0, else |x| - 0.5 * beta."""
+    size = xp.absolute(x)
+    small = xp.minimum(size, beta)
+    return small * small * (0.5 / beta) + (size - small)
+
+
+@smooth_absolute.vjp
+def _(xp, g, _y, x, beta=1.0):
+    return g * (xp.clip_to(x, -beta, beta) / beta)
+
+
+accelerate("smooth_absolute", native("smooth_forward"), native("smooth_backward"))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])

@@ -31,6 +31,8 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("elu", (1.7, 1.1, 0.5)),
     ("elu", (1.0, 1.0, -0.5)),  # left to the declared form
     ("erf", ()),
+    ("smooth_absolute", (1.0,)),
+    ("smooth_absolute", (0.25,)),
 ]
 
 

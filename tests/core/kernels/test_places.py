@@ -69,6 +69,10 @@ def test_elements_along_a_dimension_are_taken_and_added_as_by_numpy(shape: Any, 
             added = loader.native.add_along(taken, shape, axis, index)
             np.testing.assert_array_equal(added, places.reference_add_along(taken, shape, axis, index))
             assert taken.dtype == added.dtype == dtype
+            fast, slow = np.zeros(shape, dtype), np.zeros(shape, dtype)
+            assert loader.native.put_along(fast, index, taken + 1, axis)
+            np.put_along_axis(slow, index, taken + 1, axis)
+            np.testing.assert_array_equal(fast, slow)
 
 
 X, INDEX = np.ones((3, 4), np.float32), np.array([0, 2])
@@ -79,6 +83,8 @@ X, INDEX = np.ones((3, 4), np.float32), np.array([0, 2])
     [
         (X, np.array([0, 3]), 0),
         (X, np.array([0, -5]), 1),
+        (X, np.array([2**63 - 1]), 0),
+        (X, np.array([-(2**63)]), 0),
         (X, np.array([0.0]), 0),
         (X, np.array([True, False, True]), 0),
         (X, np.array([0], np.int32), 0),
@@ -91,6 +97,7 @@ X, INDEX = np.ones((3, 4), np.float32), np.array([0, 2])
 def test_what_has_no_kernel_or_is_wrong_is_left_to_numpy(x: Any, index: Any, axis: int) -> None:
     assert loader.native.take_slices(x, index, axis) is None
     assert loader.native.take_along(x, index, axis) is None
+    assert not loader.native.put_along(x, index, x[:2], axis)
 
 
 @pytest.mark.parametrize(

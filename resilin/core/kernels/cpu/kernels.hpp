@@ -34,6 +34,7 @@ void bind_ctc(nanobind::module_ &m);
 void bind_depthwise(nanobind::module_ &m);
 void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
+void bind_erf(nanobind::module_ &m);
 void bind_extremes(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);

@@ -39,6 +39,7 @@ NB_MODULE(_native, m) {
     resilin::bind_depthwise(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
+    resilin::bind_erf(m);
     resilin::bind_extremes(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);

@@ -19,10 +19,14 @@ struct Split {
     int64_t size() const { return outer * length * inner; }
 };
 
-bool all_inside(const int64_t *index, int64_t n, int64_t length) {
-    bool inside = true;
-    for (int64_t i = 0; i < n; i++) inside &= index[i] >= -length && index[i] < length;
-    return inside;
+RESILIN_SIMD bool all_inside(const int64_t *index, int64_t n, int64_t length) {
+    const uint64_t lengths = static_cast<uint64_t>(length);
+    uint64_t outside = 0; // its highest bit: the sign of a distance to either end
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t at = static_cast<uint64_t>(index[i]);
+        outside |= (at + lengths) | (lengths - 1 - at);
+    }
+    return !(outside >> 63);
 }
 
 RESILIN_INLINE int64_t from_front(int64_t index, int64_t length) { return index < 0 ? index + length : index; }
@@ -171,10 +175,17 @@ nb::object add_slices(ExactArray g, nb::handle shape, ExactArray index, int64_t 
 // `place` the one it names. Elements of one `o` in order.
 template <class Fn> void each_along(const Split &whole, const int64_t *index, int64_t n, Fn fn) {
     parallel_rows(whole.outer, n * whole.inner, [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; o++)
+        for (int64_t o = begin; o < end; o++) {
+            const int64_t start = o * whole.length * whole.inner;
+            int64_t at = o * n * whole.inner;
+            if (whole.inner == 1) {
+                for (const int64_t stop = at + n; at < stop; at++) fn(at, start + from_front(index[at], whole.length));
+                continue;
+            }
             for (int64_t i = 0; i < n; i++)
-                for (int64_t j = 0, at = (o * n + i) * whole.inner; j < whole.inner; j++, at++)
-                    fn(at, (o * whole.length + from_front(index[at], whole.length)) * whole.inner + j);
+                for (int64_t j = 0; j < whole.inner; j++, at++)
+                    fn(at, start + from_front(index[at], whole.length) * whole.inner + j);
+        }
     });
 }
 
@@ -220,6 +231,24 @@ nb::object add_along(ExactArray g, nb::handle shape, int64_t axis, ExactArray in
     return done ? out : nb::none();
 }
 
+// Writes `value` into `out` at `index` along `axis`; of several for one place the last stays. False, with nothing
+// written, for what is not handled.
+bool put_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(value) || !value.same_shape(index) ||
+        PyArray_DESCR(value.array) != PyArray_DESCR(out.array) ||
+        !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
+        return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    return by_size(PyArray_ITEMSIZE(out.array), [&](auto kind) {
+        using T = decltype(kind);
+        const T *source = value.data<T>();
+        T *target = out.data<T>();
+        WithoutGil free(index.size());
+        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
+                   [=](int64_t at, int64_t place) { target[place] = source[at]; });
+    });
+}
+
 } // namespace
 
 void bind_places(nb::module_ &m) {
@@ -227,6 +256,7 @@ void bind_places(nb::module_ &m) {
     m.def("add_slices", &add_slices);
     m.def("take_along", &take_along);
     m.def("add_along", &add_along);
+    m.def("put_along", &put_along);
 }
 
 } // namespace resilin

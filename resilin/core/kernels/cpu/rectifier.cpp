@@ -1,4 +1,4 @@
-// Activations made of pieces: limits, lines, an exponential below 0. NaN passes through.
+// Functions made of pieces: limits, lines, an exponential below 0, a parabola around it. NaN passes through.
 #include "kernels.hpp"
 #include "simd.hpp"
 #include "spans.hpp"
@@ -58,11 +58,18 @@ RESILIN_SIMD void elu_back(const float *g, const float *x, int64_t begin, int64_
     }
 }
 
-RESILIN_SIMD void erf_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++) y[i] = erf_(x[i]);
+RESILIN_SIMD void smooth_span(const float *x, int64_t begin, int64_t end, float *y, float beta) {
+    const float half = 0.5f / beta;
+    for (int64_t i = begin; i < end; i++) {
+        const float size = __builtin_fabsf(x[i]), small = size > beta ? beta : size;
+        y[i] = small * small * half + (size - small);
+    }
 }
-RESILIN_SIMD void erf_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
-    for (int64_t i = begin; i < end; i++) dx[i] = g[i] * 1.12837917f * exp_low(-x[i] * x[i]); // 2 / sqrt(pi)
+RESILIN_SIMD void smooth_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float beta) {
+    for (int64_t i = begin; i < end; i++) {
+        const float z = x[i] < -beta ? -beta : x[i];
+        dx[i] = g[i] * ((z > beta ? beta : z) / beta);
+    }
 }
 
 // `span` with further arguments
@@ -95,8 +102,8 @@ nb::object elu_backward(Array g, Array x, Number alpha, Number scale, Number inn
     return inner.value > 0.0f ? backward_with(elu_back, g, x, alpha, scale, inner) : nb::none();
 }
 
-nb::object erf_forward(Array x) { return forward_by(erf_span, x); }
-nb::object erf_backward(Array g, Array x) { return backward_by(erf_back, g, x); }
+nb::object smooth_forward(Array x, Number beta) { return forward_with(smooth_span, x, beta); }
+nb::object smooth_backward(Array g, Array x, Number beta) { return backward_with(smooth_back, g, x, beta); }
 
 } // namespace
 
@@ -110,8 +117,8 @@ void bind_rectifier(nb::module_ &m) {
     m.def("hardswish_backward", &hardswish_backward);
     m.def("elu_forward", &elu_forward);
     m.def("elu_backward", &elu_backward);
-    m.def("erf_forward", &erf_forward);
-    m.def("erf_backward", &erf_backward);
+    m.def("smooth_forward", &smooth_forward);
+    m.def("smooth_backward", &smooth_backward);
 }
 
 } // namespace resilin
