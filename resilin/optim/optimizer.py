@@ -238,6 +238,7 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state. Raises UsageError when the groups do not match in size."""
+        check_state_dict(self, state_dict)
         for hook in list(self._load_pre_hooks.values()):
             replaced = hook(self, dict(state_dict))
             state_dict = state_dict if replaced is None else replaced
@@ -274,6 +275,13 @@ class Optimizer:
             options = [f"    {key}: {group[key]}\n" for key in sorted(group) if key not in ("params", "param_names")]
             groups.append(f"Parameter Group {number}\n{''.join(options)}")
         return f"{type(self).__name__} (\n" + "\n".join(groups) + ")"
+
+
+def check_state_dict(owner: Any, state_dict: Any) -> None:
+    """TypeError for what `owner.state_dict()` cannot have given."""
+    if not isinstance(state_dict, Mapping):
+        where, got = type(owner).__name__, type(state_dict).__name__
+        raise TypeError(f"{where}.load_state_dict: expected the dict that state_dict() gave, got {got}")
 
 
 def _check_common(where: str, group: Group) -> None:

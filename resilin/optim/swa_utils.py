@@ -15,7 +15,7 @@ from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.normalization import _BatchNorm
-from resilin.optim.lr_scheduler.base import LRScheduler, per_group
+from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, per_group
 from resilin.optim.optimizer import Optimizer
 
 __all__ = [
@@ -212,6 +212,7 @@ class SWALR(LRScheduler):
             raise UsageError(f"SWALR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise UsageError(f"SWALR: anneal_epochs must be an integer of 0 or more, got {anneal_epochs}")
+        check_optimizer("SWALR", optimizer)
         for group, rate in zip(optimizer.param_groups, per_group("SWALR", "swa_lr", optimizer, swa_lr), strict=True):
             group["swa_lr"] = rate
         self._anneal_strategy = anneal_strategy

@@ -148,9 +148,29 @@ def test_mistakes_are_named(make, words):
         make(make_optimizer())
 
 
-def test_only_optimizers_can_be_scheduled():
-    with pytest.raises(TypeError, match="expected an Optimizer, got int"):
-        lr_scheduler.StepLR(3, 1)
+MAKERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1.0),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 1.0),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 1),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3),
+    "ReduceLROnPlateau": lr_scheduler.ReduceLROnPlateau,
+    "SWALR": lambda o: swa_utils.SWALR(o, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_only_optimizers_can_be_scheduled(name):
+    with pytest.raises(TypeError, match=f"{name}: expected an Optimizer, got int"):
+        MAKERS[name](3)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_only_dicts_are_states(name):
+    optimizer = make_optimizer()
+    for owner in (MAKERS[name](optimizer), optimizer, make_chained(optimizer)):
+        with pytest.raises(TypeError, match=f"{type(owner).__name__}.load_state_dict: expected the dict .* got list"):
+            owner.load_state_dict([])
 
 
 def test_cosine_restarts_take_fractions_of_an_epoch():

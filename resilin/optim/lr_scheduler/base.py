@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.optim.optimizer import Group, Optimizer
+from resilin.optim.optimizer import Group, Optimizer, check_state_dict
 
 
 class LRScheduler:
@@ -22,8 +22,7 @@ class LRScheduler:
     _is_initial = False  # during the first step, which the constructor makes: rates start, they do not change yet
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(self).__name__}: expected an Optimizer, got {type(optimizer).__name__}")
+        check_optimizer(type(self).__name__, optimizer)
         self.optimizer = optimizer
         for number, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
@@ -90,8 +89,15 @@ class LRScheduler:
         return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave (the optimizer keeps its own state)."""
+        """Take over what `state_dict` gave (the optimizer keeps its own state). TypeError for anything but a dict."""
+        check_state_dict(self, state_dict)
         self.__dict__.update(state_dict)
+
+
+def check_optimizer(where: str, optimizer: Any) -> None:
+    """TypeError unless it is one."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{where}: expected an Optimizer, got {type(optimizer).__name__}")
 
 
 def set_rate(group: Group, rate: float) -> None:

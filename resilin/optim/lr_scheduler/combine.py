@@ -9,7 +9,7 @@ from typing import Any
 from resilin.errors import UsageError
 from resilin.optim.lr_scheduler.base import LRScheduler, set_rate
 from resilin.optim.lr_scheduler.plateau import ReduceLROnPlateau
-from resilin.optim.optimizer import Optimizer
+from resilin.optim.optimizer import Optimizer, check_state_dict
 
 
 class _Combined(LRScheduler):
@@ -30,6 +30,7 @@ class _Combined(LRScheduler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, in the parts too."""
+        check_state_dict(self, state_dict)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "_schedulers"})
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(state)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler, per_group
+from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, per_group
 from resilin.optim.optimizer import Group, Optimizer
 
 
@@ -102,6 +102,7 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
 
 
 def _prepare(optimizer: Optimizer, max_lr: float | Sequence[float], div: float, final_div: float) -> None:
+    check_optimizer("OneCycleLR", optimizer)
     for group, peak in zip(optimizer.param_groups, per_group("OneCycleLR", "max_lr", optimizer, max_lr), strict=True):
         group["initial_lr"] = peak / div
         group["max_lr"] = peak

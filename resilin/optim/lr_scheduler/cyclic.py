@@ -9,7 +9,7 @@ from typing import Any
 from resilin.errors import UsageError
 from resilin.optim.lr_scheduler.base import LRScheduler, per_group, set_rate, state_of
 from resilin.optim.lr_scheduler.cycle import set_momentum
-from resilin.optim.optimizer import Optimizer
+from resilin.optim.optimizer import Optimizer, check_state_dict
 
 _MODES = ("triangular", "triangular2", "exp_range")
 
@@ -100,6 +100,7 @@ class CyclicLR(LRScheduler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep this scheduler's own scale_fn; take over the attributes of a callable object."""
+        check_state_dict(self, state_dict)
         attributes = state_dict["_scale_fn_custom"]
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "_scale_fn_custom"})
         if attributes is not None and self._scale_fn_custom is not None:

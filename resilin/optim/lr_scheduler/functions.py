@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler, state_of
-from resilin.optim.optimizer import Optimizer
+from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, state_of
+from resilin.optim.optimizer import Optimizer, check_state_dict
 
 
 class _OfFunctions(LRScheduler):
@@ -19,6 +19,7 @@ class _OfFunctions(LRScheduler):
         lr_lambda: Callable[[int], float] | list[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
+        check_optimizer(type(self).__name__, optimizer)
         groups = len(optimizer.param_groups)
         self.lr_lambdas = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * groups
         for fn in self.lr_lambdas:
@@ -36,6 +37,7 @@ class _OfFunctions(LRScheduler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep this scheduler's own functions; take over the attributes of callable objects."""
+        check_state_dict(self, state_dict)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "lr_lambdas"})
         for fn, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if attributes is not None:

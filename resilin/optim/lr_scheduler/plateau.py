@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler, set_rate
+from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, set_rate
 from resilin.optim.optimizer import Optimizer
 
 
@@ -36,6 +36,7 @@ class ReduceLROnPlateau(LRScheduler):
             raise UsageError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise UsageError(f"ReduceLROnPlateau: unknown mode {mode!r} or threshold_mode {threshold_mode!r}")
+        check_optimizer("ReduceLROnPlateau", optimizer)
         groups = len(optimizer.param_groups)
         self.min_lrs = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * groups
         if len(self.min_lrs) != groups:
