@@ -237,7 +237,10 @@ class Optimizer:
         return packed_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over options and (a copy of) the state. Raises UsageError when the groups do not match in size."""
+        """Take over options and (a copy of) the state, or nothing.
+
+        Raises UsageError when the groups do not match in size, TypeError for what is no state.
+        """
         check_state_dict(self, state_dict)
         for hook in list(self._load_pre_hooks.values()):
             replaced = hook(self, dict(state_dict))
@@ -254,20 +257,24 @@ class Optimizer:
                 f"{type(self).__name__}.load_state_dict: groups of {got} parameters in the state, {sizes} here"
             )
         parameters: dict[Any, Tensor] = {}
+        options = []
         for group, other in zip(self.param_groups, saved, strict=True):
             parameters.update(zip(other["params"], group["params"], strict=True))
-            options = {name: copy.deepcopy(value) for name, value in other.items() if name != "params"}
+            taken = {name: copy.deepcopy(value) for name, value in other.items() if name != "params"}
             if "param_names" in group:
-                options["param_names"] = group["param_names"]
-            group.update(options)
-        self.state = defaultdict(dict)
+                taken["param_names"] = group["param_names"]
+            options.append(taken)
+        loaded: defaultdict[Any, Any] = defaultdict(dict)
         for number, entry in state_dict["state"].items():
             parameter = parameters.get(number)
             key: Any = number if parameter is None else parameter
-            self.state[key] = _own_copy(entry, "", parameter)
+            loaded[key] = _own_copy(entry, "", parameter)
             for name in () if parameter is None else self._counters:
                 if isinstance(entry.get(name), int | float):  # older versions of PyTorch saved numbers
-                    self.state[key][name] = Tensor._wrap(np.full((), entry[name], np.float32))
+                    loaded[key][name] = Tensor._wrap(np.full((), entry[name], np.float32))
+        self.state = loaded  # only now: what fails above leaves everything as it was
+        for group, taken in zip(self.param_groups, options, strict=True):
+            group.update(taken)
 
     def __repr__(self) -> str:
         groups = []

@@ -182,3 +182,19 @@ def test_a_scheduler_that_steps_before_its_optimizer_warns():
     optimizer.step()
     scheduler.step()
     assert issubclass(lr_scheduler.StepLR, lr_scheduler._LRScheduler)
+
+
+def test_a_state_that_cannot_be_loaded_changes_nothing():
+    parameters = [resilin.ones(2).requires_grad_(), resilin.ones(3).requires_grad_()]
+    optimizer = optim.Adam(parameters, lr=0.1)
+    for parameter in parameters:
+        parameter.grad = resilin.ones_like(parameter)
+    optimizer.step()
+    broken = copy.deepcopy(optimizer.state_dict())
+    broken["param_groups"][0]["lr"] = 7.0
+    broken["state"][0]["step"] += 3
+    broken["state"][1] = None
+    with pytest.raises((AttributeError, TypeError)):
+        optimizer.load_state_dict(broken)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert [optimizer.state[parameter]["step"].item() for parameter in parameters] == [1, 1]
