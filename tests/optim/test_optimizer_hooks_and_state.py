@@ -198,3 +198,20 @@ def test_a_state_that_cannot_be_loaded_changes_nothing():
         optimizer.load_state_dict(broken)
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert [optimizer.state[parameter]["step"].item() for parameter in parameters] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adagrad", "NAdam", "Rprop", "ASGD", "Lion"])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
+def test_a_step_whose_states_do_not_fit_changes_nothing(name, dtype):
+    parameters = [resilin.ones(2, dtype=dtype).requires_grad_(), resilin.ones(3, dtype=dtype).requires_grad_()]
+    optimizer = getattr(optim, name)(parameters, lr=0.1, **({"momentum": 0.9} if name == "SGD" else {}))
+    for parameter in parameters:
+        parameter.grad = resilin.ones_like(parameter)
+    optimizer.step()
+    state = optimizer.state[parameters[1]]
+    state[next(key for key, value in state.items() if value.ndim == 1)] = resilin.ones(5, dtype=dtype)
+    before = copy.deepcopy((parameters[0].detach(), optimizer.state_dict()["state"][0]))
+    with pytest.raises(UsageError, match="does not fit parameter 1"):
+        optimizer.step()
+    assert resilin.equal(parameters[0], before[0])
+    assert all(resilin.equal(value, before[1][key]) for key, value in optimizer.state[parameters[0]].items())

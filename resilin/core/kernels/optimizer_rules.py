@@ -25,12 +25,24 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     """One step of the rule `name`. `lists`: parameters, gradients, then the states the rule names (None: without it).
 
     Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
-    Raises: ValueError when a gradient or state does not fit its parameter.
+    Raises: ValueError when a gradient or state does not fit its parameter, before anything is written.
     """
     if all(isinstance(p, np.ndarray) for p in lists[0] or ()) and _native(name, tuple(lists), constants):
         return
+    check_lists(lists)
     with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
         _apply_reference(REFERENCES[name], lists, constants)
+
+
+def check_lists(lists: Lists) -> None:
+    """ValueError when an array has another shape than its parameter, or a parameter is read-only."""
+    parameters = lists[0] or ()
+    for arrays in lists[1:]:
+        for p, array in zip(parameters, parameters if arrays is None else arrays, strict=True):
+            if array.shape != p.shape:
+                raise ValueError(f"an array of shape {array.shape} beside a parameter of shape {p.shape}")
+    if not all(getattr(p.flags, "writeable", True) for p in parameters):
+        raise ValueError("a parameter is read-only")
 
 
 def _apply_reference(rule: Callable[..., None], lists: Lists, constants: Constants) -> None:

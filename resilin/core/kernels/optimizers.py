@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.optimizer_rules import check_lists
 
 Arrays = Sequence[Array]
 
@@ -34,6 +35,7 @@ def sgd(
     rates = (lr, momentum, dampening, weight_decay, nesterov, maximize, first)
     if _here(params) and _native_sgd(params, grads, bufs, *rates):
         return
+    check_lists((params, grads, bufs))
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         buf = None if bufs is None else bufs[i]
         reference_sgd(p, g, buf, *rates)
@@ -59,6 +61,7 @@ def adam(
     rates = (step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize)
     if _here(params) and _native_adam(params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq, *rates):
         return
+    check_lists((params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq))
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         top = None if max_exp_avg_sq is None else max_exp_avg_sq[i]
         reference_adam(p, g, exp_avg[i], exp_avg_sq[i], top, *rates)

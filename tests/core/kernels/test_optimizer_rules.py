@@ -108,6 +108,6 @@ def test_half_precision_is_stepped_in_float32(rand: Any) -> None:
 def test_a_state_that_does_not_fit_changes_nothing(rand: Any) -> None:
     p = rand(5)
     before = p.copy()
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ValueError, match=r"an array of shape \(4,\) beside a parameter of shape \(5,\)"):
         optimizer_rules.apply("adagrad", [[p], [rand(5)], [rand(4)]], CASES["adagrad"][1])
     assert p.tolist() == before.tolist()
