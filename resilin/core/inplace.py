@@ -277,9 +277,16 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if mode.grad and tracked((self,)):
         setitem(self, Ellipsis, value)
         return self
-    _write_array(self._array, dtypes.number_for("fill_", value, self._array.dtype))
+    _write_array(_once(self._array), dtypes.number_for("fill_", value, self._array.dtype))
     self._bump()
     return self
+
+
+def _once(array: Any) -> Any:
+    """Each element of an expanded array once, to write one number everywhere."""
+    if getattr(array.flags, "writeable", True):
+        return array
+    return array[tuple([slice(0, 1 if step == 0 else None) for step in array.strides])]
 
 
 def zero_(self: Tensor) -> Tensor:

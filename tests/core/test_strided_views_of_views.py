@@ -49,6 +49,23 @@ def test_as_strided_of_a_view_in_the_graph_hands_its_gradient_to_the_view():
     np.testing.assert_array_equal(grad.numpy(), [0, 1, 0, 1, 0, 0])
 
 
+def test_what_as_strided_repeats_is_not_written_but_filled():
+    base = resilin.zeros(4)
+    for x in (base.as_strided((3, 2), (0, 1)), base[:2].expand(3, 2)):
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            x.add_(1)
+        x.fill_(3)
+        assert base.tolist() == [3, 3, 0, 0]
+        x.zero_()
+        assert base.tolist() == [0, 0, 0, 0]
+
+
+def test_the_gradient_of_a_sum_can_be_zeroed_in_place():
+    x = resilin.ones(3, requires_grad=True)
+    (grad,) = resilin.autograd.grad(x.sum(), x)
+    assert grad.zero_().tolist() == [0, 0, 0]
+
+
 def test_as_strided_refuses_to_leave_a_leaf_that_is_a_part_of_its_memory():
     leaf = resilin.zeros(10)[2:5].requires_grad_()
     with pytest.raises(NotImplementedError, match="as_strided: this view has a gradient of its own"):
