@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.api import linear_algebra, reducing
 from resilin.core.api.linear_algebra import need_matrices
+from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.kernels import factorize
 from resilin.core.ops import index
 from resilin.core.ops import linalg as ops
@@ -162,6 +163,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     values = svdvals(A.detach())
     rank = (values > reducing.amax(values, -1, True) * rtol).sum(-1) if min(m, n) else values.sum(-1).long()
     residuals = values.new_empty(0)
+    if m > n and driver != "gelsy" and ACTIVE and batched_in((A, B)):
+        raise Unbatchable  # whether there are residuals depends on the numbers
     if m > n and driver != "gelsy" and bool((rank == n).all()):
         residuals = ((A @ found - right).abs() ** 2).sum(-2)
     return LeastSquares(

@@ -263,3 +263,13 @@ def test_dropout_of_each_sample_is_drawn_at_once() -> None:
     rows = func.vmap(lambda x: nn.functional.dropout1d(x), randomness="different")(resilin.ones(4, 2, 30, 2))
     assert resilin.equal(rows[..., 0], rows[..., 1])
     assert not resilin.equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("driver", [None, "gels", "gelsd", "gelss", "gelsy"])
+def test_least_squares_of_a_batch_have_the_residuals_of_each_sample(driver: Any) -> None:
+    resilin.manual_seed(0)
+    a, b = resilin.randn(3, 5, 2, dtype=resilin.float64), resilin.randn(3, 5, 4, dtype=resilin.float64)
+    found = func.vmap(lambda a, b: tuple(resilin.linalg.lstsq(a, b, driver=driver)[:2]))(a, b)
+    expected = [resilin.linalg.lstsq(a[i], b[i], driver=driver) for i in range(3)]
+    for part, number in zip(found, range(2), strict=True):
+        np.testing.assert_allclose(part.numpy(), np.stack([one[number].numpy() for one in expected]))
