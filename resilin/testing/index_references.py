@@ -119,11 +119,19 @@ def resample(x: Array, rows: Array, columns: Array, weights: Array, size: int, a
     return np.moveaxis(out, 0, axis)
 
 
+def weighted_points(x: Array, weights: Array, places: Array) -> Array:
+    """Point by point."""
+    out = np.zeros((*x.shape[:2], places.shape[2]), x.dtype)
+    for k, n, p in np.argwhere(places >= 0):
+        out[n, :, p] = out[n, :, p] + weights[k, n, p] * x[n, :, places[k, n, p]]
+    return out
+
+
 ALL = {
     fn.__name__: fn
     for fn in (
         index_add_zeros, index_put, scatter, scatter_add_zeros, scatter_product, scatter_extreme, as_strided,
         view_as_real, view_as_complex,
-        pad_constant, split_parts, einsum_terms, resample,
+        pad_constant, split_parts, einsum_terms, resample, weighted_points,
     )
 }  # fmt: skip

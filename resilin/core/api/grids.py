@@ -1,7 +1,6 @@
 """Sampling at places that a grid gives, and grids of affine maps: torch.nn.functional's spatial transformers.
 
-An element sampled is a sum over neighbouring input elements, each weighted by its distances along the dimensions. The
-input gets one element more, a zero, which stands for everything outside.
+An element sampled is a sum over neighbouring input elements, each weighted by its distances along the dimensions.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any, NamedTuple
 
 from resilin.core.api.indexing import where
 from resilin.core.api.neural import need_tensors
-from resilin.core.api.shaping import cat, stack
+from resilin.core.api.shaping import stack
 from resilin.core.autograd.grad_mode import no_grad
-from resilin.core.ops import index as index_ops
+from resilin.core.ops import points as ops
 from resilin.core.ops.creation import linspace, ones_like, zeros
 from resilin.core.tensor import Tensor
 
@@ -77,28 +76,20 @@ def grid_sample(
         for d, length in enumerate(input._array.shape[2:])
     ]
     elements = math.prod(input._array.shape[2:])
-    flat = cat([input.reshape(batch, channels, elements), _outside(input)], 2)
-    out: Any = None
-    for terms in itertools.product(*axes):
-        picked = _pick(flat, terms, input._array.shape[2:])
-        for term in terms:
-            picked = picked if term.weight is None else picked * term.weight.unsqueeze(1)
-        out = picked if out is None else out + picked
+    found = [_joined(terms, input._array.shape[2:]) for terms in itertools.product(*axes)]
+    places, weights = (stack(each) for each in zip(*found, strict=True))
+    flat = input.reshape(batch, channels, elements)
+    out: Any = ops.weighted_points.call(flat, weights, places._array)
     if mode == "nearest" and grid.requires_grad:  # PyTorch's gradient of the grid is 0, not absent
         out = out + where(points.isfinite(), points, 0.0).sum(2).unsqueeze(1) * 0.0
     result: Tensor = out.reshape(batch, channels, *grid._array.shape[1:-1])
     return result
 
 
-def _outside(input: Tensor) -> Tensor:
-    """One zero for every channel: (N, C, 1)."""
-    return zeros(*input._array.shape[:2], 1, dtype=input.dtype, device=input.device)
-
-
 class _Term(NamedTuple):
     element: Tensor  # (N, P) its number along the dimension
     inside: Tensor  # (N, P) whether there is one
-    weight: Tensor | None  # (N, P); None: 1
+    weight: Tensor  # (N, P)
 
 
 class _Axis(NamedTuple):
@@ -115,7 +106,7 @@ class _Axis(NamedTuple):
         if mode != "bicubic":
             place = self.moved_inside(place)
         if mode == "nearest":
-            return [self.term(place.detach().round(), None)]
+            return [self.term(place.detach().round(), ones_like(place.detach()))]
         with no_grad():
             first = place.detach().floor()
         after = place - first
@@ -124,7 +115,7 @@ class _Axis(NamedTuple):
         weights = _cubic_weights(after)
         return [self.term(self.moved_inside(first + k - 1), weight) for k, weight in enumerate(weights)]
 
-    def term(self, index: Tensor, weight: Tensor | None) -> _Term:
+    def term(self, index: Tensor, weight: Tensor) -> _Term:
         """The element at the whole number `index`, a floating point tensor; NaN is outside."""
         inside = (index >= 0) & (index < self.length)
         return _Term(where(inside, index, 0.0).long(), inside, weight)
@@ -164,14 +155,13 @@ def _cubic_weights(t: Tensor) -> list[Tensor]:
     return [far[0], near[0], near[1], far[1]]
 
 
-def _pick(flat: Tensor, terms: Any, lengths: tuple[int, ...]) -> Tensor:
-    """The elements (N, C, P) that one neighbour per dimension names; 0 where one of these is outside."""
-    places, inside = terms[0].element, terms[0].inside
+def _joined(terms: Any, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The flat places (N, P) that one neighbour per dimension names, -1 outside, and their weights."""
+    places, inside, weight = terms[0]
     for term, length in zip(terms[1:], lengths[1:], strict=True):
         places, inside = places * length + term.element, inside & term.inside
-    places = where(inside, places, math.prod(lengths)).unsqueeze(1).expand(-1, flat._array.shape[1], -1)
-    picked: Tensor = index_ops.take_along_axis.call(flat, places._array, 2)
-    return picked
+        weight = weight * term.weight
+    return where(inside, places, -1), weight
 
 
 def _check_sampling(input: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:

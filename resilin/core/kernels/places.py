@@ -61,7 +61,7 @@ def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Arra
 
 
 def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:
-    """Write `value` into `out` at `index` along `axis`, of several for one place the last; False if nothing was done."""
+    """Write `value` into `out` at `index` along `axis`, of several for one place the last; False if it did not."""
     if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray):
         return False
     return bool(_native_put_along(out, index, value, axis))

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import resilin
 from resilin.core import threads
 from resilin.core.kernels import loader, places
+from resilin.core.ops.points import weighted_points
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
@@ -120,3 +122,31 @@ def test_sums_have_the_same_bits_for_any_number_of_threads() -> None:
         found.add(along.tobytes() + places.add_slices(g, (50, 9), (slice(None), index[0])).tobytes())
     threads.set_num_threads(before)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "count"), [((2, 3, 33), 4, 31), ((1, 1, 1), 1, 1), ((3, 2, 7), 8, 4097), ((2, 0, 5), 2, 3)]
+)
+def test_weighted_points_are_those_of_their_declared_form(shape: Any, k: int, count: int) -> None:
+    r = np.random.default_rng(0)
+    x, weights = (r.standard_normal(s).astype(np.float32) for s in (shape, (k, shape[0], count)))
+    at, xp = r.integers(-1, shape[2], weights.shape), resilin.device("cpu").xp
+    g = r.standard_normal((*shape[:2], count)).astype(np.float32)
+    fast, slow = loader.native.points_forward(x, weights, at), weighted_points.generic.forward(xp, x, weights, at)
+    np.testing.assert_array_equal(fast, slow)
+    needs = (True, True)
+    expected = weighted_points.generic.vjp(xp, needs, g, None, x, weights, at)
+    for found, wanted in zip(loader.native.points_backward(g, x, weights, at, *needs), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_points_that_do_not_fit_are_left_to_numpy() -> None:
+    x, weights, at = np.ones((2, 3, 4), np.float32), np.ones((1, 2, 5), np.float32), np.zeros((1, 2, 5), np.int64)
+    points = loader.native.points_forward
+    assert points(x, weights, at) is not None
+    assert points(x, weights, at + 4) is None
+    assert points(x, weights, at - 2) is None
+    assert points(x, weights[:, :1], at[:, :1]) is None
+    assert points(x, weights, at[..., :4]) is None
+    assert points(x[0], weights, at) is None
+    assert loader.native.points_backward(np.ones((2, 3, 4), np.float32), x, weights, at, True, True) is None

@@ -48,6 +48,7 @@ void bind_pairwise(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);
 void bind_places(nanobind::module_ &m);
 void bind_plain_call(nanobind::module_ &m);
+void bind_points(nanobind::module_ &m);
 void bind_pool(nanobind::module_ &m);
 void bind_quiet_call(nanobind::module_ &m);
 void bind_record(nanobind::module_ &m);

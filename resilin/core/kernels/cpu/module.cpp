@@ -53,6 +53,7 @@ NB_MODULE(_native, m) {
     resilin::bind_philox(m);
     resilin::bind_places(m);
     resilin::bind_plain_call(m);
+    resilin::bind_points(m);
     resilin::bind_pool(m);
     resilin::bind_quiet_call(m);
     resilin::bind_record(m);
