@@ -1,5 +1,5 @@
 """The names of torch.utils that have a place here; `utils.data` has the names of `resilin.data`."""
 
-from resilin.utils import checkpoint, data, deterministic
+from resilin.utils import checkpoint, data, deterministic, dlpack
 
-__all__ = ["checkpoint", "data", "deterministic"]
+__all__ = ["checkpoint", "data", "deterministic", "dlpack"]

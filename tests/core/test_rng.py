@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -327,3 +329,11 @@ def test_normal_takes_the_mean_alone_and_keeps_its_dtype():
     assert resilin.normal(resilin.zeros(3, dtype=resilin.float64)).dtype is resilin.float64
     assert resilin.normal(0.0, resilin.ones(2, 3)).shape == (2, 3)
     assert resilin.normal(1, 2, size=(2,)).shape == (2,)
+
+
+def test_a_process_without_a_seed_draws_the_same_each_time_until_it_asks_for_another():
+    program = "import resilin; print(resilin.rand(2).tolist()); resilin.seed(); print(resilin.rand(2).tolist())"
+    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in (0, 1)]
+    (first, seeded), (second, seeded_again) = (run.stdout.splitlines() for run in runs)
+    assert first == second
+    assert seeded != seeded_again

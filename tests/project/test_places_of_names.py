@@ -20,6 +20,8 @@ from resilin.utils.data import DataLoader, Dataset, TensorDataset
         "utils.data.sampler.RandomSampler",
         "data.distributed.DistributedSampler",
         "data.dataset.Subset",
+        "utils.dlpack.from_dlpack",
+        "utils.dlpack.to_dlpack",
         "backends.cudnn.version",
         "backends.cuda.matmul.allow_tf32",
         "backends.mps.is_available",
