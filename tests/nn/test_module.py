@@ -1,7 +1,9 @@
 """Module: registration, walking, state, hooks, printing."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -440,3 +442,18 @@ def test_sparse_embeddings_are_refused():
         nn.Embedding(4, 2, sparse=True)
     with pytest.raises(NotImplementedError, match="sparse"):
         nn.functional.embedding(resilin.tensor([1]), resilin.ones(2, 2), sparse=True)
+
+
+def test_a_module_with_backward_hooks_keeps_no_input_when_its_graph_is_gone():
+    layer = nn.Linear(2, 2)
+    layer.register_full_backward_hook(lambda module, grad_input, grad_output: None)
+    x = resilin.ones(3, 2, requires_grad=True) * 1
+    array = weakref.ref(x._array)
+    gc.collect()
+    gc.disable()
+    try:
+        layer(x).sum().backward()
+        del x
+        assert array() is None
+    finally:
+        gc.enable()

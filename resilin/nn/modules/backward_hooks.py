@@ -46,6 +46,7 @@ class _Call:
 
     def end(self, output: Any) -> Any:
         """The module's output, so wrapped that its gradients are seen."""
+        self.args = ()  # their graph holds this call: nothing of it may stay here
         single = isinstance(output, Tensor)
         outputs = (output,) if single else output
         if not isinstance(outputs, tuple | list):
