@@ -250,8 +250,8 @@ def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
         raise UsageError(f"load: the header of {name} is damaged: {error!r}") from None
     if not isinstance(entries, list) or not isinstance(blocks, list):
         raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
-    body = np.memmap(file, np.uint8, "c")[16 + length :] if mapped else np.frombuffer(file.read(), np.uint8)
-    tensors = _tensors(entries, _blocks(blocks, body, name, mapped), map_location, name)
+    read = _mapped if mapped else _loaded
+    tensors = _tensors(entries, read(file, 16 + length, blocks, name), map_location, name)
     try:
         return _restore(tree, tensors)
     except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
@@ -270,8 +270,8 @@ def _own_blocks(entries: Any, name: str) -> list[Any]:
     return [{"start": entry.get("start"), "stop": entry.get("stop")} for entry in entries]
 
 
-def _blocks(places: Any, body: Any, name: str, mapped: bool) -> list[Any]:
-    """Each block in memory of its own; of a file that is `mapped`, where it lies, if it lies well."""
+def _spans(places: Any, total: int, name: str) -> list[tuple[int, int]]:
+    """Where each block begins and ends in the `total` bytes behind the header."""
     made = []
     end = 0
     for number, place in enumerate(places):
@@ -281,14 +281,40 @@ def _blocks(places: Any, body: Any, name: str, mapped: bool) -> list[Any]:
             raise UsageError(f"load: the entry of block {number} in {name} is damaged: {error!r}") from None
         if start != -(-end // _ALIGN) * _ALIGN or stop < start:
             raise UsageError(f"load: block {number} of {name} has impossible offsets {start} to {stop}")
-        if stop > len(body):
-            raise UsageError(f"load: {name} is cut short: block {number} ends at {stop} of {len(body)} bytes")
+        if stop > total:
+            raise UsageError(f"load: {name} is cut short: block {number} ends at {stop} of {total} bytes")
         end = stop
-        block = body[start:stop].view(np.ndarray)
-        made.append(block if mapped and block.ctypes.data % _ALIGN == 0 else block.copy())
-    if end != len(body):
-        raise UsageError(f"load: {name} has {len(body) - end} bytes that belong to no tensor")
+        made.append((start, stop))
+    if end != total:
+        raise UsageError(f"load: {name} has {total - end} bytes that belong to no tensor")
     return made
+
+
+def _mapped(file: Any, begin: int, places: Any, name: str) -> list[Any]:
+    """Each block where it lies in the file; of files whose blocks do not lie well, a copy."""
+    body = np.memmap(file, np.uint8, "c")[begin:].view(np.ndarray)
+    blocks = [body[start:stop] for start, stop in _spans(places, len(body), name)]
+    return [block if block.ctypes.data % _ALIGN == 0 else block.copy() for block in blocks]
+
+
+def _loaded(file: Any, begin: int, places: Any, name: str) -> list[Any]:
+    """Each block in memory of its own, read straight into it where the file can be sought."""
+    if not (hasattr(file, "readinto") and hasattr(file, "seekable") and file.seekable()):
+        file = io.BytesIO(file.read())
+    here = file.tell()
+    total = file.seek(0, os.SEEK_END) - here
+    blocks = []
+    for start, stop in _spans(places, total, name):
+        file.seek(here + start)
+        block = np.empty(stop - start, np.uint8)
+        left = block.data
+        while left.nbytes:
+            count = file.readinto(left)
+            if not count:
+                raise UsageError(f"load: {name} is cut short: it became smaller while it was read")
+            left = left[count:]
+        blocks.append(block)
+    return blocks
 
 
 def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> list[Tensor]:

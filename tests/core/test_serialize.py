@@ -104,7 +104,7 @@ def test_strides_come_back():
     expanded = resilin.ones(3).expand(2, 3)
     for back in (_there_and_back(expanded), copy.deepcopy(expanded)):
         with pytest.raises(RuntimeError, match="single memory location"):
-            back.fill_(1)
+            back.add_(1)
     backwards = np.arange(6)[::-2]
     assert _there_and_back(backwards).tolist() == backwards.tolist()
     assert _there_and_back(np.arange(3).astype(">i4")).tolist() == [0, 1, 2]
@@ -357,3 +357,37 @@ def test_a_mapped_file_is_read_where_it_lies_and_never_written(tmp_path):
 def test_arguments_about_pickle_change_nothing(tmp_path):
     resilin.save({"a": 1}, tmp_path / "x", pickle_module=pickle, pickle_protocol=4)
     assert resilin.load(tmp_path / "x", None, pickle, weights_only=False) == {"a": 1}
+
+
+class _Counted(io.BytesIO):
+    """Knows the most that was read at once into memory which is not a tensor's, and gives little at a time."""
+
+    most = 0
+
+    def read(self, size=-1, /):
+        found = super().read(size)
+        self.most = max(self.most, len(found))
+        return found
+
+    def readinto(self, buffer, /):
+        return super().readinto(memoryview(buffer)[:1000])
+
+
+def test_blocks_are_read_straight_into_their_tensors():
+    saved = {"a": resilin.arange(10_000.0), "b": resilin.ones(3)}
+    file = _Counted(b"before" + serialize.dumps(saved))
+    file.seek(6)
+    back = resilin.load(file)
+    assert all(resilin.equal(back[name], saved[name]) for name in saved)
+    assert file.most < 1000
+
+
+def test_a_file_that_cannot_be_sought_is_read(tmp_path):
+    data = serialize.dumps([resilin.arange(50_000.0), 1])
+    reading, writing = os.pipe()
+    with open(reading, "rb") as source, open(writing, "wb") as target:
+        writer = threading.Thread(target=lambda: (target.write(data), target.close()))
+        writer.start()
+        back = resilin.load(source)
+        writer.join(30)
+    assert resilin.equal(back[0], resilin.arange(50_000.0))
