@@ -198,12 +198,20 @@ def save(
 
 
 def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[Any]) -> None:
-    file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
+    _put(file, _MAGIC + len(header).to_bytes(8, "little") + header)
     position = 0
     for place, block in zip(places, blocks, strict=True):
-        file.write(bytes(place["start"] - position))
-        file.write(block)
+        _put(file, bytes(place["start"] - position))
+        _put(file, block)
         position = place["stop"]
+
+
+def _put(file: Any, data: Any) -> None:
+    """Write all of `data`: a file without a buffer may take a part at a time."""
+    left = memoryview(data).cast("B")
+    while left.nbytes:
+        count = file.write(left)
+        left = left[left.nbytes if count is None else count :]
 
 
 def load(

@@ -391,3 +391,17 @@ def test_a_file_that_cannot_be_sought_is_read(tmp_path):
         back = resilin.load(source)
         writer.join(30)
     assert resilin.equal(back[0], resilin.arange(50_000.0))
+
+
+def test_a_file_that_takes_a_part_at_a_time_gets_all():
+    class Slow(io.BytesIO):
+        def write(self, data, /):
+            return super().write(memoryview(data)[:1000])
+
+    class Mute(io.BytesIO):
+        def write(self, data, /):
+            super().write(data)
+
+    for file in (Slow(), Mute()):
+        resilin.save([resilin.arange(10_000.0), "a"], file)
+        assert resilin.equal(serialize.loads(file.getvalue())[0], resilin.arange(10_000.0))
