@@ -240,6 +240,10 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """`input` where `condition` holds, else `other`; with a condition only, the indices where it holds."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
+    if type(condition) is type(input) is type(other) is Tensor:  # most calls
+        cond, kind = condition._array, input._array.dtype
+        if cond.dtype.char == "?" and kind is other._array.dtype and condition._dev is input._dev is other._dev:
+            return ops.where_else.call(input, other, cond)
     cond = condition._array if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")

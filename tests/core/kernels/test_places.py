@@ -44,6 +44,15 @@ def test_slices_are_taken_as_numpy_takes_them(shape: Any, axis: int, at: Any, dt
     np.testing.assert_array_equal(fast, slow)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(
+    "near", [[2, 1, *range(31), 29, 28], [*range(31)], [-1, *range(-31, 0), -1], [*range(30, -1, -1)]]
+)
+def test_neighbouring_places_are_taken_as_others_are(axis: int, near: list[int]) -> None:
+    x, index = np.random.default_rng(0).standard_normal((31, 31, 31)), np.array(near)
+    np.testing.assert_array_equal(places.take_slices(x, _at(axis, index)), x[_at(axis, index)])
+
+
 @pytest.mark.parametrize(("shape", "axis", "at"), _cases())
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_slices_are_added_in_the_order_of_their_places(shape: Any, axis: int, at: Any, dtype: Any) -> None:

@@ -5,6 +5,7 @@
 #include "simd.hpp"
 
 #include <cstring>
+#include <vector>
 
 namespace resilin {
 namespace {
@@ -79,6 +80,31 @@ template <class T> void take_some(const T *x, const Split &from, const int64_t *
     }
 }
 
+// Neighbouring places one after the other, as padding has them: `count` places from `first` on.
+struct Run {
+    int64_t first, count;
+};
+
+std::vector<Run> runs_of(const Split &from, const int64_t *index, int64_t n) {
+    std::vector<Run> runs;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t place = from_front(index[i], from.length);
+        if (runs.empty() || place != runs.back().first + runs.back().count) runs.push_back({place, 0});
+        runs.back().count++;
+    }
+    return runs;
+}
+
+template <class T> void take_runs(const T *x, const Split &from, const std::vector<Run> &runs, T *y) {
+    for (const Run &run : runs) {
+        const int64_t count = run.count * from.inner;
+        const T *source = x + run.first * from.inner;
+        if (count == 1) *y = *source;
+        else std::memcpy(y, source, static_cast<size_t>(count) * sizeof(T));
+        y += count;
+    }
+}
+
 template <class T> void take(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
     if (from.outer == 1) {
         parallel_rows(n, from.inner, [&](int64_t begin, int64_t end) {
@@ -86,9 +112,15 @@ template <class T> void take(const T *x, const Split &from, const int64_t *index
         });
         return;
     }
+    const std::vector<Run> runs = runs_of(from, index, n);
+    const bool few = 4 * static_cast<int64_t>(runs.size()) <= n; // long enough to be copied as such
     parallel_rows(from.outer, n * from.inner, [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; o++)
-            take_some(x + o * from.length * from.inner, from, index, n, y + o * n * from.inner);
+        for (int64_t o = begin; o < end; o++) {
+            const T *source = x + o * from.length * from.inner;
+            T *target = y + o * n * from.inner;
+            if (few) take_runs(source, from, runs, target);
+            else take_some(source, from, index, n, target);
+        }
     });
 }
 
