@@ -67,6 +67,39 @@ def test_gradient_of_bfloat16_stays_bfloat16_and_none_is_a_spacing_of_one():
     assert resilin.gradient(x, spacing=None)[0].tolist() == [1.0, 1.5, 2.0]
 
 
+@pytest.mark.parametrize("edge_order", [1, 2])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_gradient_is_that_of_numpy_and_has_derivatives_in_values_and_coordinates(edge_order, uniform):
+    rng = np.random.default_rng(1)
+    x = resilin.tensor(rng.normal(size=(2, 5)), requires_grad=True)
+    at = resilin.tensor(np.sort(rng.uniform(size=5)) + np.arange(5), requires_grad=True)
+    (slope,) = resilin.gradient(x, spacing=0.3 if uniform else [at], dim=1, edge_order=edge_order)
+    expected = np.gradient(x.detach().numpy(), 0.3 if uniform else at.detach().numpy(), axis=1, edge_order=edge_order)
+    np.testing.assert_allclose(slope.detach().numpy(), expected, rtol=1e-12)
+
+    def along(x, at):
+        return resilin.gradient(x, spacing=[at], dim=1, edge_order=edge_order)[0]
+
+    assert resilin.autograd.gradcheck(along, (x, at))
+
+
+def test_gradient_of_a_long_line_needs_no_more_memory_than_a_few_lines():
+    x = resilin.arange(300_000.0, dtype=resilin.float64)
+    assert resilin.gradient(x * x)[0][1:-1].equal(2 * x[1:-1])
+    with pytest.raises(RuntimeError, match="expected a vector of 3 coordinates"):
+        resilin.gradient(resilin.zeros(3), spacing=[resilin.zeros(4)])
+
+
+def test_mode_of_many_lines_is_that_of_each():
+    x = np.random.default_rng(0).integers(0, 4, (6, 50, 7))
+    values, indices = resilin.mode(resilin.tensor(x), 1)
+    for i in range(6):
+        for j in range(7):
+            counts = np.bincount(x[i, :, j])
+            assert values[i, j].item() == counts.argmax()
+            assert indices[i, j].item() == np.flatnonzero(x[i, :, j] == counts.argmax())[-1]
+
+
 def test_gradient_refuses_a_dimension_named_twice():
     with pytest.raises(RuntimeError, match="appears multiple times"):
         resilin.gradient(resilin.zeros(3, 3), dim=(1, -1))

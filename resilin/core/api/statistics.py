@@ -204,15 +204,13 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
     if input._array.shape[axis] == 0:
         raise IndexError(f"mode(): Expected reduction dim {axis} to have non-zero size.")
     lines = np.moveaxis(input._array, axis, -1)
-    places = np.array([_mode_place(line) for line in lines.reshape(-1, lines.shape[-1])], np.int64)
-    shape = (*lines.shape[:-1], 1)
-    return sorting.picked(input, np.moveaxis(places.reshape(shape), -1, axis), axis, keepdim)
-
-
-def _mode_place(line: Any) -> int:
-    values, counts = np.unique(line, return_counts=True, equal_nan=False)
-    found = np.flatnonzero(line == values[np.argmax(counts)])
-    return int(found[-1]) if found.size else 0
+    order = np.argsort(lines, -1, kind="stable")
+    ranked = np.take_along_axis(lines, order, -1)
+    places = np.arange(lines.shape[-1])
+    begins = np.concatenate([np.ones((*lines.shape[:-1], 1), bool), ranked[..., 1:] != ranked[..., :-1]], -1)
+    run = places - np.maximum.accumulate(np.where(begins, places, 0), -1)  # how many equal ones come before
+    found = np.take_along_axis(order, np.argmax(run, -1)[..., None], -1)
+    return sorting.picked(input, np.moveaxis(found, -1, axis), axis, keepdim)
 
 
 def cov(
@@ -324,17 +322,26 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
 
 
 def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
-    """Weights of neighbours are numbers, so it is a product with a banded matrix."""
-    length = x._array.shape[axis]
-    at = step._array.astype(np.float64) if isinstance(step, Tensor) else np.arange(length) * float(step)
-    identity = np.eye(length)
-    order: Any = edge_order
-    weights: Any = np.gradient(identity, at, axis=0, edge_order=order)
+    """`gradient` along one dimension; 16-bit floats are computed in float32."""
     kind = x._array.dtype if x._array.dtype.kind in "fVc" else dtypes.default_np()
-    wide = np.dtype(np.float32) if kind.itemsize == 2 else kind
-    matrix = wrap(weights.T.astype(wide), x._dev)
-    moved = shaping.movedim(x.to(dtypes.from_numpy(wide)), axis, -1)
-    return shaping.movedim(math.matmul(moved, matrix), -1, axis).to(dtypes.from_numpy(kind))
+    wide = dtypes.from_numpy(np.dtype(np.float32) if kind.itemsize == 2 else kind)
+    f = shaping.movedim(x.to(wide), axis, -1)
+    rise, chord = f[..., 1:] - f[..., :-1], f[..., 2:] - f[..., :-2]
+    if isinstance(step, Tensor) and step._array.ndim:
+        if step._array.shape != (f._array.shape[-1],):
+            raise RuntimeError(
+                f"gradient: expected a vector of {f.shape[-1]} coordinates, one per element, got {tuple(step.shape)}"
+            )
+        widths = rearranging.diff(step.to(wide.to_real() if wide.is_complex else wide))
+        before, behind = widths[:-1], widths[1:]
+        slopes = rise / widths
+        inside = (slopes[..., :-1] * behind + slopes[..., 1:] * before) / (before + behind)
+    else:
+        slopes, inside = rise / float(step), chord / (2 * float(step))
+    first, last = slopes[..., :1], slopes[..., -1:]
+    if edge_order == 2:  # of the parabola through three points
+        first, last = 2 * first - inside[..., :1], 2 * last - inside[..., -1:]
+    return shaping.movedim(shaping.cat([first, inside, last], -1), -1, axis).to(dtypes.from_numpy(kind))
 
 
 @through_host
