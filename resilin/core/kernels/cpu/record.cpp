@@ -15,7 +15,7 @@ Classes classes;
 
 namespace {
 
-PyObject *grad, *anomaly, *frame, *kept; // names of attributes
+PyObject *grad, *anomaly, *frame, *kept, *dict; // names of attributes
 
 Py_ssize_t offset_of(PyTypeObject *type, const char *name) {
     PyObject *found = PyDict_GetItemString(type->tp_dict, name);
@@ -59,14 +59,20 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::type_objec
     anomaly = PyUnicode_InternFromString("anomaly");
     frame = PyUnicode_InternFromString("frame");
     kept = PyUnicode_InternFromString("kept");
+    dict = PyUnicode_InternFromString("__dict__");
 }
 
-// Whether attribute `name` of the mode is `value`; -1 with an error set.
-int mode_is(PyObject *name, PyObject *value) {
-    PyObject *found = PyObject_GetAttr(classes.mode, name);
-    Py_XDECREF(found);
-    return found ? found == value : -1;
-}
+// What this thread has set of the mode, looked up at once; what it has not set is what its class says.
+struct Settings {
+    PyObject *own = PyObject_GetAttr(classes.mode, dict);
+    Settings() = default;
+    Settings(const Settings &) = delete;
+    ~Settings() { Py_XDECREF(own); }
+    bool is(PyObject *name, PyObject *value) const {
+        PyObject *found = PyDict_GetItemWithError(own, name);
+        return (found ? found : _PyType_Lookup(Py_TYPE(classes.mode), name)) == value; // both borrowed
+    }
+};
 
 // Adds 1 to the number at the start of a list; false with an error set.
 bool increment(PyObject *counter) {
@@ -109,8 +115,9 @@ bool connect(Parts &parts, PyObject *const *inputs, int count) {
         if (is_tensor && slot(value, classes.rg) == Py_True) {
             PyObject *node = slot(value, classes.tensor_node);
             edge = node == Py_None ? value : node;
-            PyObject *array = slot(value, classes.array), *shape = PyObject_GetAttrString(array, "shape");
-            Py_SETREF(meta, shape ? PyTuple_Pack(2, shape, reinterpret_cast<PyObject *>(PyArray_DESCR(array_of(value)))) : nullptr);
+            PyArrayObject *array = array_of(value);
+            PyObject *shape = PyArray_IntTupleFromIntp(PyArray_NDIM(array), PyArray_DIMS(array));
+            Py_SETREF(meta, shape ? PyTuple_Pack(2, shape, reinterpret_cast<PyObject *>(PyArray_DESCR(array))) : nullptr);
             Py_XDECREF(shape);
             if (!meta) return false;
         }
@@ -137,16 +144,15 @@ bool save(Parts &parts, PyObject *const *inputs, int count, PyObject *keeps) {
     return true;
 }
 
-// Nothing is unusual: recording is on, no checkpoint or hook is told of nodes, no input is a view or of inference mode.
-Recorded usual(PyObject *const *inputs, int count) {
+// Nothing is unusual: no checkpoint or hook is told of nodes, no input is a view or of inference mode.
+bool usual(const Settings &settings, PyObject *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (Py_TYPE(inputs[i]) != classes.tensor && Py_TYPE(inputs[i]) != classes.parameter) continue;
         PyObject *counter = slot(inputs[i], classes.versions);
-        if (slot(inputs[i], classes.tensor_view) != Py_None) return Recorded::no;
-        if (counter != Py_None && (!PyList_CheckExact(counter) || !PyList_GET_SIZE(counter))) return Recorded::no;
+        if (slot(inputs[i], classes.tensor_view) != Py_None) return false;
+        if (counter != Py_None && (!PyList_CheckExact(counter) || !PyList_GET_SIZE(counter))) return false;
     }
-    const int plain = mode_is(anomaly, Py_False), alone = plain < 0 ? -1 : mode_is(frame, Py_None);
-    return alone < 0 ? Recorded::failed : plain && alone ? Recorded::yes : Recorded::no;
+    return settings.is(anomaly, Py_False) && settings.is(frame, Py_None);
 }
 
 bool is_differentiable(PyObject *tensor) {
@@ -163,9 +169,9 @@ PyObject *tuple_of(PyObject *const *items, Py_ssize_t count) {
 }
 
 bool records() {
-    const int on = mode_is(grad, Py_False);
-    if (on < 0) PyErr_Clear();
-    return on != 1;
+    const Settings settings;
+    if (!settings.own) PyErr_Clear();
+    return !settings.own || !settings.is(grad, Py_False);
 }
 
 bool count_write(PyObject *tensor) {
@@ -193,12 +199,12 @@ bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params) 
 }
 
 Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op, PyObject *impl, PyObject *params) {
-    const int on = mode_is(grad, Py_True);
-    if (on < 0) return Recorded::failed;
+    const Settings settings;
+    if (!settings.own) return Recorded::failed;
+    const bool on = settings.is(grad, Py_True);
     if (on && !PyArray_Check(array_of(out))) return Recorded::no; // moved to a device of another library
     if (!on || !is_differentiable(out)) return Recorded::yes; // there is nothing to record
-    const Recorded state = usual(inputs, count);
-    if (state != Recorded::yes) return state;
+    if (!usual(settings, inputs, count)) return Recorded::no;
     Parts parts(count);
     if (!parts.complete() || !connect(parts, inputs, count)) return Recorded::failed;
     PyObject *table = PyObject_GetAttr(impl, kept);
