@@ -332,7 +332,7 @@ def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
             raise RuntimeError(
                 f"gradient: expected a vector of {f.shape[-1]} coordinates, one per element, got {tuple(step.shape)}"
             )
-        widths = rearranging.diff(step.to(wide.to_real() if wide.is_complex else wide))
+        widths = rearranging.diff(step.to(wide))
         before, behind = widths[:-1], widths[1:]
         slopes = rise / widths
         inside = (slopes[..., :-1] * behind + slopes[..., 1:] * before) / (before + behind)
