@@ -19,6 +19,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU, different_devices, lacking
+from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.ops.regions import Region, written_out
@@ -319,7 +320,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
     elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:
         leaf._grad = wrap(g, leaf._dev)
     elif leaf._dev is CPU:
-        leaf._grad = wrap(np.array(g, order="C"), leaf._dev)
+        leaf._grad = wrap(np.array(g) if g.flags.c_contiguous else ascontiguousarray(g), leaf._dev)
     else:
         leaf._grad = wrap(leaf._dev.xp.array(g, copy=True), leaf._dev)
 
