@@ -34,6 +34,15 @@ from resilin.dist.objects import (
 )
 from resilin.dist.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from resilin.dist.reduce_op import ReduceOp
+from resilin.dist.subgroups import (
+    SHRINK_ABORT,
+    SHRINK_DEFAULT,
+    new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    shrink_group,
+    split_group,
+)
 from resilin.dist.work import Work
 from resilin.dist.world import (
     GroupMember,
@@ -50,7 +59,6 @@ from resilin.dist.world import (
     is_available,
     is_initialized,
     is_torchelastic_launched,
-    new_group,
     set_default_group,
     set_timeout,
     use_group,
@@ -71,6 +79,8 @@ __all__ = [
     "PrefixStore",
     "ProcessGroup",
     "ReduceOp",
+    "SHRINK_ABORT",
+    "SHRINK_DEFAULT",
     "Store",
     "TCPStore",
     "Work",
@@ -106,6 +116,8 @@ __all__ = [
     "isend",
     "monitored_barrier",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
     "recv_object_list",
     "reduce",
@@ -117,6 +129,8 @@ __all__ = [
     "send_object_list",
     "set_default_group",
     "set_timeout",
+    "shrink_group",
+    "split_group",
     "tree",
     "tree_all_reduce",
     "use_group",

@@ -67,6 +67,20 @@ def set_default_group(group: ProcessGroup | None) -> None:
         before.close_subgroups()
 
 
+def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
+    """`after` takes the place of `before` as default group or subgroup, and what it owns; `before` is closed."""
+    if getattr(_WORLD.thread, "group", None) is before:
+        _WORLD.thread.group = after
+    elif _WORLD.default is before:
+        _WORLD.default = after
+    else:
+        world = default_group()
+        world.subgroups = [after if group is before else group for group in world.subgroups]
+    if before in _WORLD.owned:
+        _WORLD.owned[after] = _WORLD.owned.pop(before)
+    before.close()
+
+
 def _here() -> tuple[int, int] | None:
     group = getattr(_WORLD.thread, "group", None) or _WORLD.default
     return None if group is None else (group.rank(), group.size())
@@ -131,6 +145,12 @@ def get_backend(group: Any = None) -> str:
     return "cpu"
 
 
+def check_backend(where: str, backend: Any) -> None:
+    """UsageError for a backend that is not there."""
+    if backend is not None and str(backend).lower() not in _BACKENDS:
+        raise UsageError(f"{where}: backend {backend!r} is not available; use 'cpu'")
+
+
 def get_process_group_ranks(group: Any = None) -> list[int]:
     """Global ranks of the members, in group order."""
     found = resolve(group)
@@ -187,8 +207,7 @@ def init_process_group(
     """
     if is_initialized():
         raise UsageError("init_process_group: there is a default group already; destroy_process_group() first")
-    if backend is not None and str(backend).lower() not in _BACKENDS:
-        raise UsageError(f"init_process_group: backend {backend!r} is not available; use 'cpu'")
+    check_backend("init_process_group", backend)
     for name, number in (("rank", rank), ("world_size", world_size)):
         if not isinstance(number, Integral):
             raise UsageError(f"init_process_group: {name}: expected an integer, got {number!r}")
@@ -261,49 +280,6 @@ def destroy_process_group(group: Any = None) -> None:
         _WORLD.default = None
     for thing in _WORLD.owned.pop(found, []):
         thing.close()
-
-
-def new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: timedelta | float | None = None,
-    backend: str | None = None,
-    pg_options: Any = None,
-    use_local_synchronization: bool = False,
-    group_desc: str | None = None,
-    device_id: Any = None,
-    sort_ranks: bool = True,
-) -> Any:
-    """A group of some ranks of the default group; every rank of it calls this, in the same order.
-
-    With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
-    """
-    world = default_group()
-    members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
-    known = set(range(world.size()))
-    if len(set(members)) != len(members) or not known.issuperset(members):
-        raise UsageError(f"new_group: ranks {members} must be distinct ranks of the default group of {world.size()}")
-    if world.listener is None:
-        raise UsageError(f"new_group: {world!r} was made without a Listener")
-    if use_local_synchronization:
-        name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
-    else:
-        name = f"{world.name}/{group_desc or 'group'}/{world.new_groups}"
-        world.new_groups += 1
-    if world.rank() not in members:
-        return GroupMember.NON_GROUP_MEMBER
-    endpoints = [world.topology.endpoints[r].describe() for r in members]
-    group = connect(
-        world.listener,
-        endpoints,
-        members.index(world.rank()),
-        group_name=name,
-        generation=world.generation,
-        secret=world.secret,
-        timeout_s=world.timeout_s if timeout is None else seconds(timeout) or 0.0,
-        ranks=[world.ranks[r] for r in members],
-    )
-    world.subgroups.append(group)
-    return group
 
 
 def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tuple[Store, int, int]:

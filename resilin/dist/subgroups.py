@@ -1,0 +1,208 @@
+"""Groups made of the ranks of another one: some of them, its parts, what is left of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from resilin.dist.group import ProcessGroup, connect
+from resilin.dist.work import seconds
+from resilin.dist.world import GroupMember, check_backend, default_group, replace_group, resolve
+from resilin.errors import GroupAborted, UsageError
+
+SHRINK_DEFAULT = 0
+SHRINK_ABORT = 1
+"""`shrink_group`: collectives of the group that still run are aborted first."""
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
+) -> Any:
+    """A group of some ranks of the default group; every rank of it calls this, in the same order.
+
+    With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
+    """
+    check_backend("new_group", backend)
+    world = default_group()
+    members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
+    _check_members("new_group", [members], world)
+    if use_local_synchronization:
+        name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
+    else:
+        name = _next_name(world, group_desc)
+    return _join_part(world, members, name, timeout)
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: Any = None,
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[Any, list[Any]]:
+    """`group` (default: all ranks) cut into runs of `group_size` ranks; every rank of it calls this.
+
+    Without `group_size`: the ranks of each host, of which all must have equally many. Returns the subgroup of this rank
+    and the list of all, in which the others are GroupMember.NON_GROUP_MEMBER.
+    """
+    parent = resolve(group)
+    if parent is None:
+        return GroupMember.NON_GROUP_MEMBER, []
+    hosts = parent.topology.hosts()
+    if group_size is None:
+        if len({len(members) for members in hosts}) != 1:
+            raise UsageError(
+                f"new_subgroups: hosts of {parent!r} have {[len(members) for members in hosts]} ranks: give group_size"
+            )
+        return _part(parent, [list(members) for members in hosts], "new_subgroups", timeout, backend, group_desc)
+    size = parent.size()
+    if group_size <= 0 or size % group_size:
+        raise UsageError(
+            f"new_subgroups: group_size: expected a positive number that divides the {size} ranks of {parent!r}, got "
+            f"{group_size!r}"
+        )
+    runs = [list(range(first, first + group_size)) for first in range(0, size, group_size)]
+    return _part(parent, runs, "new_subgroups", timeout, backend, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[Any, list[Any]]:
+    """A subgroup for each list of ranks of the default group, of which no rank may be in two; every rank calls this.
+
+    Returns the subgroup of this rank (NON_GROUP_MEMBER when it is in none) and the list of all, as `new_subgroups`.
+    """
+    if not ranks_per_subgroup_list:
+        raise UsageError("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty: give a list of ranks for each")
+    parts = [list(ranks) for ranks in ranks_per_subgroup_list]
+    return _part(default_group(), parts, "new_subgroups_by_enumeration", timeout, backend, group_desc)
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | float | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> ProcessGroup | None:
+    """A group for each list of ranks in `parent_pg` (default: the default group); every rank of it calls this.
+
+    Returns the one that this rank is in; None when it is in none.
+    """
+    if not split_ranks:
+        raise UsageError("split_group: split_ranks is empty: give a list of ranks in the parent group for each part")
+    parent = resolve(parent_pg)
+    if parent is None:
+        return None
+    parts = [list(ranks) for ranks in split_ranks]
+    found, _ = _part(parent, parts, "split_group", timeout, backend, group_desc)
+    return None if found is GroupMember.NON_GROUP_MEMBER else found
+
+
+def shrink_group(
+    ranks_to_exclude: list[int],
+    group: ProcessGroup | None = None,
+    shrink_flags: int = SHRINK_DEFAULT,
+    pg_options: Any = None,
+) -> ProcessGroup:
+    """`group` without some of its ranks, which may be dead: only those that stay call this, with the same list.
+
+    `group` is closed, as are its subgroups. Without it the default group shrinks: the new one, whose ranks count from 0
+    again, becomes the default. SHRINK_ABORT aborts collectives that still run; else they must be over.
+    Raises: UsageError for ranks that are not in the group, for all of them, and on one of them; what `connect` raises
+    when those that stay do not all come.
+    """
+    parent = resolve(group)
+    if parent is None:
+        raise UsageError("shrink_group: this process is not in the group")
+    if not isinstance(ranks_to_exclude, list):
+        raise TypeError(
+            f"shrink_group: ranks_to_exclude: expected a list of ranks, as [1, 3], got {type(ranks_to_exclude).__name__}"
+        )
+    if shrink_flags not in (SHRINK_DEFAULT, SHRINK_ABORT):
+        raise UsageError(f"shrink_group: shrink_flags: expected SHRINK_DEFAULT or SHRINK_ABORT, got {shrink_flags!r}")
+    if not ranks_to_exclude:
+        raise UsageError("shrink_group: ranks_to_exclude is empty: name at least one rank that leaves")
+    _check_members("shrink_group", [ranks_to_exclude], parent)
+    staying = [rank for rank in range(parent.size()) if rank not in ranks_to_exclude]
+    if parent.rank() not in staying:
+        raise UsageError(f"shrink_group: rank {parent.rank()} is excluded itself: only ranks that stay call this")
+    if shrink_flags == SHRINK_ABORT:
+        parent.abort(GroupAborted(f"{parent.title()}: the group shrinks"))
+    is_default = parent is default_group()
+    out = "-".join(map(str, sorted(ranks_to_exclude)))
+    made = _connect_part(parent, staying, f"{parent.name}/without-{out}", None, renumber=is_default)
+    replace_group(parent, made)
+    return made
+
+
+def _part(
+    parent: ProcessGroup,
+    parts: list[list[int]],
+    where: str,
+    timeout: timedelta | float | None,
+    backend: str | None,
+    group_desc: str | None,
+) -> tuple[Any, list[Any]]:
+    """A subgroup of `parent` for each of the disjoint `parts` (ranks in it): this rank's, and all."""
+    check_backend(where, backend)
+    _check_members(where, parts, parent)
+    made = [_join_part(parent, part, _next_name(parent, group_desc), timeout) for part in parts]
+    mine = [found for found in made if found is not GroupMember.NON_GROUP_MEMBER]
+    return (mine[0] if mine else GroupMember.NON_GROUP_MEMBER), made
+
+
+def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup) -> None:
+    """UsageError unless no part is empty and all ranks are distinct ranks of `parent`."""
+    named = [rank for part in parts for rank in part]
+    twice = sorted(rank for rank, times in Counter(named).items() if times > 1)
+    if twice or not all(parts) or not set(range(parent.size())).issuperset(named):
+        wrong = parts[0] if len(parts) == 1 else list(parts)
+        raise UsageError(f"{where}: ranks {wrong} must be distinct ranks of {parent!r} of {parent.size()}")
+
+
+def _next_name(parent: ProcessGroup, description: str | None) -> str:
+    name = f"{parent.name}/{description or 'group'}/{parent.new_groups}"
+    parent.new_groups += 1
+    return name
+
+
+def _join_part(parent: ProcessGroup, members: list[int], name: str, timeout: timedelta | float | None) -> Any:
+    if parent.rank() not in members:
+        return GroupMember.NON_GROUP_MEMBER
+    made = _connect_part(parent, members, name, timeout)
+    parent.subgroups.append(made)
+    return made
+
+
+def _connect_part(
+    parent: ProcessGroup, members: list[int], name: str, timeout: timedelta | float | None, renumber: bool = False
+) -> ProcessGroup:
+    """Connect with `members` (ranks in `parent`), of which this process is one, through the parent's listener."""
+    if parent.listener is None:
+        raise UsageError(f"{parent!r} was made without a Listener: no group can be made of its ranks")
+    return connect(
+        parent.listener,
+        [parent.topology.endpoints[rank].describe() for rank in members],
+        members.index(parent.rank()),
+        group_name=name,
+        generation=parent.generation,
+        secret=parent.secret,
+        timeout_s=parent.timeout_s if timeout is None else seconds(timeout) or 0.0,
+        ranks=None if renumber else [parent.ranks[rank] for rank in members],
+    )

@@ -1,0 +1,155 @@
+"""Groups made of the ranks of another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.errors import GroupAborted, PeerLost, UsageError
+from resilin.testing.ranks import run_ranks
+
+
+def _total(group: Any) -> float:
+    array = np.full(10, float(dist.get_rank()), np.float32)
+    dist.all_reduce(array, group=group)
+    return float(array[0])
+
+
+def _ranks(group: Any) -> list[int]:
+    return dist.get_process_group_ranks(group)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_runs_of_equal_size_cut_a_group(transport: str) -> None:
+    def rank_main(rank: int) -> None:
+        mine, every = dist.new_subgroups(2)
+        assert _ranks(mine) == [rank // 2 * 2, rank // 2 * 2 + 1]
+        assert [found is mine for found in every] == [rank < 2, rank >= 2]
+        assert _total(mine) == (1 if rank < 2 else 5)
+        halves, _ = dist.new_subgroups(1, group=mine)
+        assert _ranks(halves) == [rank]
+        for found in every:
+            dist.destroy_process_group(found)
+
+    run_ranks(4, rank_main, transport=transport).results()
+
+
+def test_without_a_size_hosts_cut_a_group() -> None:
+    def rank_main(rank: int) -> list[int]:
+        return _ranks(dist.new_subgroups()[0])
+
+    assert run_ranks(4, rank_main, transport="hosts").results() == [[0, 1], [0, 1], [2, 3], [2, 3]]
+
+    def uneven(_rank: int) -> None:
+        with pytest.raises(UsageError, match=r"\[2, 1\] ranks: give group_size"):
+            dist.new_subgroups()
+
+    run_ranks(3, uneven, transport="hosts").results()
+
+
+def test_subgroups_by_enumeration_may_leave_ranks_out() -> None:
+    def rank_main(rank: int) -> Any:
+        mine, every = dist.new_subgroups_by_enumeration([[2, 0], [3]])
+        if rank == 1:
+            assert mine is dist.GroupMember.NON_GROUP_MEMBER
+            assert every == [mine, mine]
+            return None
+        return _ranks(mine), _total(mine)
+
+    assert run_ranks(4, rank_main).results() == [([2, 0], 2.0), None, ([2, 0], 2.0), ([3], 3.0)]
+
+
+def test_a_split_counts_ranks_in_the_parent() -> None:
+    def rank_main(rank: int) -> Any:
+        odd = dist.new_group([1, 2, 3])
+        if rank == 0:
+            return None
+        part = dist.split_group(odd, [[0, 2]])
+        return None if part is None else (_ranks(part), _total(part))
+
+    assert run_ranks(4, rank_main).results() == [None, ([1, 3], 4.0), None, ([1, 3], 4.0)]
+
+
+def test_wrong_parts_are_refused_before_any_work() -> None:
+    def rank_main(_rank: int) -> None:
+        for call, said in (
+            (lambda: dist.new_subgroups(0), "group_size: expected a positive number"),
+            (lambda: dist.new_subgroups(3), "divides the 4 ranks"),
+            (lambda: dist.new_subgroups(2, backend="nccl"), "backend 'nccl' is not available"),
+            (lambda: dist.new_subgroups_by_enumeration([]), "is empty"),
+            (lambda: dist.new_subgroups_by_enumeration([[0, 1], [1, 2]]), "must be distinct ranks"),
+            (lambda: dist.new_subgroups_by_enumeration([[0], []]), "must be distinct ranks"),
+            (lambda: dist.split_group(None, None), "split_ranks is empty"),
+            (lambda: dist.split_group(None, [[0, 7]]), "must be distinct ranks"),
+            (lambda: dist.shrink_group([]), "is empty"),
+            (lambda: dist.shrink_group([9]), "must be distinct ranks"),
+            (lambda: dist.shrink_group([0, 1, 2, 3]), "excluded itself"),
+            (lambda: dist.shrink_group([0], shrink_flags=7), "SHRINK_DEFAULT or SHRINK_ABORT"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                call()
+        wrong: Any = (1,)
+        with pytest.raises(TypeError, match="expected a list of ranks"):
+            dist.shrink_group(wrong)
+
+    run_ranks(4, rank_main).results()
+
+
+def test_the_default_group_shrinks_to_those_that_stay_and_counts_them_anew() -> None:
+    def rank_main(rank: int) -> Any:
+        before = dist.default_group()
+        part = dist.new_group([0, 2])
+        if rank == 1:
+            return None
+        made = dist.shrink_group([1, 3]) if rank != 3 else None
+        if made is None:
+            return None
+        assert dist.default_group() is made
+        for gone in (before, part):
+            with pytest.raises(dist.DistError, match="closed"):
+                dist.barrier(gone)
+        return dist.get_rank(), dist.get_world_size(), _ranks(made), _total(None)
+
+    assert run_ranks(4, rank_main, abort=False).results() == [(0, 2, [0, 1], 1.0), None, (1, 2, [0, 1], 1.0), None]
+
+
+def test_a_subgroup_shrinks_and_keeps_the_ranks_of_the_world() -> None:
+    def rank_main(rank: int) -> Any:
+        part = dist.new_group([1, 2, 3])
+        if rank in (0, 2):
+            return None
+        made = dist.shrink_group([1], part)  # rank 2 of the world is rank 1 of the part
+        assert dist.get_world_size() == 4
+        return _ranks(made), _total(made)
+
+    assert run_ranks(4, rank_main).results() == [None, ([1, 3], 4.0), None, ([1, 3], 4.0)]
+
+
+def test_a_group_that_lost_a_rank_shrinks_to_the_others() -> None:
+    def rank_main(rank: int) -> Any:
+        if rank == 2:
+            dist.default_group().vanish()
+            return None
+        with pytest.raises(PeerLost):
+            dist.barrier()
+        dist.shrink_group([2])
+        return dist.get_rank(), _total(None)
+
+    assert run_ranks(4, rank_main, abort=False).results() == [(0, 3.0), (1, 3.0), None, (2, 3.0)]
+
+
+def test_shrinking_may_abort_what_still_runs() -> None:
+    def rank_main(rank: int) -> Any:
+        if rank == 2:  # never comes
+            return None
+        work = dist.all_reduce(np.ones(5, np.float32), async_op=True)
+        dist.shrink_group([2], shrink_flags=dist.SHRINK_ABORT)
+        assert work is not None
+        with pytest.raises(GroupAborted, match="shrinks"):
+            work.wait()
+        return _total(None)
+
+    assert run_ranks(3, rank_main, abort=False).results() == [1.0, 1.0, None]
