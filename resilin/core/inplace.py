@@ -197,15 +197,27 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The op's result. Where its rule reads the tensor's value, it keeps a copy of the one that will be overwritten."""
+    """The op's result. Where its rule reads the tensor's value, it keeps a copy of the one that will be overwritten.
+
+    What reads a view of it is computed again, from a copy.
+    """
     before = wrap(self._array, self._dev)
     edge = edge_of(self)
     before._node, before._rg = (None if edge is self else edge), self._rg
-    alone = sys.getrefcount(before)
+    alone, holders = sys.getrefcount(before), _holders(self._array)
     result: Tensor = fn(before, *args, **kwargs)
+    if _holders(self._array) > holders:
+        before._array = self._array.copy()
+        return fn(before, *args, **kwargs)  # type: ignore[no-any-return]
     if sys.getrefcount(before) > alone:  # a node holds it
         before._array = self._array.copy()
     return result
+
+
+def _holders(array: Any) -> int:
+    """How many references there are to an array and to the one whose memory it shows, of which each view has one."""
+    whole = getattr(array, "base", None)
+    return sys.getrefcount(array) + (sys.getrefcount(whole) if isinstance(whole, type(array)) else 0)
 
 
 def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
