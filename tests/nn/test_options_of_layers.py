@@ -168,7 +168,7 @@ def test_random_numbers_of_fractional_pooling_may_be_those_of_a_larger_batch():
             F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=wrong)
 
 
-@pytest.mark.parametrize("option", [{"bias": "True"}, {"batch_first": 0}, {"bidirectional": None}])
+@pytest.mark.parametrize("option", [{"bias": "True"}, {"batch_first": 0}, {"bias": None}])
 def test_switches_of_recurrent_layers_are_booleans(option):
     with pytest.raises(TypeError, match=f"GRU: {next(iter(option))} must be a bool"):
         nn.GRU(2, 3, **option)

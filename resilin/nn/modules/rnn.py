@@ -78,7 +78,7 @@ class RNNBase(Module):
             )
         if not hasattr(self.hidden_size, "__index__"):
             raise TypeError(f"{name}: hidden_size must be an int, got {type(self.hidden_size).__name__}")
-        for option in ("bias", "batch_first", "bidirectional"):
+        for option in ("bias", "batch_first"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(f"{name}: {option} must be a bool, got {getattr(self, option)!r}")
         for option in ("hidden_size", "num_layers"):
