@@ -218,7 +218,7 @@ def _comparison(fn: Any) -> Any:
 
 
 def _setitem(self: Tensor, index: Any, value: Any) -> None:
-    inplace.setitem(self, indexing.to_index(index), value)
+    inplace.setitem(self, indexing.kept_index(index, self, value), value)
 
 
 def _delitem(self: Tensor, index: Any) -> None:

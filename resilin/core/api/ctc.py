@@ -70,8 +70,8 @@ def _lengths(name: str, given: Any, count: int) -> Any:
 
 
 def _rows(targets: Tensor, sizes: Any, classes: int) -> list[Any]:
-    """The labels of each target, cut to its length."""
-    t = targets._dev.backend.to_host(targets._array)
+    """The labels of each target, cut to its length; copies, as the tensor may be written to before backward."""
+    t = np.array(targets._dev.backend.to_host(targets._array))
     if t.dtype.kind not in "iu":
         raise RuntimeError(f"ctc_loss: expected targets of an integer dtype, got {targets.dtype}")
     if sizes.size and sizes.min() < 0:

@@ -81,6 +81,7 @@ def getitem(self: Tensor, index: Any) -> Tensor:
         first, then = ops.split(to_index(index))
         if self._dev is CPU:
             ops.check_host(then)
+        then = _kept(then, self)
     try:
         return ops.getitem.call(self if first is None else ops.getitem.call(self, first), then)
     except IndexError as error:
@@ -90,6 +91,18 @@ def getitem(self: Tensor, index: Any) -> Tensor:
         if "slice step cannot be zero" in str(error):
             raise ValueError("slice step cannot be zero") from None
         raise
+
+
+def _kept(index: Any, *readers: Any) -> Any:
+    """`places.kept` of each array of an index."""
+    if isinstance(index, tuple):
+        return tuple([places.kept(part, *readers) for part in index])
+    return places.kept(index, *readers)
+
+
+def kept_index(index: Any, *readers: Any) -> Any:
+    """`to_index`, with arrays that gradients of `readers` can look at again later."""
+    return _kept(to_index(index), *readers)
 
 
 def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -116,7 +129,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim or not index._array.ndim:  # numbers stand for vectors of one element
         return gather(_vector(input), dim, index.reshape(-1)).reshape(index.shape)
-    array = places.index_array("gather", index, input._array.shape[axis])
+    array = places.kept(places.index_array("gather", index, input._array.shape[axis]), input)
     if array.ndim != input._array.ndim and not array.size:  # nothing is picked, whatever the dimensions
         return input.reshape(-1)[:0].reshape(array.shape)
     if array.ndim != input._array.ndim:
@@ -196,7 +209,7 @@ def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of `dim` at `index`, copied."""
     axis = check_dim(dim, input._array.ndim)
-    array = places.vector_of_indices("index_select", index, input._array.shape[axis])
+    array = places.kept(places.vector_of_indices("index_select", index, input._array.shape[axis]), input)
     return ops.getitem.call(input, (slice(None),) * axis + (array,) if axis else array)
 
 
@@ -233,7 +246,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
     else:
         number = wrap(input._dev.xp.asarray(dtypes.number_for("masked_fill", value, kind), kind), input._dev)
-    return ops.where_else.call(number, input, mask._array)
+    return ops.where_else.call(number, input, places.kept(mask._array, input, number))
 
 
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
@@ -243,8 +256,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if type(condition) is type(input) is type(other) is Tensor:  # most calls
         cond, kind = condition._array, input._array.dtype
         if cond.dtype.char == "?" and kind is other._array.dtype and condition._dev is input._dev is other._dev:
-            return ops.where_else.call(input, other, cond)
-    cond = condition._array if isinstance(condition, Tensor) else condition
+            return ops.where_else.call(input, other, places.kept(cond, input, other))
+    cond = places.kept(condition._array, input, other) if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
     if not (isinstance(condition, Tensor | bool) or is_array(condition)):
@@ -357,6 +370,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
             f"index_fill(): {input.dtype} takes a number or a tensor without dimensions of such numbers, got "
             f"{value.dtype} of shape {tuple(value.shape)}"
         )
+    where_ = _kept(where_, input, value)
     if value.requires_grad and type(where_[-1]) not in BATCHED:  # a place counts once, however often it is named
         where_ = (*where_[:-1], array_namespace(where_[-1]).unique(where_[-1] % length))
     return ops.index_put.call(input, value, where_)
@@ -373,7 +387,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
     places.same_dtype("index_put", input, values)
-    where_ = tuple(to_index(i) for i in indices)
+    where_ = _kept(tuple(to_index(i) for i in indices), input, values)
     if not accumulate:
         return ops.index_put.call(input, values, where_)
     spread = values.expand(input._array[where_].shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from resilin.core.api import math, reducing, shaping
+from resilin.core.api import math, places, reducing, shaping
 from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED
@@ -68,6 +68,7 @@ def _rows(where: str, input: Tensor, target: Tensor) -> tuple[Tensor, Any, tuple
         raise ValueError(
             f"{where}: expected target of shape {expected} for input {tuple(x.shape)}, got {tuple(t.shape)}"
         )
+    t = places.kept(t, input)
     if x.ndim == 2:
         return input, t, t.shape
     moved = shaping.contiguous(shaping.permute(input, 0, *range(2, x.ndim), 1))
@@ -84,7 +85,7 @@ def _class_weights(where: str, input: Tensor, weight: Tensor | None) -> Any:
             f"{where}: weight tensor should be defined either for all {classes} classes or no classes but got weight "
             f"tensor of shape: {list(weight.shape)}"
         )
-    return weight._array
+    return places.kept(weight._array, input)
 
 
 def _weighted(

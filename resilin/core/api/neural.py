@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import inplace as inplace_ops
-from resilin.core.api import reducing
+from resilin.core.api import places, reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, random
@@ -149,10 +149,11 @@ def embedding(
         padding_idx += num
     if max_norm is not None:
         _limit_rows(weight, np.unique(index), max_norm, norm_type)
+    index = places.kept(index, weight)
     if not scale_grad_by_freq:
         return loss.embedding.call(weight, index, padding_idx)
-    _, places, counts = np.unique(index, return_inverse=True, return_counts=True)
-    return loss.embedding.call(weight, index, padding_idx, (1 / counts)[places].reshape(index.shape))
+    _, rows, counts = np.unique(index, return_inverse=True, return_counts=True)
+    return loss.embedding.call(weight, index, padding_idx, (1 / counts)[rows].reshape(index.shape))
 
 
 def _limit_rows(weight: Tensor, rows: Any, max_norm: float, norm_type: float) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.tensor import Tensor
 
@@ -26,6 +29,16 @@ def index_array(
     return array
 
 
+def kept(array: Any, *readers: Any) -> Any:
+    """`array` of indices or a mask, copied where gradients of `readers` will look at it again.
+
+    Its tensor may be written to before that, and is no part of the graph, so nothing would notice.
+    """
+    if mode.grad and isinstance(array, np.ndarray) and any(isinstance(x, Tensor) and x.requires_grad for x in readers):
+        return array.copy()
+    return array
+
+
 def same_dtype(where: str, input: Tensor, source: Tensor) -> None:
     """RuntimeError unless both have one dtype."""
     if source._array.dtype != input._array.dtype:
@@ -41,7 +54,7 @@ def scattered(where: str, input: Tensor, axis: int, index: Tensor, source: Any) 
     RuntimeError unless the index has as many dimensions as both, is no longer than either (than `input` apart from
     `axis`), and both have one dtype.
     """
-    array = index_array(where, index, input._array.shape[axis])
+    array = kept(index_array(where, index, input._array.shape[axis]), input, source)
     shape, own = array.shape, input._array.shape
     given = source._array.shape if isinstance(source, Tensor) else shape
     if not array.size:  # nothing is written, whatever the dimensions
@@ -66,7 +79,7 @@ def slices_at(
     where: str, input: Tensor, axis: int, index: Tensor, source: Tensor, error: type[Exception] = RuntimeError
 ) -> Any:
     """The places of the slices of `axis` at a vector `index`, which `source` has a slice for each; checked."""
-    array = vector_of_indices(where, index, input._array.shape[axis])
+    array = kept(vector_of_indices(where, index, input._array.shape[axis]), input, source)
     expected = (*input._array.shape[:axis], array.size, *input._array.shape[axis + 1 :])
     if source._array.shape != expected:
         raise error(
