@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import queue
 import threading
@@ -28,6 +27,8 @@ from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
 from resilin.dist.mailbox import ANY, Mailbox, Receive
 from resilin.dist.mesh import Topology, assemble
 from resilin.dist.message import Descriptor, Frame, Kind
+from resilin.dist.reasons import copy_error, decode_reason, encode_reason, in_world, prefixed
+from resilin.dist.recorder import Entry, log_of
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.dist.work import Work
 from resilin.errors import (
@@ -81,7 +82,8 @@ class ProcessGroup:
         self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
         self._queued = 0  # guarded by _submitting: async collectives not finished
         self._worker: OwnedThread | None = None  # guarded by _submitting
-        self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float, Entry | None] | None] = queue.SimpleQueue()
+        self._log = log_of(name, generation, rank, self._size)
         self._fate = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._failure: BaseException | None = None  # guarded by _fate
         self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
@@ -155,8 +157,9 @@ class ProcessGroup:
         Returns a Work when `async_op`, else None once done. Errors of a sync call are raised here.
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
+        entry = None if self._log is None else self._log.collective(kind)
         if not async_op and not self._queued:
-            self._turn(kind, task, limit, False)
+            self._turn(kind, task, limit, False, entry)
             return None
         work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
         with self._submitting:
@@ -165,7 +168,7 @@ class ProcessGroup:
             if self._worker is None:
                 self._worker = OwnedThread(f"dist-worker-{self.name or 'group'}", self._work)
             self._queued += 1
-            self._tasks.put((kind, task, work, outputs, limit))
+            self._tasks.put((kind, task, work, outputs, limit, entry))
         if async_op:
             return work
         work.wait()
@@ -173,10 +176,10 @@ class ProcessGroup:
 
     def _work(self) -> None:
         while (item := self._tasks.get()) is not None:
-            kind, task, work, outputs, limit = item
+            kind, task, work, outputs, limit, entry = item
             error: BaseException | None = None
             try:
-                self._turn(kind, task, limit, True)
+                self._turn(kind, task, limit, True, entry)
             except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
                 error = raised
             with self._submitting:
@@ -186,27 +189,31 @@ class ProcessGroup:
             else:
                 work._future.set_exception(error)
 
-    def _turn(self, kind: Kind, task: Run, limit: float, background: bool) -> None:
+    def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
         if self._runner == threading.get_ident():
             raise UsageError(f"{kind.name.lower()}, {self.title()}: called from a signal handler inside a collective")
         with self._busy:
             self._runner = threading.get_ident()
             try:
-                self._execute(kind, task, limit, background)
+                self._execute(kind, task, limit, background, entry)
             finally:
                 self._runner = None
                 if self._close_late:
                     self.backend.close()
 
-    def _execute(self, kind: Kind, task: Run, limit: float, background: bool) -> None:
+    def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
         if self._failure is not None or self._closed:
             raise self._error(None)
-        call = Call(kind, self._sequence, limit, background)
+        call = Call(kind, self._sequence, limit, background, entry)
         self._sequence += 1
+        if entry is not None:
+            entry.start(call.sequence)
+        failed = True
         try:
             if self.on_call is not None:
                 self.on_call(call)
             task(call)
+            failed = False
         except CollectiveMismatch as error:
             raise CollectiveMismatch(f"{self._call(call)}: {error}") from None
         except UsageError:
@@ -223,6 +230,9 @@ class ProcessGroup:
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
             self._fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
             raise
+        finally:
+            if entry is not None:
+                entry.end(failed)
 
     # --- failure ---
 
@@ -242,7 +252,7 @@ class ProcessGroup:
             self._news.notify_all()
         lost = isinstance(error, PeerLost)
         self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
-        self._control.abort(_encode_reason(error, self._rank))
+        self._control.abort(encode_reason(error, self._rank))
         self._mailbox.fail(self._error(None))
 
     def _hear_why(self, ranks: Collection[int] | None) -> None:
@@ -268,7 +278,7 @@ class ProcessGroup:
         after = "" if call is None else f" after {spell(SYSTEM.monotonic() - call.started)} of {spell(call.timeout_s)}"
         message = f"{where}: {error}{after}. {_HINT}"
         if isinstance(error, CollectiveTimeout):
-            return CollectiveTimeout(message, error.ranks, _in_world(error.ranks, self.ranks))
+            return CollectiveTimeout(message, error.ranks, in_world(error.ranks, self.ranks))
         if isinstance(error, PeerLost):
             return PeerLost(message, error.ranks)
         if isinstance(error, DistNetworkError):
@@ -303,7 +313,7 @@ class ProcessGroup:
 
     def on_abort(self, rank: int, text: str) -> None:
         """A peer aborted the group (control thread)."""
-        self._fail(_decode_reason(text, rank), explain=True)
+        self._fail(decode_reason(text, rank), explain=True)
 
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """A peer shares memory (control thread)."""
@@ -318,8 +328,11 @@ class ProcessGroup:
             raise self._error(None)
         descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         data = array_bytes(array)
+        entry = None if self._log is None else self._log.message(b"send", array, to)
+        sent = False
         try:
             self._control.send(to, Frame.P2P, tag, (descriptor.pack(), data), deadline)
+            sent = True
         except TimeoutError as error:
             self._fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
             raise self._error(None) from None
@@ -328,6 +341,9 @@ class ProcessGroup:
                 gone = "left the group" if to in self._left else "closed the connection"
                 raise PeerLost(f"send to rank {to} with tag {tag}, {self.title()}: the peer {gone}", [to]) from error
             raise self._error(None) from None
+        finally:
+            if entry is not None:
+                entry.end(not sent)
 
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
         """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
@@ -336,10 +352,13 @@ class ProcessGroup:
         wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self.title()}"
         work = Work(what, source=source, awaited=() if source == ANY else (source, self.ranks[source]))
+        entry = None if self._log is None else self._log.message(b"recv", array, source)
 
         def finish(error: BaseException | None, sender: int) -> None:
+            if entry is not None:
+                entry.end(error is not None)
             if error is not None:
-                work._future.set_exception(_prefixed(error, what) if self._failure is None else self._error(None))
+                work._future.set_exception(prefixed(error, what) if self._failure is None else self._error(None))
                 return
             if done is not None:
                 done()
@@ -415,7 +434,7 @@ def connect(
         )
     except CollectiveTimeout as error:
         if ranks is not None:
-            error.world_ranks = _in_world(error.ranks, ranks)
+            error.world_ranks = in_world(error.ranks, ranks)
         raise
     group = ProcessGroup(
         connections,
@@ -434,43 +453,6 @@ def connect(
         group.close()
         raise
     return group
-
-
-def _in_world(ranks: Iterable[int], members: Sequence[int]) -> frozenset[int]:
-    """`ranks` of a group as ranks in the world; what a peer made up is left out."""
-    return frozenset(members[rank] for rank in ranks if 0 <= rank < len(members))
-
-
-def copy_error(error: BaseException) -> BaseException:
-    """A fresh exception of the same type and data, without traceback; works for any constructor's signature."""
-    clone = type(error).__new__(type(error), *error.args)
-    clone.args = error.args
-    clone.__dict__.update(error.__dict__)
-    return clone
-
-
-def _prefixed(error: BaseException, what: str) -> BaseException:
-    clone = copy_error(error)
-    clone.args = (f"{what}: {error}", *error.args[1:])
-    return clone
-
-
-def _encode_reason(error: BaseException, rank: int) -> str:
-    ranks = sorted(error.ranks) if isinstance(error, PeerLost | CollectiveTimeout) else [rank]
-    return json.dumps({"kind": type(error).__name__, "ranks": ranks, "text": str(error)[:4000]})
-
-
-def _decode_reason(text: str, rank: int) -> BaseException:
-    try:
-        reason = json.loads(text)
-        kind, ranks, said = str(reason["kind"]), [int(r) for r in reason["ranks"]], str(reason["text"])
-    except (ValueError, KeyError, TypeError):
-        kind, ranks, said = "", [], text
-    if kind == "PeerLost":
-        return PeerLost(f"{said} (seen by rank {rank})", ranks)
-    if kind == "CollectiveTimeout" and ranks:  # else that rank gave up without knowing whom it waited for
-        return CollectiveTimeout(f"{said} (on rank {rank})", ranks)
-    return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")
 
 
 _LIVE: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()

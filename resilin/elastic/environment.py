@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: 
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "RESILIN_JOB": job.name,
         "RESILIN_GENERATION": place.generation,
+        "RESILIN_TRACE_DIR": inherited.get("RESILIN_TRACE_DIR") or os.path.dirname(error_file),
     }
     if job.virtual_local_rank:
         result["LOCAL_RANK"] = 0

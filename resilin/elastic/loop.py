@@ -13,6 +13,7 @@ import resilin.dist as dist
 from resilin._base import env, log, uncaught
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups
+from resilin.dist.reasons import copy_error
 from resilin.dist.work import seconds
 from resilin.elastic import control, session, sync
 from resilin.elastic.ledger import Ledger
@@ -130,7 +131,7 @@ class _Loop:
                     self._leave_group(error)
                     raise
                 log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
-                self._leave_group(groups.copy_error(error))  # the copy holds no frames, so the call's memory is freed
+                self._leave_group(copy_error(error))  # the copy holds no frames, so the call's memory is freed
             if self._state is not None:
                 self._state._roll_back()
 

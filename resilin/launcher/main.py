@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, doctor, exit_codes, status, store
+from resilin.launcher import arguments, doctor, exit_codes, status, store, trace
 
 _COMMANDS = {
     "doctor": (doctor, "say what this machine and installation can do"),
     "status": (status, "show the nodes and the generation of a running job"),
     "store": (store, "serve the coordination store as a program of its own"),
+    "trace": (trace, "say which rank is missing from which collective"),
 }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind
+from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch
@@ -19,10 +22,13 @@ class Aborted(Exception):
 class Call:
     """One collective on its way: its number in the group and its limits."""
 
-    __slots__ = ("background", "kind", "sequence", "started", "timeout_s")
+    __slots__ = ("background", "entry", "kind", "sequence", "started", "timeout_s")
 
-    def __init__(self, kind: Kind, sequence: int, timeout_s: float, background: bool = False) -> None:
+    def __init__(
+        self, kind: Kind, sequence: int, timeout_s: float, background: bool = False, entry: Entry | None = None
+    ) -> None:
         self.background = background  # on the worker thread: the program computes meanwhile, so waits do not spin
+        self.entry = entry  # in the flight recorder
         self.kind = kind
         self.sequence = sequence
         self.timeout_s = timeout_s
@@ -32,15 +38,24 @@ class Call:
         """When this call gives up."""
         return Deadline(max(0.0, self.started + self.timeout_s - SYSTEM.monotonic()))
 
+    def note(
+        self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None = None, root: int = -1
+    ) -> None:
+        """Tell the flight recorder what the call carries."""
+        if self.entry is not None:
+            self.entry.describe(dtype, shape, op, root)
+
     def describe_parts(self, parts: Sequence[Array]) -> Descriptor:
         """As describe, for parts cut along a first dimension that may differ from part to part and rank to rank."""
-        code = DTYPE_CODES[parts[0].dtype]
-        return Descriptor(self.sequence, self.kind, code, shape=(ANY_EXTENT, *parts[0].shape[1:]))
+        shape = (ANY_EXTENT, *parts[0].shape[1:])
+        self.note(parts[0].dtype, shape)
+        return Descriptor(self.sequence, self.kind, DTYPE_CODES[parts[0].dtype], shape=shape)
 
     def describe(self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1) -> Descriptor:
         """What this rank tells the others of the call."""
         if array is None:
             return Descriptor(self.sequence, self.kind, root=root)
+        self.note(array.dtype, array.shape, op, root)
         code = DTYPE_CODES[array.dtype]
         return Descriptor(self.sequence, self.kind, code, 255 if op is None else int(op), root, array.shape)
 

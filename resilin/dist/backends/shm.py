@@ -299,6 +299,7 @@ class ShmBackend:
     def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
         """See Backend. Each rank reduces one slice of all ranks' buffers, in rank order, and writes it to all."""
         segment = self._native()
+        call.note(array.dtype, array.shape, op)
         work, place = array, (0, 0)
         if array.nbytes > INLINE_BYTES:
             found = self._place(array)

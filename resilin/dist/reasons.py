@@ -1,0 +1,45 @@
+"""Why a group ended: copies of errors, and how one rank tells the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
+
+
+def in_world(ranks: Iterable[int], members: Sequence[int]) -> frozenset[int]:
+    """`ranks` of a group as ranks in the world; what a peer made up is left out."""
+    return frozenset(members[rank] for rank in ranks if 0 <= rank < len(members))
+
+
+def copy_error(error: BaseException) -> BaseException:
+    """A fresh exception of the same type and data, without traceback; works for any constructor's signature."""
+    clone = type(error).__new__(type(error), *error.args)
+    clone.args = error.args
+    clone.__dict__.update(error.__dict__)
+    return clone
+
+
+def prefixed(error: BaseException, what: str) -> BaseException:
+    clone = copy_error(error)
+    clone.args = (f"{what}: {error}", *error.args[1:])
+    return clone
+
+
+def encode_reason(error: BaseException, rank: int) -> str:
+    ranks = sorted(error.ranks) if isinstance(error, PeerLost | CollectiveTimeout) else [rank]
+    return json.dumps({"kind": type(error).__name__, "ranks": ranks, "text": str(error)[:4000]})
+
+
+def decode_reason(text: str, rank: int) -> BaseException:
+    try:
+        reason = json.loads(text)
+        kind, ranks, said = str(reason["kind"]), [int(r) for r in reason["ranks"]], str(reason["text"])
+    except (ValueError, KeyError, TypeError):
+        kind, ranks, said = "", [], text
+    if kind == "PeerLost":
+        return PeerLost(f"{said} (seen by rank {rank})", ranks)
+    if kind == "CollectiveTimeout" and ranks:  # else that rank gave up without knowing whom it waited for
+        return CollectiveTimeout(f"{said} (on rank {rank})", ranks)
+    return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")
