@@ -21,6 +21,7 @@ from resilin.core.kernels import (
     gelu,
     layer_norm,
     philox,
+    recurrent,
     reduce_rows,
     softmax,
 )
@@ -48,8 +49,12 @@ def _everything(rand: Any) -> list[Any]:
     seen_few, few_saved = attention.forward(few, few, few, None, False, 0.3, dropped)
     alone = filters[:6, :1]
     each = conv2d.forward(image, alone, None, (1, 1), (1, 1), (1, 1), 6)
+    layer = [rand(340, 9), rand(34, 40), rand(34, 40), rand(160, 9), rand(160, 40), rand(160), rand(160), None]
+    states, states_saved = recurrent.forward(layer, "lstm", (34,) * 10, False)
     return [
         y,
+        *states,
+        *recurrent.backward((True,) * 7 + (False,), list(states), states_saved, layer, "lstm", (34,) * 10, False)[:7],
         *layer_norm.backward(x, x, w, mean, rstd),
         *normed,
         *loss,
