@@ -32,6 +32,7 @@ nb::object forward(Array x, Array weight, Array bias) {
     if (!x.is<float>() || x.ndim() < 2 || !fits(weight, x.dim(1)) || !fits(bias, x.dim(1))) return nb::none();
     const Shape s(x);
     NewArray<float> y(x);
+    nb::object made = y.object;
     WithoutGil free(x.size());
     parallel_rows(s.N * s.C, s.L, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
@@ -41,7 +42,7 @@ nb::object forward(Array x, Array weight, Array bias) {
             else scale_only(x.data<float>() + at, scale, s.L, y.data + at);
         }
     });
-    return y.object;
+    return made;
 }
 
 // (dx, dweight, dbias), each None unless it is needed. Sums: rows in lanes, then samples by add_partials.

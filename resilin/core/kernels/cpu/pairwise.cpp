@@ -132,9 +132,10 @@ template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, T 
 template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims) {
     int64_t rows;
     NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    nb::object made = y.object;
     WithoutGil free(x.size());
     sum_rows_of(x.data<T>(), rows, x.size() / rows, y.data);
-    return y.object;
+    return made;
 }
 
 nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims) {

@@ -75,12 +75,13 @@ nb::object forward(Array x, Array weights, Array places) {
     Points t;
     if (!accepts(x, weights, places, t)) return nb::none();
     NewArray<float> y({static_cast<npy_intp>(t.N), static_cast<npy_intp>(t.C), static_cast<npy_intp>(t.P)});
+    nb::object made = y.object;
     WithoutGil free(t.N * t.C * t.P);
     parallel_rows(t.N * t.C, t.K * t.P, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++)
             sum_channel(t, row / t.C, x.data<float>() + row * t.L, y.data + row * t.P);
     });
-    return y.object;
+    return made;
 }
 
 // (dx, dweights), each None unless it is needed.

@@ -99,18 +99,19 @@ nb::object resample(Array x, Array rows, Array columns, Array weights, int64_t s
         return nb::none();
     dims[static_cast<size_t>(axis)] = size;
     NewArray<float> y(x.ndim(), dims.data());
+    nb::object made = y.object;
     WithoutGil free(outer * size * inner);
     if (inner == 1) {
         parallel_rows(outer, std::max(size, rows.size()), [&](int64_t begin, int64_t end) {
             lines(x.data<float>() + begin * length, taps, length, end - begin, y.data + begin * size);
         });
-        return y.object;
+        return made;
     }
     parallel_rows(outer * size, inner, [&](int64_t begin, int64_t end) {
         for (int64_t at = begin; at < end; at++)
             slice(x.data<float>() + at / size * length * inner, taps, at % size, inner, y.data + at * inner);
     });
-    return y.object;
+    return made;
 }
 
 } // namespace

@@ -43,6 +43,7 @@ nb::object running_sum(Array x, int64_t axis, bool reverse) {
     const int64_t n = x.dim(static_cast<int>(axis));
     for (int i = 0; i < x.ndim(); i++) (i < axis ? outer : inner) *= i == axis ? 1 : x.dim(i);
     NewArray<float> y(x);
+    nb::object made = y.object;
     WithoutGil free(x.size());
     if (inner == 1) {
         const int64_t groups = (outer + ABREAST - 1) / ABREAST;
@@ -50,7 +51,7 @@ nb::object running_sum(Array x, int64_t axis, bool reverse) {
             for (int64_t row = begin * ABREAST; row < std::min(end * ABREAST, outer); row += ABREAST)
                 scan_rows(x.data<float>() + row * n, std::min(ABREAST, outer - row), n, reverse, y.data + row * n);
         });
-        return y.object;
+        return made;
     }
     const int64_t tiles = (inner + COLUMNS - 1) / COLUMNS;
     parallel_rows(outer * tiles, n * std::min(inner, COLUMNS), [&](int64_t begin, int64_t end) {
@@ -59,7 +60,7 @@ nb::object running_sum(Array x, int64_t axis, bool reverse) {
             scan_columns(x.data<float>() + at, n, inner, std::min(COLUMNS, inner - first), reverse, y.data + at);
         }
     });
-    return y.object;
+    return made;
 }
 
 } // namespace

@@ -55,6 +55,7 @@ nb::object select_places(Array x, int64_t k, bool largest, bool only) {
     const int64_t n = x.last(), kept = only ? 1 : k;
     dims.back() = kept;
     NewArray<int64_t> places(x.ndim(), dims.data());
+    nb::object made = places.object;
     WithoutGil free(x.size());
     parallel_rows(x.rows(), 4 * n, [&](int64_t begin, int64_t end) {
         std::vector<uint64_t> keys(static_cast<size_t>(n));
@@ -66,7 +67,7 @@ nb::object select_places(Array x, int64_t k, bool largest, bool only) {
                 places.data[row * kept + i] = static_cast<uint32_t>(keys[static_cast<size_t>(only ? k - 1 : i)]);
         }
     });
-    return places.object;
+    return made;
 }
 
 } // namespace
