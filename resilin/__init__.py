@@ -1,7 +1,7 @@
 """resilin: torch-free distributed elastic training with PyTorch's names.
 
 `import resilin` loads next to nothing: names are resolved on first use, so agents and launchers never import numpy.
-Tensor functions and dtypes live in `resilin.core.names`, everything else in the sub-packages.
+Tensor functions and dtypes live in `resilin.core.public.names`, everything else in the sub-packages.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'resilin' has no attribute {name!r}")
     with _lazy.lock:
-        module = importlib.import_module(_MOVED.get(name, "resilin.core.names"))
+        module = importlib.import_module(_MOVED.get(name, "resilin.core.public.names"))
     try:
         value = getattr(module, name)
     except AttributeError:
@@ -76,6 +76,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     with _lazy.lock:
-        names = importlib.import_module("resilin.core.names")
+        names = importlib.import_module("resilin.core.public.names")
     own = {name for name in globals() if name.startswith("__")}
     return sorted({*own, *_PACKAGES, *_MOVED, *names.__all__})

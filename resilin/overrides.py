@@ -17,9 +17,9 @@ import resilin
 import resilin.fft as fft
 import resilin.linalg as linalg
 import resilin.special as special
-from resilin.core import dispatch, names
-from resilin.core.dispatch import Disable as DisableTensorFunctionSubclass
-from resilin.core.dispatch import DisableAll as DisableTensorFunction
+from resilin.core.public import dispatch, names
+from resilin.core.public.dispatch import Disable as DisableTensorFunctionSubclass
+from resilin.core.public.dispatch import DisableAll as DisableTensorFunction
 from resilin.core.tensor import Tensor
 from resilin.nn import functional, init
 

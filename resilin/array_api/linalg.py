@@ -9,7 +9,7 @@ import resilin.linalg as linalg
 from resilin.array_api.statistics import over
 from resilin.array_api.statistics import sum as _sum
 from resilin.array_api.types import promoted
-from resilin.core.api import linear_algebra, math, shaping
+from resilin.core.api import linear_algebra, math, products, shaping
 from resilin.core.tensor import Tensor
 
 __all__ = [
@@ -50,7 +50,7 @@ svdvals, slogdet = linalg.svdvals, linalg.slogdet
 
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The matrix product in the common dtype; leading dimensions broadcast, one-dimensional tensors are vectors."""
-    return math.matmul(*promoted(x1, x2))
+    return products.matmul(*promoted(x1, x2))
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
@@ -100,7 +100,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The outer product of two vectors, in their common dtype."""
-    return math.outer(*promoted(x1, x2))
+    return products.outer(*promoted(x1, x2))
 
 
 def solve(x1: Tensor, x2: Tensor, /) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.array_api.types import promoted
-from resilin.core.api import indexing, rearranging, shaping
-from resilin.core.size import check_dim
+from resilin.core.api import indexing, joining, rearranging, shaping
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 Axis = int | tuple[int, ...] | None
@@ -27,18 +27,18 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     """Tensors joined along `axis` in their common dtype; flattened first when it is None."""
     parts = promoted(*arrays)
     if axis is None:
-        return shaping.cat([shaping.ravel(x) for x in parts], 0)
-    return shaping.cat(parts, axis)
+        return joining.cat([shaping.ravel(x) for x in parts], 0)
+    return joining.cat(parts, axis)
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new dimension, in their common dtype."""
-    return shaping.stack(promoted(*arrays), axis)
+    return joining.stack(promoted(*arrays), axis)
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `axis`."""
-    return shaping.unbind(x, axis)
+    return joining.unbind(x, axis)
 
 
 def expand_dims(x: Tensor, /, axis: int) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import rearranging, reducing, shaping
-from resilin.core.size import check_dim
+from resilin.core.api import joining, rearranging, reducing
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 
@@ -92,7 +92,7 @@ def _scan(where: str, run: Any, first: int, x: Tensor, axis: int | None, dtype: 
     if not initial:
         return out
     shape = [1 if i == axis else n for i, n in enumerate(out.shape)]
-    return shaping.cat([out.new_full(shape, first), out], axis)
+    return joining.cat([out.new_full(shape, first), out], axis)
 
 
 def diff(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import blame
+from resilin.core.public import blame
 
 _MODES = ("default", "warn", "error")
 

@@ -34,9 +34,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.copying import array_over
 from resilin.core.device import device
-from resilin.core.size import Size
+from resilin.core.state.copying import array_over
+from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.core.whole_file import write_whole
 from resilin.errors import UsageError

@@ -1,6 +1,6 @@
 """`Tensor`: one backend array on one device, with its place in the autograd graph.
 
-The class holds state and what needs no op; `core/methods.py` attaches the methods that ops provide, so that this file
+The class holds state and what needs no op; `public/methods.py` attaches the methods that ops provide, so that this file
 stays below every op.
 """
 
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from resilin.core import dispatch
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import checked_flag, mode
 from resilin.core.device import CPU, device
-from resilin.core.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.kernels.common import address_of
 from resilin.core.kernels.loader import native
-from resilin.core.memory_format import lies_in
-from resilin.core.size import Size, check_dim, strides_of
-from resilin.core.versions import InferenceCount, View, count_of, share_version, share_writes
+from resilin.core.public import dispatch
+from resilin.core.state.hooks import RETAIN, Hooks, RemovableHandle, add_hook
+from resilin.core.state.memory_format import lies_in
+from resilin.core.state.size import Size, check_dim, strides_of
+from resilin.core.state.versions import InferenceCount, View, count_of, share_version, share_writes
 
 if TYPE_CHECKING:
-    from resilin.core.operator_types import Operators
+    from resilin.core.public.operator_types import Operators
 else:
     Operators = object
 

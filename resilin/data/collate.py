@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import shaping
+from resilin.core.api import joining
 from resilin.core.device import CPU
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
@@ -105,7 +105,7 @@ def collate_tensor_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None
     plain = all(sample.device == CPU and not sample.requires_grad for sample in batch)
     if plain and len({array.dtype for array in arrays}) == 1:
         return Tensor._wrap(np.stack(arrays))
-    return shaping.stack(list(batch))
+    return joining.stack(list(batch))
 
 
 def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:

@@ -3,7 +3,7 @@
 A message is pickled with its arrays out of band. A small one goes through the connection. Of a larger one only places
 go through it, and the receiver copies the arrays from there into memory of its own:
 
-    Outbox -> Inbox   arenas: the sender's tensors lie in memfds anyway (resilin.core.memory). The receiver gets each
+    Outbox -> Inbox   arenas: the sender's tensors lie in memfds anyway (core.machine.memory). The receiver gets each
                       arena's descriptor once; what it has not copied yet the sender keeps. No page is fresh.
     send -> receive   one memfd per message; also where there are no arenas, without native code.
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import memory
+from resilin.core.machine import memory
 from resilin.errors import ResilinError
 
 INLINE_BYTES = 2048  # below this a message fits any socket buffer many times over, so that senders need not wait

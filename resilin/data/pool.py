@@ -16,7 +16,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
 from resilin._base.clock import Deadline
-from resilin.core import memory
+from resilin.core.machine import memory
 from resilin.data import messages, worker_process
 from resilin.data.failures import WorkerError, restore
 from resilin.data.worker import Begin, Fetch, Result, WorkerConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 from resilin._base.clock import Deadline
 from resilin._base.threads import OwnedThread
-from resilin.core import memory
+from resilin.core.machine import memory
 from resilin.data.pool import STOP_S, no_answer
 from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig
 

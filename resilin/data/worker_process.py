@@ -12,7 +12,7 @@ import threading
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from resilin.core import memory, threads
+from resilin.core.machine import memory, threads
 from resilin.data import messages
 from resilin.data.collate import default_collate
 from resilin.data.failures import describe

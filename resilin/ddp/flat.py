@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin.core.hooks import RemovableHandle
+from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.ddp.buckets import BucketSpec, ParameterSpec
 

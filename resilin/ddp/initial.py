@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import resilin.dist as dist
-from resilin.core import arithmetic
+from resilin.core.machine import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.errors import CollectiveMismatch
 

@@ -20,7 +20,7 @@ import resilin.nn
 import resilin.optim  # noqa: F401
 from resilin._base import env, framing, uncaught
 from resilin._base.clock import Deadline
-from resilin.core.threads import set_num_threads
+from resilin.core.machine.threads import set_num_threads
 from resilin.elastic import control
 from resilin.errors import UsageError
 

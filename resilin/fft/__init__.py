@@ -1,6 +1,6 @@
 """Discrete Fourier transforms: the names of torch.fft."""
 
-from resilin.core import dispatch as _dispatch
+from resilin.core.public import dispatch as _dispatch
 from resilin.fft.helpers import fftfreq, fftshift, ifftshift, rfftfreq
 from resilin.fft.transforms import (
     fft,

@@ -10,7 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api import shaping
 from resilin.core.ops import creation
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 

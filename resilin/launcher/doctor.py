@@ -37,7 +37,7 @@ begin = time.perf_counter()
 import resilin, resilin.core.tensor
 took = time.perf_counter() - begin
 import numpy
-from resilin.core import blas
+from resilin.core.machine import blas
 from resilin.core.kernels import loader
 print(json.dumps({
     "import_s": took, "numpy": numpy.__version__, "blas": blas.describe(),

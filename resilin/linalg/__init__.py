@@ -1,10 +1,10 @@
 """Linear algebra: the names of torch.linalg."""
 
-from resilin.core import dispatch as _dispatch
 from resilin.core.api.linear_algebra import linalg_cross as cross
 from resilin.core.api.linear_algebra import linalg_vander as vander
 from resilin.core.api.linear_algebra import multi_dot, vecdot
-from resilin.core.api.math import matmul
+from resilin.core.api.products import matmul
+from resilin.core.public import dispatch as _dispatch
 from resilin.errors import LinAlgError
 from resilin.linalg.decompose import (
     cholesky,

@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core.api import linear_algebra, reducing, shaping
 from resilin.core.ops import linalg as ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 from resilin.linalg.decompose import eigvalsh, svdvals
 from resilin.linalg.solve import inv_ex

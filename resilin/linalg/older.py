@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from resilin.core import dispatch as _dispatch
 from resilin.core.ops import random
+from resilin.core.public import dispatch as _dispatch
 from resilin.core.tensor import Tensor
 from resilin.linalg import decompose
 from resilin.linalg.solve import lu_solve as _lu_solve

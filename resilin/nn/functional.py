@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core import dispatch as _dispatch
 from resilin.core.api import neural
 from resilin.core.api.activations import (
     celu,
@@ -134,6 +133,7 @@ from resilin.core.api.pooling_indices import (
     max_pool3d_with_indices,
 )
 from resilin.core.api.resampling import interpolate, upsample, upsample_bilinear, upsample_nearest
+from resilin.core.public import dispatch as _dispatch
 from resilin.core.tensor import Tensor
 
 __all__ = [

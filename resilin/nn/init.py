@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin.core import dispatch
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.public import dispatch
 from resilin.core.rng import Generator
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError

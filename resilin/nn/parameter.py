@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from resilin.core import dispatch
 from resilin.core import dtype as dtypes
 from resilin.core.device import device
 from resilin.core.ops import creation
-from resilin.core.size import Size
-from resilin.core.subclass import make_subclass
+from resilin.core.public import dispatch
+from resilin.core.public.subclass import make_subclass
+from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 
 __all__ = [

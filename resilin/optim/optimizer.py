@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
-from resilin.core.hooks import RemovableHandle
+from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.errors import ResilinError, UsageError
 

@@ -1,6 +1,5 @@
 """Special functions: the names of torch.special."""
 
-from resilin.core import dispatch as _dispatch
 from resilin.core.api.math import exp2, expm1, log1p, logit, round, xlogy
 from resilin.core.api.neural import erf, log_softmax, softmax
 from resilin.core.api.neural import sigmoid as expit
@@ -10,6 +9,7 @@ from resilin.core.api.special import igamma as gammainc
 from resilin.core.api.special import igammac as gammaincc
 from resilin.core.api.special import lgamma as gammaln
 from resilin.core.api.special import mvlgamma as multigammaln
+from resilin.core.public import dispatch as _dispatch
 from resilin.special.functions import (
     bessel_j0,
     bessel_j1,

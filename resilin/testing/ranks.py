@@ -16,7 +16,8 @@ from typing import Any
 
 from resilin._base import env
 from resilin._base.threads import OwnedThread
-from resilin.core import memory, rng
+from resilin.core import rng
+from resilin.core.machine import memory
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.kv import FileStore

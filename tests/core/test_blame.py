@@ -5,7 +5,7 @@ import pytest
 
 import resilin
 from resilin import nn
-from resilin.core import blame, dispatch
+from resilin.core.public import blame, dispatch
 from resilin.nn import functional as F
 
 X = resilin.ones(2, 3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core.in_place_names import FUNCTIONS, METHODS
+from resilin.core.public.in_place_names import FUNCTIONS, METHODS
 
 WHOLE = {"bitwise_left_shift", "bitwise_not", "bitwise_right_shift", "gcd", "lcm"}
 FLAT = {"heaviside", "nextafter", "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal"}

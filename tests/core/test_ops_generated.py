@@ -7,8 +7,8 @@ import resilin.linalg
 import resilin.nn
 import resilin.special  # noqa: F401 - declare their ops, as the next does
 from resilin.core import dtype as dtypes
-from resilin.core import methods  # noqa: F401
 from resilin.core.ops.registry import OPS
+from resilin.core.public import methods  # noqa: F401
 from resilin.testing import check_dtypes, check_ops, coverage, references
 
 coverage.load()

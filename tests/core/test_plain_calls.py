@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core import inplace
 from resilin.core.autograd import tape
 from resilin.core.kernels.loader import native
 from resilin.core.ops import calling
 from resilin.core.ops.registry import OPS
+from resilin.core.state import inplace
 
 pytestmark = pytest.mark.skipif(not hasattr(native, "plain_call"), reason="there are no native kernels here")
 

@@ -16,7 +16,7 @@ import pytest
 import resilin
 import resilin.nn.functional as F
 from resilin import Tensor, nn, overrides
-from resilin.core import dispatch
+from resilin.core.public import dispatch
 
 
 class Duck:

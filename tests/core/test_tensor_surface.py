@@ -127,7 +127,7 @@ def test_sorting_is_stable_in_both_directions():
 
 
 def test_every_public_name_exists_and_has_a_docstring():
-    from resilin.core import names
+    from resilin.core.public import names
 
     silent = [n for n in names.__all__ if callable(getattr(resilin, n)) and not getattr(resilin, n).__doc__]
     silent += [n for n in dir(resilin.Tensor) if not n.startswith("_") and not getattr(resilin.Tensor, n).__doc__]

@@ -3,7 +3,7 @@
 import pytest
 
 import resilin
-from resilin.core import dispatch, together
+from resilin.core.public import dispatch, together
 from resilin.nn import functional
 
 A = resilin.ones(2, 2, device="sim:0")

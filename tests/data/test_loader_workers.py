@@ -17,8 +17,9 @@ import pytest
 from data_descriptors import descriptors
 
 from resilin import ones, rand, zeros
-from resilin.core import memory, rng
+from resilin.core import rng
 from resilin.core.kernels.loader import native
+from resilin.core.machine import memory
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from resilin.data.seeds import draw_seed
 from resilin.errors import ResilinError

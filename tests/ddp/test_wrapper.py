@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from resilin import dist, nn, optim
-from resilin.core import arithmetic
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.machine import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket, initial

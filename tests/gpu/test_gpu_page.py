@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import resilin.nn.functional  # noqa: F401 - declares what is on the host, as the next does
-from resilin.core import names  # noqa: F401
 from resilin.core.api import through_host
 from resilin.core.backends.cupy_names import SPECIAL
 from resilin.core.ops.registry import OPS
+from resilin.core.public import names  # noqa: F401
 from resilin.testing import coverage
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gpu.md").read_text()

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import inplace as inplace_ops
-from resilin.core.api import indexing, shaping
+from resilin.core.api import indexing, joining, shaping
 from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import activation, random
 from resilin.core.ops import rectifier as ops
-from resilin.core.size import check_dim
+from resilin.core.state import inplace as inplace_ops
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 _SELU_ALPHA = 1.6732632423543772848170429916717  # Klambauer et al., 2017: fixes mean 0 and variance 1
@@ -213,8 +213,8 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input._array.shape[axis]
     if size % 2:
         raise RuntimeError(f"glu: halving dimension must be even, but dimension {axis} is size {size}")
-    kept: Tensor = shaping.narrow(input, axis, 0, size // 2)
-    gate: Any = shaping.narrow(input, axis, size // 2, size // 2)
+    kept: Tensor = joining.narrow(input, axis, 0, size // 2)
+    gate: Any = joining.narrow(input, axis, size // 2, size // 2)
     made: Tensor = kept * gate.sigmoid()
     return made
 

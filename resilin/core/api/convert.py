@@ -9,9 +9,9 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api.shaping import clone, contiguous
 from resilin.core.device import CPU, device
-from resilin.core.memory_format import preserve_format
 from resilin.core.ops.shape import astype
 from resilin.core.ops.transfer import move
+from resilin.core.state.memory_format import preserve_format
 from resilin.core.tensor import Tensor
 
 

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from resilin.core.api import complexes, indexing, rearranging, shaping
-from resilin.core.size import check_dim
+from resilin.core.api import complexes, indexing, joining, rearranging, shaping
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 
@@ -43,14 +43,14 @@ _VIEWS: dict[str, Callable[..., Any]] = {
     "diagonal": shaping.diagonal,
     "expand": shaping.expand,
     "permute": shaping.permute,
-    "select": shaping.select,
+    "select": joining.select,
     "slice": _slice,
-    "split": shaping.split,
+    "split": joining.split,
     "split_with_sizes": rearranging.split_with_sizes,
     "squeeze": shaping.squeeze,
     "t": shaping.t,
     "transpose": shaping.transpose,
-    "unbind": shaping.unbind,
+    "unbind": joining.unbind,
     "unfold": indexing.unfold,
     "unsqueeze": shaping.unsqueeze,
     "view": shaping.view,

@@ -6,9 +6,9 @@ import math
 import warnings
 from typing import Any
 
-from resilin.core import inplace as inplace_ops
 from resilin.core.api.neural import need_tensors
 from resilin.core.ops import random
+from resilin.core.state import inplace as inplace_ops
 from resilin.core.tensor import Tensor, wrap
 
 _SELU_LIMIT = 1.7580993408473766  # what selu tends to for large negative inputs, negated: its scale times its alpha

@@ -10,8 +10,8 @@ import math
 from typing import Any, NamedTuple
 
 from resilin.core.api.indexing import where
+from resilin.core.api.joining import stack
 from resilin.core.api.neural import need_tensors
-from resilin.core.api.shaping import stack
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import points as ops
 from resilin.core.ops.creation import linspace, ones_like, zeros

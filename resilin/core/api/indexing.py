@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import places, shaping
+from resilin.core.api import joining, places, shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
@@ -20,7 +20,7 @@ from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -319,7 +319,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
         raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
     found: Tensor = nonzero(input)[:size]
     rows = found.new_full((size - found._array.shape[0], input._array.ndim), fill_value)
-    return shaping.cat([found, rows], 0) if rows._array.shape[0] else found
+    return joining.cat([found, rows], 0) if rows._array.shape[0] else found
 
 
 @through_host

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core import memory
 from resilin.core.api import shaping
-from resilin.core.hooks import RETAIN
 from resilin.core.kernels.common import address_of
+from resilin.core.machine import memory
 from resilin.core.ops import creation
-from resilin.core.size import contiguous_strides
+from resilin.core.state.hooks import RETAIN
+from resilin.core.state.size import contiguous_strides
 from resilin.core.tensor import Tensor
 
 __all__ = ["empty_permuted", "empty_strided", "fill", "is_storage", "range", "scalar_tensor"]

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import math, reducing, shaping
+from resilin.core.api import joining, math, products, reducing
 from resilin.core.ops import creation, decompositions
 from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import linalg as ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -114,11 +114,11 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     square = input
     while True:
         if n & 1:
-            result = square if result is None else math.matmul(result, square)
+            result = square if result is None else products.matmul(result, square)
         n >>= 1
         if not n:
             return result if result is not input else input.clone()  # type: ignore[return-value]
-        square = math.matmul(square, square)
+        square = products.matmul(square, square)
 
 
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
@@ -246,7 +246,7 @@ def ger(input: Tensor, vec2: Tensor) -> Tensor:
     """The outer product of two vectors."""
     if input._array.ndim != 1 or vec2._array.ndim != 1:
         raise RuntimeError(f"outer: expected two vectors, got {input.dim()}D and {vec2.dim()}D tensors")
-    return math.outer(input, vec2)
+    return products.outer(input, vec2)
 
 
 def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tensor:
@@ -266,7 +266,7 @@ def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
     x = x.to(dtypes.int64) if x._array.dtype.kind in "biu" else x
     once = x.unsqueeze(-1)
     rows = creation.shape_of((*x._array.shape, columns - 1))
-    return shaping.cat([x.new_ones(*x._array.shape, 1), once.expand(rows).cumprod(-1)], -1)
+    return joining.cat([x.new_ones(*x._array.shape, 1), once.expand(rows).cumprod(-1)], -1)
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:
@@ -310,7 +310,7 @@ def _multiply(values: list[Tensor], split: dict[tuple[int, int], int], i: int, j
     if i == j:
         return values[i]
     k = split[i, j]
-    return math.matmul(_multiply(values, split, i, k), _multiply(values, split, k + 1, j))
+    return products.matmul(_multiply(values, split, i, k), _multiply(values, split, k + 1, j))
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

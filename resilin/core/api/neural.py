@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import inplace as inplace_ops
 from resilin.core.api import places, reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
@@ -16,7 +15,8 @@ from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
-from resilin.core.size import check_dim
+from resilin.core.state import inplace as inplace_ops
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call

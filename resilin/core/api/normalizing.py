@@ -10,8 +10,8 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api import reducing
+from resilin.core.api.joining import cat
 from resilin.core.api.neural import need_numbers, need_tensors, widened
-from resilin.core.api.shaping import cat
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
 from resilin.core.tensor import Tensor

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import dispatch
 from resilin.core import dtype as dtypes
 from resilin.core.device import CPU
+from resilin.core.public import dispatch
 from resilin.core.tensor import Tensor
 
 _PROFILES: dict[str, dict[str, Any]] = {

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import shaping
+from resilin.core.api import joining, shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
@@ -76,12 +76,12 @@ _FUNCTIONS = (
 )
 METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 
-unsafe_split, unsafe_chunk = shaping.split, shaping.chunk
+unsafe_split, unsafe_chunk = joining.split, joining.chunk
 
 
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of consecutive parts of the given sizes along `dim`."""
-    return shaping.split(input, list(split_sizes), dim)
+    return joining.split(input, list(split_sizes), dim)
 
 
 unsafe_split_with_sizes = split_with_sizes
@@ -159,7 +159,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of `input` with `src` at one index of `dim`."""
-    return _written(input, src, "select_scatter", lambda x: shaping.select(x, dim, index))
+    return _written(input, src, "select_scatter", lambda x: joining.select(x, dim, index))
 
 
 def slice_scatter(
@@ -206,7 +206,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`narrow`, copied."""
-    return shaping.narrow(input, dim, start, length).clone()
+    return joining.narrow(input, dim, start, length).clone()
 
 
 def adjoint(input: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def _splitter(name: str, least: int, dim: int) -> Any:
                 f"{name} attempted to split along dimension {axis}, but the size of the dimension {length} is not "
                 f"divisible by the split_size {indices_or_sections}!"
             )
-        return shaping.tensor_split(input, indices_or_sections, axis)
+        return joining.tensor_split(input, indices_or_sections, axis)
 
     cut.__name__ = cut.__qualname__ = name
     cut.__doc__ = f"Views of parts along dimension {dim}: equal ones, or cut at the given indices."
@@ -265,12 +265,12 @@ atleast_3d = _atleast(3, _boxed)
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the second dimension (the first for vectors)."""
     parts = _parts("hstack", atleast_1d, tensors)
-    return shaping.cat(parts, 0 if parts and parts[0]._array.ndim == 1 else 1)
+    return joining.cat(parts, 0 if parts and parts[0]._array.ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the first dimension; vectors become rows."""
-    return shaping.cat(_parts("vstack", atleast_2d, tensors), 0)
+    return joining.cat(_parts("vstack", atleast_2d, tensors), 0)
 
 
 def _parts(where: str, grow: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -285,12 +285,12 @@ row_stack = vstack
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Vectors as the columns of a matrix; matrices joined along the second dimension."""
-    return shaping.cat([x.reshape(-1, 1) if x._array.ndim < 2 else x for x in tensors], 1)
+    return joining.cat([x.reshape(-1, 1) if x._array.ndim < 2 else x for x in tensors], 1)
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along the third dimension."""
-    return shaping.cat(_parts("dstack", atleast_3d, tensors), 2)
+    return joining.cat(_parts("dstack", atleast_3d, tensors), 2)
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
@@ -305,9 +305,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
     for block in blocks:
         height, own = block.shape
         sides = block.new_zeros(height, before), block.new_zeros(height, width - before - own)
-        rows.append(shaping.cat([sides[0], block, sides[1]], 1))
+        rows.append(joining.cat([sides[0], block, sides[1]], 1))
         before += own
-    return shaping.cat(rows, 0)
+    return joining.cat(rows, 0)
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
     grid = meshgrid(*tensors, indexing="ij")
-    return shaping.stack([shaping.ravel(x) for x in grid], 1)
+    return joining.stack([shaping.ravel(x) for x in grid], 1)
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
@@ -391,9 +391,9 @@ def diff(
     axis = check_dim(dim, input._array.ndim)
     parts = [part for part in (prepend, input, append) if part is not None]
     if n and len(parts) > 1:
-        input = shaping.cat(parts, axis)
+        input = joining.cat(parts, axis)
     for _ in range(min(n, input._array.shape[axis])):
         length = input._array.shape[axis]
-        later, earlier = shaping.narrow(input, axis, 1, length - 1), shaping.narrow(input, axis, 0, length - 1)
+        later, earlier = joining.narrow(input, axis, 1, length - 1), joining.narrow(input, axis, 0, length - 1)
         input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier
     return input if n else input.clone()

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from resilin.core import dispatch
+from resilin.core.api.joining import cat, stack
 from resilin.core.api.neural import dropout, need_tensors
-from resilin.core.api.shaping import cat, stack
 from resilin.core.ops import recurrent as ops
+from resilin.core.public import dispatch
 from resilin.core.tensor import Tensor
 
 

@@ -12,7 +12,7 @@ from resilin.core.ops import decompositions, elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 

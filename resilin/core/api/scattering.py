@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import indexing, math, places, shaping, sorting
+from resilin.core.api import indexing, math, places, products, shaping, sorting
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
@@ -171,15 +171,15 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the products of two batches of matrices."""
-    products = math.bmm(batch1, batch2)
-    return math.scaled_sum("addbmm", input, beta, products.sum(0, dtype=products.dtype), alpha)
+    found = products.bmm(batch1, batch2)
+    return products.scaled_sum("addbmm", input, beta, found.sum(0, dtype=found.dtype), alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
-    return math.scaled_sum("addmv", input, beta, math.mv(mat, vec), alpha)
+    return products.scaled_sum("addmv", input, beta, products.mv(mat, vec), alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the outer product of two vectors."""
-    return math.scaled_sum("addr", input, beta, math.outer(vec1, vec2), alpha)
+    return products.scaled_sum("addr", input, beta, products.outer(vec1, vec2), alpha)

@@ -16,7 +16,7 @@ from resilin.core.kernels import select
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["argsort", "cummax", "cummin", "kthvalue", "median", "sort", "topk"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import complexes, indexing, shaping
+from resilin.core.api import complexes, indexing, joining, shaping
 from resilin.core.ops import creation
 from resilin.core.ops import fft as ops
 from resilin.core.ops import index as index_ops
@@ -228,7 +228,7 @@ def istft(
     if return_complex:
         frames = ops.fft_c2c.call(spectra, (2,), norm, False)
     else:  # of mirror images, one half says everything
-        frames = ops.fft_c2r.call(shaping.narrow(spectra, 2, 0, n_fft // 2 + 1), (2,), norm, n_fft)
+        frames = ops.fft_c2r.call(joining.narrow(spectra, 2, 0, n_fft // 2 + 1), (2,), norm, n_fft)
     seen = _full_window("istft", window, win_length, n_fft, frames)
     signal = _overlapped(frames * seen, shaping.expand(seen * seen, (1, *frames.shape[1:])), hop, center, length)
     return signal if input._array.ndim == 3 else shaping.squeeze(signal, 0)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import indexing, math, rearranging, reducing, shaping, sorting
+from resilin.core.api import indexing, joining, math, products, rearranging, reducing, shaping, sorting
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
@@ -79,11 +79,11 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim or not input._array.size:
         return input.clone()
-    lines = shaping.unbind(input, axis)
+    lines = joining.unbind(input, axis)
     out = [lines[0]]  # one logaddexp per place: a sum shifted once for the line would underflow at its small start
     for line in lines[1:]:
         out.append(math.logaddexp(out[-1], line))
-    return shaping.stack(out, axis)
+    return joining.stack(out, axis)
 
 
 def _quantile(
@@ -137,7 +137,7 @@ def _between(order: Tensor, ranks: Any, axis: int, interpolation: str, scaled: A
         ranks = np.rint(ranks)
     below, above = np.floor(ranks).astype(np.int64), np.ceil(ranks).astype(np.int64)
     lower, upper = (
-        shaping.stack([index_ops.take_along_axis.call(order, place, axis) for place in places])
+        joining.stack([index_ops.take_along_axis.call(order, place, axis) for place in places])
         for places in (below, above)
     )
     if interpolation in ("lower", "nearest"):
@@ -242,7 +242,7 @@ def cov(
     centred = x - mean
     right = centred if weights is None else centred * weights
     free = max(norm, 0) if isinstance(norm, int) else math.clamp(norm, min=0)
-    product = math.matmul(centred, math.conj(right).transpose(0, 1)) / free
+    product = products.matmul(centred, math.conj(right).transpose(0, 1)) / free
     return product.squeeze()
 
 
@@ -277,8 +277,8 @@ def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
     axis = check_dim(dim, y._array.ndim)
     length = y._array.shape[axis]
     y, x = (v.to(dtypes.int64) if v is not None and v._array.dtype.kind in "biu" else v for v in (y, x))
-    ahead = shaping.narrow(y, axis, 1, max(length - 1, 0)) if length else y
-    behind = shaping.narrow(y, axis, 0, max(length - 1, 0))
+    ahead = joining.narrow(y, axis, 1, max(length - 1, 0)) if length else y
+    behind = joining.narrow(y, axis, 0, max(length - 1, 0))
     return (ahead + behind) * _steps(y, x, dx, axis) / 2, axis
 
 
@@ -341,7 +341,7 @@ def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
     first, last = slopes[..., :1], slopes[..., -1:]
     if edge_order == 2:  # of the parabola through three points
         first, last = 2 * first - inside[..., :1], 2 * last - inside[..., -1:]
-    return shaping.movedim(shaping.cat([first, inside, last], -1), -1, axis).to(dtypes.from_numpy(kind))
+    return shaping.movedim(joining.cat([first, inside, last], -1), -1, axis).to(dtypes.from_numpy(kind))
 
 
 @through_host

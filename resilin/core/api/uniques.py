@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core.api.through_host import through_host
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["unique", "unique_consecutive"]

@@ -14,8 +14,8 @@ from resilin.core.autograd.function import Function
 from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.tape import CheckpointError
 from resilin.core.batching.levels import current
+from resilin.core.state.versions import count_of
 from resilin.core.tensor import Tensor
-from resilin.core.versions import count_of
 
 
 class _Checkpoint(Function):

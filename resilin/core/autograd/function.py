@@ -11,10 +11,10 @@ from resilin.core.autograd.grad_mode import _Switch, mode
 from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable, version_to_save
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.batching.levels import expose, insert, levels_of, union
-from resilin.core.inplace import adopt, check_writable
-from resilin.core.size import check_dim
+from resilin.core.state.inplace import adopt, check_writable
+from resilin.core.state.size import check_dim
+from resilin.core.state.versions import count_of
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import count_of
 
 
 class FunctionCtx:

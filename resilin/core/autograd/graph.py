@@ -17,10 +17,10 @@ from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad_mode import mode as grad_mode
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.autograd.tape import Node
-from resilin.core.hooks import RemovableHandle
 from resilin.core.ops.shape import copy
+from resilin.core.state.hooks import RemovableHandle
+from resilin.core.state.versions import count_of
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import count_of
 
 
 class _Refusal(threading.local):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from resilin.core.hooks import RemovableHandle
+from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor, wrap
 
 

@@ -18,9 +18,9 @@ from resilin.core.autograd import node_names
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
 from resilin.core.dtype import NpDtype
-from resilin.core.hooks import RemovableHandle, add_hook
+from resilin.core.state.hooks import RemovableHandle, add_hook
+from resilin.core.state.versions import InferenceCount, View, share_version
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import InferenceCount, View, share_version
 
 next_seq = itertools.count().__next__
 

@@ -16,7 +16,7 @@ from resilin.core.batching.active import Unbatchable
 from resilin.core.batching.levels import Level, entered, expose, insert, levels_of
 from resilin.core.ops.index import getitem
 from resilin.core.ops.shape import concat, split_parts, squeeze, stack
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 Fn = Callable[..., Any]

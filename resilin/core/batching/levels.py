@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import dispatch
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE, BATCHED, Unbatchable
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.shape import broadcast_to, copy, moveaxis, permute_dims, reshape
-from resilin.core.size import Size, check_dim
+from resilin.core.public import dispatch
+from resilin.core.state.size import Size, check_dim
+from resilin.core.state.versions import share_version
 from resilin.core.tensor import Tensor
-from resilin.core.versions import share_version
 
 _number = itertools.count().__next__
 

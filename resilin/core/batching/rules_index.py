@@ -13,7 +13,7 @@ from resilin.core.batching.levels import levels_of
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import Op
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 

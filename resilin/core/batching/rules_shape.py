@@ -8,7 +8,7 @@ from typing import Any
 from resilin.core.batching.dispatch import Batch, rule, shown
 from resilin.core.ops import shape as ops
 from resilin.core.ops.registry import Op
-from resilin.core.size import check_dim
+from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 

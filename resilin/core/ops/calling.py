@@ -16,8 +16,8 @@ from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
 from resilin.core.ops.guarding import refused
+from resilin.core.state.versions import View
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
-from resilin.core.versions import View
 from resilin.errors import ResilinError
 
 

@@ -14,9 +14,9 @@ from resilin.core import dtype as dtypes
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
-from resilin.core.memory_format import orders
 from resilin.core.ops.guarding import SILENT, restore, silence
-from resilin.core.size import lengths_of
+from resilin.core.state.memory_format import orders
+from resilin.core.state.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
 
 

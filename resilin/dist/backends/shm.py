@@ -9,7 +9,7 @@ Once a call has failed on one rank, no rank starts another block in its memory: 
 it raises. One case is left: a rank that is stopped (SIGSTOP, a debugger) in the middle of a block for longer than that
 writes the rest of this one block when it runs again.
 
-Tensors lie in `core.memory`'s arenas, whose descriptors go to each peer once, over its control socket. Memory from
+Tensors lie in `core.machine.memory`'s arenas, whose descriptors go to each peer once, over its control socket. Memory from
 elsewhere is staged through an arena of the group.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from resilin._base import host
 from resilin._base.clock import Deadline, spell
-from resilin.core import memory
+from resilin.core.machine import memory
 from resilin.dist import loader, schedules
 from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, split_mismatch
 from resilin.dist.message import Descriptor, Frame, unpack
@@ -38,7 +38,7 @@ from resilin.errors import CollectiveTimeout, DistNetworkError, PeerLost, UsageE
 INLINE_BYTES: int = getattr(loader.native, "INLINE_BYTES", 0)
 SPIN_S = 50e-6  # a wake from a futex costs about this much: waiting longer than it awake gains nothing
 _ARENA = struct.Struct("<QQ")  # id, size
-_STAGE_ID = 1 << 63  # ids of staging arenas start here; core.memory counts from 0
+_STAGE_ID = 1 << 63  # ids of staging arenas start here; core.machine.memory counts from 0
 _STAGE_MIN_BYTES = 1 << 20
 _MAX_REGIONS = (INLINE_BYTES // 8 - 1) // 3
 _LOST, _ABORTED, _LEFT = 1, 2, 3  # why the abort word is set

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from resilin.core.hooks import RemovableHandle
+from resilin.core.state.hooks import RemovableHandle
 
 Hook = Callable[..., Any]
 

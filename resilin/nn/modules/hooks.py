@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from resilin.core.hooks import RemovableHandle
+from resilin.core.state.hooks import RemovableHandle
 from resilin.nn.modules import backward_hooks
 from resilin.nn.modules.global_hooks import ForwardHook, Hook, hooks_of
 

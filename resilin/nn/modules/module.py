@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from resilin.core import blame
+from resilin.core.public import blame
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible

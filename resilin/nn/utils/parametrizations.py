@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import linear_algebra
+from resilin.core.api.joining import cat
 from resilin.core.api.neural import normalize
-from resilin.core.api.shaping import cat
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor, wrap

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core import memory
 from resilin.core.kernels import loader
+from resilin.core.machine import memory
 
 PAGE = 4096
 
@@ -100,7 +100,7 @@ def _collapses() -> bool:
 
 _REUSES = """
 import numpy as np
-from resilin.core import memory
+from resilin.core.machine import memory
 memory.install()
 def kib(name):
     with open("/proc/self/smaps_rollup") as file:

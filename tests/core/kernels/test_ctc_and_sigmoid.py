@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core import threads
 from resilin.core.kernels import ctc, loader, sigmoid
+from resilin.core.machine import threads
 
 TARGETS = [[1, 2, 2, 1], [], [3], [4, 4, 4], [1, 2, 3, 4, 1, 2]]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from resilin.core import threads
 from resilin.core.kernels import gemm
 from resilin.core.kernels.loader import native
+from resilin.core.machine import threads
 
 RNG = np.random.default_rng(0)
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core import threads
 from resilin.core.kernels import loader, optimizer_rules
+from resilin.core.machine import threads
 
 RAGGED = [0, 1, 31, 33, 4097, 40001]
 # name: which states there are (number of lists after parameters and gradients; "-" is one left out), and constants

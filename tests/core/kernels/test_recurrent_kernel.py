@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core import threads
 from resilin.core.kernels import recurrent
 from resilin.core.kernels.loader import native
+from resilin.core.machine import threads
 
 # (sequences of each step, H, P or 0): few and many steps, none, one sequence, lengths that differ, rows so wide that
 # they are laid apart, and enough work for several threads

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core import threads
 from resilin.core.kernels import channels, contiguous, loader, pack, scan, select
+from resilin.core.machine import threads
 from resilin.core.ops.resampling import resample
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")

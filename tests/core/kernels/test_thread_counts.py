@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core import blas, threads
 from resilin.core.kernels import (
     attention,
     batch_norm,
@@ -26,6 +25,7 @@ from resilin.core.kernels import (
     softmax,
 )
 from resilin.core.kernels.loader import native
+from resilin.core.machine import blas, threads
 from resilin.errors import UsageError
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core import threads
 from resilin.core.backends import quick
 from resilin.core.kernels import joining, loader, reduce_rows
+from resilin.core.machine import threads
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 

@@ -1,5 +1,5 @@
 // The public functions of resilin as callable objects: a call goes straight on to the Python function behind it unless
-// an argument's class has `__tensor_function__`, or a mode is active; then resilin.core.dispatch.take_over gets it.
+// an argument's class has `__tensor_function__`, or a mode is active; then resilin.core.public.dispatch.take_over gets it.
 // Nothing else is decided here. The form in Python (dispatch.py, `_in_python`) does the same.
 #include "kernels.hpp"
 
@@ -15,8 +15,8 @@ namespace {
 // Set once, when resilin.core is imported, and kept for the life of the process.
 PyTypeObject *plain[2];                        // Tensor and Parameter, whose calls nobody takes over
 PyObject *protocol, *disabled, *take_over;     // the attribute's name; the value that says "not this class"; see above
-PyObject *explain;                             // resilin.core.blame.explain, asked what to raise for an error
-PyObject *meet;                                // resilin.core.together.meet, asked about tensors of several devices
+PyObject *explain;                             // resilin.core.public.blame.explain, asked what to raise for an error
+PyObject *meet;                                // resilin.core.public.together.meet, asked about tensors of several devices
 Py_ssize_t device;                             // where a tensor has its device
 Py_ssize_t modes;                              // modes active in any thread; guarded by the GIL
 

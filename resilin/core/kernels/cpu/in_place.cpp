@@ -1,5 +1,5 @@
 // The short way through an in-place operation: outside the graph a ufunc of numpy writes straight into the memory of a
-// plain tensor. Everything else, and errors, take the way in Python (core/inplace.py, `make`), which says what a call
+// plain tensor. Everything else, and errors, take the way in Python (core/state/inplace.py, `make`), which says what a call
 // means.
 #include "callables.hpp"
 #include "kernels.hpp"

@@ -1,4 +1,4 @@
-// numpy's side of the allocator: the NEP 49 handler and what resilin.core.memory calls.
+// numpy's side of the allocator: the NEP 49 handler and what resilin.core.machine.memory calls.
 #include "array.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"

@@ -6,8 +6,8 @@ import atexit
 import os
 
 from resilin._base import env
-from resilin.core import blas
 from resilin.core.kernels.loader import kernel, native
+from resilin.core.machine import blas
 from resilin.errors import UsageError
 
 _set_pool = kernel("set_num_threads")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from resilin.core import blas, threads
 from resilin.core.kernels import loader
+from resilin.core.machine import blas, threads
 
 
 def describe() -> str:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
-from resilin.core import blame, together
 from resilin.core.kernels import loader
-from resilin.core.numpy_names import also_numpys
+from resilin.core.public import blame, together
+from resilin.core.public.numpy_names import also_numpys
 
 Function = Callable[..., Any]
 
@@ -30,7 +30,7 @@ _ATTRIBUTES: dict[Any, str] = {}  # Tensor.shape.__get__ and its like -> "Tensor
 _LOCK = threading.Lock()
 _plain: tuple[type, ...] = ()  # Tensor and Parameter
 _never: frozenset[type] = frozenset()  # classes of common arguments that take over nothing and hold nothing
-_retype: Function  # core.subclass.retype
+_retype: Function  # core.public.subclass.retype
 _active = 0  # modes that are active in any thread; guarded by _LOCK
 
 
@@ -306,7 +306,7 @@ def name_of(func: Any) -> str:
 
 
 def configure(tensor: type, parameter: type, retype: Function) -> None:
-    """Say which classes are plain, and what makes one an instance of a subclass. Called once, by `core.subclass`."""
+    """Say which classes are plain, and what makes one an instance of a subclass. Called once, by `subclass`."""
     global _never, _plain, _retype
     _plain, _retype = (tensor, parameter), retype
     _never = frozenset((tensor, parameter, int, float, bool, str, type(None)))

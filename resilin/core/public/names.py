@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from resilin.core import dispatch as _dispatch
-from resilin.core import in_place_names as _in_place_names
 from resilin.core.api import complexes as _complexes
 from resilin.core.api import copies as _copies
 from resilin.core.api import elementwise as _elementwise
@@ -61,6 +59,7 @@ from resilin.core.api.indexing import (
     triu_indices,
     where,
 )
+from resilin.core.api.joining import cat, chunk, concat, concatenate, narrow, select, split, stack, tensor_split, unbind
 from resilin.core.api.likelihood_losses import (
     poisson_nll_loss,
 )
@@ -99,7 +98,6 @@ from resilin.core.api.math import (
     add,
     addcdiv,
     addcmul,
-    addmm,
     allclose,
     angle,
     arccos,
@@ -114,14 +112,12 @@ from resilin.core.api.math import (
     atan,
     atan2,
     atanh,
-    baddbmm,
     bitwise_and,
     bitwise_left_shift,
     bitwise_not,
     bitwise_or,
     bitwise_right_shift,
     bitwise_xor,
-    bmm,
     ceil,
     clamp,
     clamp_max,
@@ -132,7 +128,6 @@ from resilin.core.api.math import (
     cosh,
     div,
     divide,
-    dot,
     eq,
     equal,
     exp,
@@ -170,20 +165,16 @@ from resilin.core.api.math import (
     logical_xor,
     logit,
     lt,
-    matmul,
     maximum,
     minimum,
-    mm,
     mul,
     multiply,
-    mv,
     nan_to_num,
     ne,
     neg,
     negative,
     not_equal,
     numel,
-    outer,
     pow,
     real,
     reciprocal,
@@ -204,11 +195,11 @@ from resilin.core.api.math import (
     trace,
     true_divide,
     trunc,
-    vdot,
     xlogy,
 )
 from resilin.core.api.neural import erf, log_softmax, relu, sigmoid, softmax
 from resilin.core.api.printing import set_printoptions
+from resilin.core.api.products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
 from resilin.core.api.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from resilin.core.api.reducing import (
     all,
@@ -237,36 +228,26 @@ from resilin.core.api.reducing import (
 from resilin.core.api.shaping import (
     broadcast_shapes,
     broadcast_to,
-    cat,
-    chunk,
     clone,
-    concat,
-    concatenate,
     diag,
     diagonal,
     flatten,
     flip,
     moveaxis,
     movedim,
-    narrow,
     permute,
     ravel,
     repeat_interleave,
     reshape,
     roll,
-    select,
-    split,
     squeeze,
-    stack,
     swapaxes,
     swapdims,
     t,
-    tensor_split,
     tile,
     transpose,
     tril,
     triu,
-    unbind,
     unflatten,
     unsqueeze,
 )
@@ -322,13 +303,7 @@ from resilin.core.dtype import (
     uint32,
     uint64,
 )
-from resilin.core.memory_format import (
-    channels_last,
-    channels_last_3d,
-    contiguous_format,
-    memory_format,
-    preserve_format,
-)
+from resilin.core.machine.threads import get_num_threads, set_num_threads
 from resilin.core.ops.creation import (
     arange,
     as_tensor,
@@ -362,6 +337,15 @@ from resilin.core.ops.random import (
     randperm,
 )
 from resilin.core.ops.random_distributions import binomial, poisson
+from resilin.core.public import dispatch as _dispatch
+from resilin.core.public import in_place_names as _in_place_names
+from resilin.core.public.settings import (
+    get_float32_matmul_precision,
+    get_num_interop_threads,
+    set_float32_matmul_precision,
+    set_flush_denormal,
+    set_num_interop_threads,
+)
 from resilin.core.rng import (
     Generator,
     default_generator,
@@ -373,16 +357,15 @@ from resilin.core.rng import (
     seed,
     set_rng_state,
 )
-from resilin.core.settings import (
-    get_float32_matmul_precision,
-    get_num_interop_threads,
-    set_float32_matmul_precision,
-    set_flush_denormal,
-    set_num_interop_threads,
+from resilin.core.state.memory_format import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    memory_format,
+    preserve_format,
 )
-from resilin.core.size import Size
+from resilin.core.state.size import Size
 from resilin.core.tensor import Tensor
-from resilin.core.threads import get_num_threads, set_num_threads
 
 bool = bool_
 float, double, half, cfloat, cdouble = float32, float64, float16, complex64, complex128
@@ -414,7 +397,7 @@ _dispatch.publish(  # what takes tensors, or makes them: arguments' classes and 
         for _name, _value in list(globals().items())
         if _name not in _dispatch.IGNORED
         and getattr(_value, "__module__", "").startswith(
-            ("resilin.core.api.", "resilin.core.ops.", "resilin.core.inplace")
+            ("resilin.core.api.", "resilin.core.ops.", "resilin.core.state.inplace")
         )
     ],
 )

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import in_place_names, inplace, relayout, subclass
 from resilin.core.api import (
     activations,
     convert,
     elementwise,
     exchange,
     indexing,
+    joining,
     layouts,
     linear_algebra,
     math,
     neural,
     pinning,
     printing,
+    products,
     rearranging,
     reducing,
     scattering,
@@ -31,12 +32,14 @@ from resilin.core.api import (
     uniques,
 )
 from resilin.core.autograd import engine
-from resilin.core.copying import copy_shared
 from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
-from resilin.core.size import Size
+from resilin.core.public import in_place_names, subclass
+from resilin.core.state import inplace, relayout
+from resilin.core.state.copying import copy_shared
+from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 
 
@@ -47,12 +50,17 @@ def _words(text: str) -> list[str]:
 _MATH = _words(
     """
     asinh acosh atanh arcsin arccos arctan arctan2 arcsinh arccosh arctanh not_equal less less_equal greater
-    greater_equal logaddexp hypot clamp_min clamp_max logit xlogy trace vdot exp expm1 exp2 log log1p log2
+    greater_equal logaddexp hypot clamp_min clamp_max logit xlogy trace exp expm1 exp2 log log1p log2
     log10 sqrt rsqrt reciprocal square neg negative sin cos tan sinh cosh tanh asin acos atan atan2 floor ceil trunc
     sign isnan isinf isfinite signbit eq ne lt le gt ge logical_and logical_or logical_xor logical_not maximum
     minimum remainder fmod mul multiply add sub subtract div divide true_divide floor_divide bitwise_and bitwise_or
     bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift pow abs absolute angle conj round frac clamp clip
-    lerp addcmul addcdiv matmul mm bmm mv dot outer addmm baddbmm equal isclose allclose nan_to_num
+    lerp addcmul addcdiv equal isclose allclose nan_to_num
+    """
+)
+_PRODUCTS = _words(
+    """
+    matmul mm bmm mv dot vdot outer addmm baddbmm
     """
 )
 _REDUCE = _words(
@@ -63,9 +71,14 @@ _REDUCE = _words(
 )
 _SHAPE = _words(
     """
-    tensor_split moveaxis swapaxes swapdims reshape view view_as reshape_as flatten unflatten
+    moveaxis swapaxes swapdims reshape view view_as reshape_as flatten unflatten
     ravel transpose permute movedim t unsqueeze squeeze expand expand_as broadcast_to repeat tile repeat_interleave
-    split chunk narrow select unbind flip roll diagonal diag tril triu clone contiguous
+    flip roll diagonal diag tril triu clone contiguous
+    """
+)
+_PARTS = _words(
+    """
+    split tensor_split chunk narrow select unbind
     """
 )
 _INDEX = _words(
@@ -111,8 +124,10 @@ def _attach() -> None:
     tensor: Any = Tensor
     families = (
         (math, _MATH),
+        (products, _PRODUCTS),
         (reducing, _REDUCE),
         (shaping, _SHAPE),
+        (joining, _PARTS),
         (indexing, _INDEX),
         (neural, _NEURAL),
         (activations, _ACTIVATIONS),
@@ -178,7 +193,7 @@ def _attach_operators(tensor: Any) -> None:
         "floordiv": math.floor_divide,
         "mod": math.remainder,
         "pow": OPS["power"].call,
-        "matmul": math.matmul,
+        "matmul": products.matmul,
         "and": math.bitwise_and,
         "or": math.bitwise_or,
         "xor": math.bitwise_xor,
@@ -361,7 +376,7 @@ def _fill_namespace() -> None:
     """What rules need of `TENSOR_XP` beside the ops."""
     from_ops: Any = TENSOR_XP
     from_ops.where = indexing.where
-    from_ops.concat = shaping.cat
+    from_ops.concat = joining.cat
     from_ops.zeros_like, from_ops.ones_like, from_ops.full_like = (
         lambda x, shape=None: creation.zeros_like(x) if shape is None else x.new_zeros(shape),
         creation.ones_like,

@@ -13,11 +13,11 @@ from resilin.core.api import rearranging, shaping
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of
 from resilin.core.determinism import uninitialized
-from resilin.core.inplace import check_writable
-from resilin.core.memory_format import orders
-from resilin.core.size import contiguous_strides, lengths_of
+from resilin.core.state.inplace import check_writable
+from resilin.core.state.memory_format import orders
+from resilin.core.state.size import contiguous_strides, lengths_of
+from resilin.core.state.versions import share_version
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import share_version
 
 
 def _in_place(name: str, view: Callable[..., Any]) -> Callable[..., Tensor]:

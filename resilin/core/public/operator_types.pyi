@@ -1,4 +1,4 @@
-"""The operators that core/methods.py attaches to Tensor, for type checkers, which cannot guess them.
+"""The operators that core/public/methods.py attaches to Tensor, for type checkers, which cannot guess them.
 
 Nothing imports this at run time.
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from resilin.core import dispatch
 from resilin.core.ops.shape import reshape
+from resilin.core.public import dispatch
+from resilin.core.state.versions import share_version, share_writes
 from resilin.core.tensor import Parameter, Tensor
-from resilin.core.versions import share_version, share_writes
 
 _T = TypeVar("_T", bound=Tensor)
 _SLOTS = tuple(name for name in Tensor.__slots__ if name != "__weakref__")
@@ -120,7 +120,7 @@ def _reflected(name: str) -> str | None:
 
 
 def publish() -> None:
-    """Make the methods and attributes of Tensor public. Called once, when `core.methods` has attached all."""
+    """Make the methods and attributes of Tensor public. Called once, when `core.public.methods` has attached all."""
     tensor: Any = Tensor
     tensor.as_subclass, tensor._make_subclass = as_subclass, staticmethod(make_subclass)
     _publish_methods()

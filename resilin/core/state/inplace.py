@@ -19,8 +19,8 @@ from resilin.core.ops.guarding import IN_NATIVE, SILENT, VARIABLE, restore, sile
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype
+from resilin.core.state.versions import InferenceCount, View
 from resilin.core.tensor import Tensor, wrap
-from resilin.core.versions import InferenceCount, View
 
 
 def _check_origin(tensor: Tensor) -> None:
