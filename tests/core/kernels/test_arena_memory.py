@@ -304,7 +304,7 @@ def test_descriptors_are_not_inherited_by_programs() -> None:
 
 @pytest.mark.parametrize("body", ["", "import numpy as np; x = np.ones(1 << 20); m.empty_cache()"])
 def test_the_interpreter_ends_cleanly_with_arrays_alive(body: str) -> None:
-    program = f"from resilin.core import memory as m; m.install()\nimport numpy as np; keep = np.ones(1 << 20)\n{body}"
+    program = f"from resilin.core.machine import memory as m; m.install()\nimport numpy as np; keep = np.ones(1 << 20)\n{body}"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
@@ -315,7 +315,7 @@ def test_the_interpreter_ends_cleanly_with_arrays_alive(body: str) -> None:
 def test_arrays_work_where_address_space_or_descriptors_run_out(limit: str, value: int) -> None:
     program = (
         f"import resource; resource.setrlimit(resource.{limit}, ({value}, {value}))\n"
-        "import numpy as np\nfrom resilin.core import memory\nmemory.install()\n"
+        "import numpy as np\nfrom resilin.core.machine import memory\nmemory.install()\n"
         "n = 65 << 20\nkeep = [np.zeros(n, np.uint8) for _ in range(20)]\n"  # more than an arena each, hardly touched
         "for i, x in enumerate(keep): x[-1] = i\n"
         "keep[0].resize(n + 4096, refcheck=False)\n"
@@ -329,7 +329,7 @@ def test_arrays_work_where_address_space_or_descriptors_run_out(limit: str, valu
 
 def test_without_native_code_memory_is_ordinary_and_says_so() -> None:
     program = (
-        "import numpy as np\nfrom resilin.core import memory\nfrom resilin.core.kernels import loader, softmax\n"
+        "import numpy as np\nfrom resilin.core.machine import memory\nfrom resilin.core.kernels import loader, softmax\n"
         "memory.install(); memory.empty_cache()\nassert loader.native is None\n"
         "assert memory.locate(np.ones(1 << 20)) is None and memory.stats()['allocated'] == 0\n"
         "assert softmax.forward(np.zeros((2, 2), np.float32)).tolist() == [[0.5, 0.5]] * 2\n"
@@ -480,7 +480,7 @@ def test_signals_do_not_end_the_wait_for_a_child_that_copies() -> None:
 
 def test_a_fork_without_descriptors_to_copy_safely_ends_the_child_and_says_why() -> None:
     program = (
-        "import os, resource\nimport numpy as np\nfrom resilin.core import memory\nmemory.install()\n"
+        "import os, resource\nimport numpy as np\nfrom resilin.core.machine import memory\nmemory.install()\n"
         "x = np.ones(1 << 20)\nused = [os.dup(1)]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (used[0] + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
         "pid = os.fork()\nif pid == 0: os._exit(0)\n"

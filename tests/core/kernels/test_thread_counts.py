@@ -141,7 +141,7 @@ def test_the_description_says_who_chose_the_matrix_kernels(chosen: str | None, r
         pytest.skip("this numpy has no OpenBLAS")
     env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
     env |= {"OPENBLAS_CORETYPE": chosen} if chosen else {}
-    program = "from resilin.core import blas, threads; print(blas.describe())"
+    program = "from resilin.core.machine import blas, threads; print(blas.describe())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=env
     )
