@@ -17,7 +17,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.errors import ResilinError
 
-_OWN = tuple(str(Path(file).resolve().parents[depth]) for file, depth in ((__file__, 1), (np.__file__, 0)))
+_OWN = tuple(str(Path(file).resolve().parents[depth]) for file, depth in ((__file__, 2), (np.__file__, 0)))
 _PLAIN = (TypeError, ValueError, IndexError, RuntimeError, NotImplementedError)
 # what is raised instead of other errors, the first that fits
 _INSTEAD: tuple[tuple[type[Exception], type[Exception]], ...] = (
