@@ -329,7 +329,8 @@ def test_arrays_work_where_address_space_or_descriptors_run_out(limit: str, valu
 
 def test_without_native_code_memory_is_ordinary_and_says_so() -> None:
     program = (
-        "import numpy as np\nfrom resilin.core.machine import memory\nfrom resilin.core.kernels import loader, softmax\n"
+        "import numpy as np\nfrom resilin.core.machine import memory\n"
+        "from resilin.core.kernels import loader, softmax\n"
         "memory.install(); memory.empty_cache()\nassert loader.native is None\n"
         "assert memory.locate(np.ones(1 << 20)) is None and memory.stats()['allocated'] == 0\n"
         "assert softmax.forward(np.zeros((2, 2), np.float32)).tolist() == [[0.5, 0.5]] * 2\n"
