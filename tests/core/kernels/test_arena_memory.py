@@ -304,7 +304,8 @@ def test_descriptors_are_not_inherited_by_programs() -> None:
 
 @pytest.mark.parametrize("body", ["", "import numpy as np; x = np.ones(1 << 20); m.empty_cache()"])
 def test_the_interpreter_ends_cleanly_with_arrays_alive(body: str) -> None:
-    program = f"from resilin.core.machine import memory as m; m.install()\nimport numpy as np; keep = np.ones(1 << 20)\n{body}"
+    begin = "from resilin.core.machine import memory as m; m.install()\nimport numpy as np; keep = np.ones(1 << 20)\n"
+    program = begin + body
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
