@@ -266,7 +266,7 @@ nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups
 
 nb::object input_gradient(Array g, Array w, int64_t H, int64_t W, Lengths lengths, int64_t groups) {
     Shape s;
-    if (!g || !w || g.ndim() != 4 || w.ndim() != 4) return nb::none();
+    if (!g || !w || g.ndim() != 4 || w.ndim() != 4 || groups < 1 || groups > w.dim(0)) return nb::none();
     const int64_t from[] = {g.dim(0), w.dim(1) * groups, H, W}, with[] = {w.dim(0), w.dim(1), w.dim(2), w.dim(3)};
     if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
     if (all_are<float>(g, w)) return input_gradient_as<float>(g, w, s);
