@@ -23,7 +23,7 @@ _native_masked_softmax_backward_ = kernel("masked_softmax_backward_")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What `backward` needs: the inputs and the probabilities before dropout."""
+    """What `backward` needs: the inputs and the probabilities before dropout, 16-bit ones as float32."""
 
     q: Array
     k: Array
@@ -46,15 +46,19 @@ def forward(
     dropout_mask: (..., T, S), factors 0 or 1/(1-p) on the probabilities.
     """
     acc = compute_dtype(q.dtype)
+    if acc != q.dtype:  # scores of 16-bit numbers soon leave their range
+        wide = (q.astype(acc), k.astype(acc), v.astype(acc))
+        drop = None if dropout_mask is None else dropout_mask.astype(acc)
+        y, saved = forward(*wide, mask, causal, scale, drop)
+        return y.astype(q.dtype), saved
     added = _additive(mask, acc)
     y, p = _like(q, v.shape[-1]), np.empty((*q.shape[:-1], k.shape[-2]), q.dtype)
     if _native_attention(q, k, v, added, causal, scale, dropout_mask, y, p):
         return y, Saved(q, k, v, p, causal, scale, dropout_mask)
     blocks = _blocks(q.shape[-2], k.shape[-2], causal)
-    s = _row_products(q, k, blocks).astype(acc, copy=False)
-    if not _native_masked_softmax_(s, added, causal, scale):
-        s = reference_masked_softmax(s, added, causal, scale)
-    p = s.astype(q.dtype, copy=False)
+    p = _row_products(q, k, blocks)
+    if not _native_masked_softmax_(p, added, causal, scale):
+        p = reference_masked_softmax(p, added, causal, scale)
     kept = p if dropout_mask is None else p * dropout_mask
     for a, b, seen in blocks:
         matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
@@ -62,8 +66,11 @@ def forward(
 
 
 def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
-    """Gradients (dq, dk, dv)."""
+    """Gradients (dq, dk, dv), of the dtype of `g`."""
     q, k, v, p = saved.q, saved.k, saved.v, saved.p
+    if g.dtype != q.dtype:
+        dq, dk, dv = backward(g.astype(q.dtype), saved)
+        return dq.astype(g.dtype), dk.astype(g.dtype), dv.astype(g.dtype)
     dq, dk, dv = _like(q, q.shape[-1]), _like(k, k.shape[-1]), _like(v, v.shape[-1])
     ds = np.empty(p.shape, p.dtype)
     if _native_attention_backward(g, q, k, v, p, saved.causal, saved.scale, saved.dropout_mask, dq, dk, dv, ds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -255,6 +256,21 @@ def test_causal_attention_over_more_and_over_fewer_keys_than_queries(rand: Any, 
     same(y, exact.astype(np.float32), 1e-5)
     for fast, slow in zip(attention.backward(g, saved), attention.backward(g, exact_saved), strict=True):
         same(fast, slow.astype(np.float32), 3e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_attention_of_large_sixteen_bit_numbers_is_that_of_float32(rand: Any, dtype: Any) -> None:
+    q, k, v, g = (rand(2, 9, 4) * size for size in (3000, 3000, 1, 1))
+    q, k, v, g = (x.astype(dtype) for x in (q, k, v, g))
+    y, saved = attention.forward(q, k, v, None, True, 1e-6, None)
+    wide, wide_saved = attention.forward(*(x.astype(np.float32) for x in (q, k, v)), None, True, 1e-6, None)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, wide.astype(dtype))
+    for half, single in zip(
+        attention.backward(g, saved), attention.backward(g.astype(np.float32), wide_saved), strict=True
+    ):
+        np.testing.assert_array_equal(half, single.astype(dtype))
+        assert np.isfinite(half.astype(np.float32)).all()
 
 
 def test_heads_of_one_tensor_are_read_and_joined_where_they_lie(rand: Any) -> None:
