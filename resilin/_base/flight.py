@@ -84,8 +84,8 @@ class Flight:
 class Recorder:
     """Writes one file. `begin` gives a slot for `start`, `describe` and `end`; any thread may call them.
 
-    Owner: the process, until `close`, which leaves the file. A slot whose record was overwritten by newer calls is
-    written no more.
+    OSError when the file cannot be made. Owner: the process, until `close`, which leaves the file. A slot whose record
+    was overwritten by newer calls is written no more.
     """
 
     def __init__(self, path: Path, host: str, capacity: int = 2048) -> None:
@@ -94,7 +94,8 @@ class Recorder:
         self.path, self._capacity = path, capacity
         size = _HEADER_BYTES + capacity * _RECORD_BYTES
         with open(path, "wb+") as file:
-            file.truncate(size)
+            file.write(bytes(size))  # a full disk is an error now, not a SIGBUS at some call
+            file.flush()
             self._map = mmap.mmap(file.fileno(), size)
         self._offset = SYSTEM.wall() - SYSTEM.monotonic()
         _HEADER.pack_into(self._map, 0, _MAGIC, os.getpid(), capacity, 0, self._offset, _text(host, 64))

@@ -157,9 +157,8 @@ class ProcessGroup:
         Returns a Work when `async_op`, else None once done. Errors of a sync call are raised here.
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
-        entry = None if self._log is None else self._log.collective(kind)
         if not async_op and not self._queued:
-            self._turn(kind, task, limit, False, entry)
+            self._turn(kind, task, limit, False, self._entry(kind))
             return None
         work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
         with self._submitting:
@@ -168,11 +167,14 @@ class ProcessGroup:
             if self._worker is None:
                 self._worker = OwnedThread(f"dist-worker-{self.name or 'group'}", self._work)
             self._queued += 1
-            self._tasks.put((kind, task, work, outputs, limit, entry))
+            self._tasks.put((kind, task, work, outputs, limit, self._entry(kind)))
         if async_op:
             return work
         work.wait()
         return None
+
+    def _entry(self, kind: Kind) -> Entry | None:
+        return None if self._log is None else self._log.collective(kind)
 
     def _work(self) -> None:
         while (item := self._tasks.get()) is not None:
@@ -190,16 +192,23 @@ class ProcessGroup:
                 work._future.set_exception(error)
 
     def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
-        if self._runner == threading.get_ident():
-            raise UsageError(f"{kind.name.lower()}, {self.title()}: called from a signal handler inside a collective")
-        with self._busy:
-            self._runner = threading.get_ident()
-            try:
-                self._execute(kind, task, limit, background, entry)
-            finally:
-                self._runner = None
-                if self._close_late:
-                    self.backend.close()
+        failed = True
+        try:
+            if self._runner == threading.get_ident():
+                what = f"{kind.name.lower()}, {self.title()}"
+                raise UsageError(f"{what}: called from a signal handler inside a collective")
+            with self._busy:
+                self._runner = threading.get_ident()
+                try:
+                    self._execute(kind, task, limit, background, entry)
+                finally:
+                    self._runner = None
+                    if self._close_late:
+                        self.backend.close()
+            failed = False
+        finally:
+            if entry is not None:
+                entry.end(failed)
 
     def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
         if self._failure is not None or self._closed:
@@ -208,12 +217,10 @@ class ProcessGroup:
         self._sequence += 1
         if entry is not None:
             entry.start(call.sequence)
-        failed = True
         try:
             if self.on_call is not None:
                 self.on_call(call)
             task(call)
-            failed = False
         except CollectiveMismatch as error:
             raise CollectiveMismatch(f"{self._call(call)}: {error}") from None
         except UsageError:
@@ -230,9 +237,6 @@ class ProcessGroup:
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
             self._fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
             raise
-        finally:
-            if entry is not None:
-                entry.end(failed)
 
     # --- failure ---
 

@@ -22,17 +22,20 @@ def copy_error(error: BaseException) -> BaseException:
 
 
 def prefixed(error: BaseException, what: str) -> BaseException:
+    """A copy of `error` whose message begins with what was under way."""
     clone = copy_error(error)
     clone.args = (f"{what}: {error}", *error.args[1:])
     return clone
 
 
 def encode_reason(error: BaseException, rank: int) -> str:
+    """JSON of why `rank` aborts, for an ABORT frame."""
     ranks = sorted(error.ranks) if isinstance(error, PeerLost | CollectiveTimeout) else [rank]
     return json.dumps({"kind": type(error).__name__, "ranks": ranks, "text": str(error)[:4000]})
 
 
 def decode_reason(text: str, rank: int) -> BaseException:
+    """The error that `rank` sent as `text`; GroupAborted for what is no reason of this library."""
     try:
         reason = json.loads(text)
         kind, ranks, said = str(reason["kind"]), [int(r) for r in reason["ranks"]], str(reason["text"])

@@ -1,10 +1,12 @@
 """Which collectives this process made, and where they stand: written to the flight recorder of `_base.flight`.
 
-On where RESILIN_TRACE_DIR names a folder, as `elastic-run` does for its workers; `resilin trace FOLDER` reads it.
+On where RESILIN_TRACE_DIR names a folder, as `elastic-run` does for its workers; `resilin trace FOLDER` reads it. A
+folder that cannot be written is a warning, and nothing is recorded.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -14,11 +16,12 @@ from types import CodeType
 
 import numpy as np
 
-from resilin._base import env
+from resilin._base import env, log
 from resilin._base.flight import SUFFIX, Recorder
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 
+_LOG = logging.getLogger(__name__)
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _OPS = {op: op.name.encode() for op in ReduceOp}
@@ -27,6 +30,7 @@ _LINE_BYTES = 96
 
 _lock = threading.Lock()
 _opened: Recorder | None = None  # of this process; guarded by _lock
+_failed = False  # to open it; guarded by _lock
 _inside: dict[CodeType, bool] = {}  # whether a function is the library's own
 _lines: dict[tuple[CodeType, int], bytes] = {}
 
@@ -89,16 +93,19 @@ def log_of(name: str, generation: int, rank: int, size: int) -> GroupLog | None:
 
 
 def _of_process() -> Recorder | None:
-    global _opened
+    global _opened, _failed
     folder = env.get("RESILIN_TRACE_DIR")
     if folder is None:
         return None
     with _lock:
-        if _opened is None:
-            host = socket.gethostname()
-            os.makedirs(folder, exist_ok=True)
-            path = Path(folder, f"{host}_{os.getpid()}{SUFFIX}")
-            _opened = Recorder(path, host, env.get_int("RESILIN_TRACE_CALLS", 2048) or 2048)
+        if _opened is None and not _failed:
+            capacity, host = env.get_int("RESILIN_TRACE_CALLS", 2048) or 2048, socket.gethostname()
+            try:
+                os.makedirs(folder, exist_ok=True)
+                _opened = Recorder(Path(folder, f"{host}_{os.getpid()}{SUFFIX}"), host, capacity)
+            except OSError as error:  # a job does not end because what watches it finds no room
+                _failed = True
+                log.event(_LOG, logging.WARNING, "collectives are not recorded", folder=folder, reason=str(error))
         return _opened
 
 
@@ -124,8 +131,8 @@ def _caller() -> bytes:
 
 def _forget_in_child() -> None:
     """A forked child is another process: were it to record, it would write into its parent's file."""
-    global _opened
-    _opened = None
+    global _opened, _failed
+    _opened, _failed = None, False
 
 
 if hasattr(os, "register_at_fork"):

@@ -74,11 +74,16 @@ def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
     elif _WORLD.default is before:
         _WORLD.default = after
     else:
-        world = default_group()
-        world.subgroups = [after if group is before else group for group in world.subgroups]
+        _exchange(default_group(), before, after)
     if before in _WORLD.owned:
         _WORLD.owned[after] = _WORLD.owned.pop(before)
     before.close()
+
+
+def _exchange(parent: ProcessGroup, before: ProcessGroup, after: ProcessGroup) -> None:
+    parent.subgroups = [after if group is before else group for group in parent.subgroups]
+    for group in parent.subgroups:
+        _exchange(group, before, after)
 
 
 def _here() -> tuple[int, int] | None:

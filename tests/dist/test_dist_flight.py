@@ -175,6 +175,47 @@ def test_messages_and_asynchronous_collectives_are_recorded(
     assert calls[ranks[0].pid] == ["send float64[4] to 1", "all_reduce #0 float64[5] SUM", "all_reduce #1 float64[5] SUM"]
 
 
+UNWRITABLE = """
+import numpy as np
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+group = join_from_environment()
+dist.all_reduce(np.ones(5))
+dist.new_group([0])
+print("done", flush=True)
+"""
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning_and_no_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (rank,) = start_ranks(1, UNWRITABLE, str(tmp_path), RESILIN_TRACE_DIR=str(tmp_path / "file" / "trace"))
+    code, out, said = rank.finish()
+    assert (code, out) == (0, "done\n")
+    assert said.count("collectives are not recorded") == 1
+
+
+FAILED = """
+import numpy as np, pytest
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+join_from_environment()
+dist.default_group().abort()
+for asynchronous in (False, True):
+    with pytest.raises(dist.DistError):
+        work = dist.all_reduce(np.ones(5), async_op=asynchronous)
+        work.wait()
+print("done", flush=True)
+"""
+
+
+def test_a_call_of_a_group_that_has_failed_is_recorded_as_failed(tmp_path: Path) -> None:
+    with _started(1, FAILED, tmp_path) as (rank,):
+        assert rank.read_line() == "done"
+        rank.finish()
+    (path,) = tmp_path.rglob("*.flight")
+    assert [call.state for call in read(path).calls] == [State.FAILED, State.FAILED]
+
+
 def _call(rank: int, sequence: int, state: State, **changes: Any) -> Call:
     given: dict[str, Any] = {
         "state": state, "group": "default", "generation": 1, "rank": rank, "size": 3, "sequence": sequence,

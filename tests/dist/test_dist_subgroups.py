@@ -128,6 +128,19 @@ def test_a_subgroup_shrinks_and_keeps_the_ranks_of_the_world() -> None:
     assert run_ranks(4, rank_main).results() == [None, ([1, 3], 4.0), None, ([1, 3], 4.0)]
 
 
+def test_a_subgroup_of_a_subgroup_that_shrank_is_closed_with_the_default_group() -> None:
+    def rank_main(rank: int) -> None:
+        inner = dist.split_group(dist.new_group([0, 1, 2]), [[0, 1, 2]])
+        made = dist.shrink_group([2], inner) if rank != 2 else None
+        if made is None:
+            return
+        dist.default_group().close_subgroups()
+        with pytest.raises(dist.DistError, match="closed"):
+            dist.barrier(made)
+
+    run_ranks(3, rank_main, abort=False).results()
+
+
 def test_a_group_that_lost_a_rank_shrinks_to_the_others() -> None:
     def rank_main(rank: int) -> Any:
         if rank == 2:

@@ -272,7 +272,7 @@ def _fitted(node: Node, position: int, part: Any) -> Any:
     """`_undo` of the gradient of input `position`. RuntimeError where the input cannot have had this gradient."""
     meta: Any = node.metas[position]
     try:
-        return undo(part, meta, node.dev.xp)
+        return undo(written_out(part), meta, node.dev.xp)
     except ValueError:
         raise RuntimeError(
             f"function {node.name()} returned an invalid gradient at index {position} - got "

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: matrix products on BLAS, scale + mask + softmax fused and in place."""
+"""Scaled dot-product attention: one native call for float32, and its numpy form."""
 
 # B batch, H heads, T queries, S keys, D width, E value width
 
@@ -13,12 +13,8 @@ from resilin.core.kernels.gemm import matmul
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
-_BLOCK = 64  # queries: smaller blocks skip more hidden keys, but BLAS is slow on small products
-
 _native_attention = kernel("attention")
 _native_attention_backward = kernel("attention_backward")
-_native_masked_softmax_ = kernel("masked_softmax_")
-_native_masked_softmax_backward_ = kernel("masked_softmax_backward_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,8 @@ def forward(
     y, p = _like(q, v.shape[-1]), np.empty((*q.shape[:-1], k.shape[-2]), q.dtype)
     if _native_attention(q, k, v, added, causal, scale, dropout_mask, y, p):
         return y, Saved(q, k, v, p, causal, scale, dropout_mask)
-    blocks = _blocks(q.shape[-2], k.shape[-2], causal)
-    p = _row_products(q, k, blocks)
-    if not _native_masked_softmax_(p, added, causal, scale):
-        p = reference_masked_softmax(p, added, causal, scale)
-    kept = p if dropout_mask is None else p * dropout_mask
-    for a, b, seen in blocks:
-        matmul(kept[..., a:b, :seen], v[..., :seen, :], out=y[..., a:b, :])
+    p = reference_masked_softmax(matmul(q, k.swapaxes(-1, -2)), added, causal, scale)
+    matmul(p if dropout_mask is None else p * dropout_mask, v, out=y)
     return y, Saved(q, k, v, p, causal, scale, dropout_mask)
 
 
@@ -72,21 +63,16 @@ def backward(g: Array, saved: Saved) -> tuple[Array, Array, Array]:
         dq, dk, dv = backward(g.astype(q.dtype), saved)
         return dq.astype(g.dtype), dk.astype(g.dtype), dv.astype(g.dtype)
     dq, dk, dv = _like(q, q.shape[-1]), _like(k, k.shape[-1]), _like(v, v.shape[-1])
-    ds = np.empty(p.shape, p.dtype)
-    if _native_attention_backward(g, q, k, v, p, saved.causal, saved.scale, saved.dropout_mask, dq, dk, dv, ds):
+    ds, drop = np.empty(p.shape, p.dtype), saved.dropout_mask
+    if _native_attention_backward(g, q, k, v, p, saved.causal, saved.scale, drop, dq, dk, dv, ds):
         return dq, dk, dv
-    blocks = _blocks(q.shape[-2], k.shape[-2], saved.causal)
-    ds = _row_products(g, v, blocks)
-    kept = p
-    if saved.dropout_mask is not None:
-        kept = p * saved.dropout_mask
-        ds *= saved.dropout_mask
-    _transposed_products(kept, g, blocks, dv)
-    if not _native_masked_softmax_backward_(ds, p, saved.causal, saved.scale):
-        ds = reference_softmax_backward(ds, p, saved.causal, saved.scale)
-    for a, b, seen in blocks:
-        matmul(ds[..., a:b, :seen], k[..., :seen, :], out=dq[..., a:b, :])
-    _transposed_products(ds, q, blocks, dk)
+    matmul(g, v.swapaxes(-1, -2), out=ds)
+    if drop is not None:
+        ds *= drop
+    matmul((p if drop is None else p * drop).swapaxes(-1, -2), g, out=dv)
+    ds = reference_softmax_backward(ds, p, saved.causal, saved.scale)
+    matmul(ds, k, out=dq)
+    matmul(ds.swapaxes(-1, -2), q, out=dk)
     return dq, dk, dv
 
 
@@ -96,31 +82,6 @@ def _like(x: Array, width: int) -> Array:
     if x.strides[-1] != x.itemsize:
         return np.empty((*x.shape[:-1], width), x.dtype)
     return np.empty_like(x, shape=(*x.shape[:-1], width), subok=False)
-
-
-def _blocks(T: int, S: int, causal: bool) -> list[tuple[int, int, int]]:
-    """(first query, last query + 1, keys they can see): with a causal mask, products with hidden keys are left out."""
-    if not causal or T != S or T < 2 * _BLOCK:
-        return [(0, T, S)]
-    return [(a, min(T, a + _BLOCK), min(T, a + _BLOCK)) for a in range(0, T, _BLOCK)]
-
-
-def _row_products(x: Array, y: Array, blocks: list[tuple[int, int, int]]) -> Array:
-    """x @ y.T, with zeros where a block of queries cannot see."""
-    out = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
-    for a, b, seen in blocks:
-        matmul(x[..., a:b, :], y[..., :seen, :].swapaxes(-1, -2), out=out[..., a:b, :seen])
-        out[..., a:b, seen:] = 0
-    return out
-
-
-def _transposed_products(weights: Array, x: Array, blocks: list[tuple[int, int, int]], out: Array) -> None:
-    """out = weights.T @ x, for each block of keys over the queries that can see it."""
-    if len(blocks) == 1:
-        matmul(weights.swapaxes(-1, -2), x, out=out)
-        return
-    for a, b, _ in blocks:
-        matmul(weights[..., a:, a:b].swapaxes(-1, -2), x[..., a:, :], out=out[..., a:b, :])
 
 
 def _additive(mask: Array | None, dtype: np.dtype[np.generic]) -> Array | None:
@@ -151,9 +112,6 @@ def reference_masked_softmax(s: Array, added: Array | None, causal: bool, scale:
 
 def reference_softmax_backward(dp: Array, p: Array, causal: bool, scale: float) -> Array:
     """scale * p * (dp - sum(dp * p)) over the last axis; 0 for hidden keys, whatever `dp` holds there."""
-    acc = compute_dtype(p.dtype)
     if causal:
         dp = np.where(np.tri(*dp.shape[-2:], dtype=np.bool_), dp, dp.dtype.type(0))
-    dp_, p_ = dp.astype(acc, copy=False), p.astype(acc, copy=False)
-    ds = p_ * (dp_ - (dp_ * p_).sum(axis=-1, keepdims=True)) * acc.type(scale)
-    return ds.astype(p.dtype, copy=False)  # type: ignore[no-any-return]
+    return p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * p.dtype.type(scale)  # type: ignore[no-any-return]

@@ -100,8 +100,7 @@ def getitem(xp, x, index=None):
 
 @getitem.vjp
 def _(xp, g, _y, _x, index=None):
-    parts = index if isinstance(index, tuple) else (index,)
-    if isinstance(g, np.ndarray) and all(map(_basic, parts)):
+    if isinstance(g, np.ndarray) and goes_as_it_is(index):
         return Region(g, index, _x.shape)
     return xp.index_add_zeros(g, _x.shape, index)
 

@@ -254,38 +254,6 @@ bool attention_backward(ExactArray g, ExactArray q, ExactArray k, ExactArray v, 
     return true;
 }
 
-// Calls fn(scores, first row, begin, end) for rows [begin, end) of one head, whose rows begin with `first row` of all.
-template <class Fn> void each_head(const ExactArray &s, const Scores &scores, const Masks &masks, Fn fn) {
-    WithoutGil free(s.size());
-    parallel_rows(s.size() / scores.S, scores.S, [&](int64_t begin, int64_t end) {
-        for (int64_t head = begin / scores.T; head * scores.T < end; head++) {
-            const int64_t row = head * scores.T;
-            fn(masks.of(scores, head), row * scores.S, std::max(begin - row, int64_t{0}), std::min(end - row, scores.T));
-        }
-    });
-}
-
-bool masked_softmax_(ExactArray s, Array added, bool causal, float scale) {
-    Masks masks;
-    if (!s.is_writable<float>() || s.ndim() < 2 || !masks.take(added, s)) return false;
-    if (s.size() == 0) return true;
-    each_head(s, {s.dim(s.ndim() - 2), s.last(), causal, scale}, masks,
-              [&](const Scores &scores, int64_t at, int64_t begin, int64_t end) {
-                  softmax_rows(s.data<float>() + at, scores, begin, end);
-              });
-    return true;
-}
-
-bool masked_softmax_backward_(ExactArray dp, Array p, bool causal, float scale) {
-    if (!dp.is_writable<float>() || !p.is<float>() || p.ndim() < 2 || !dp.same_shape(p)) return false;
-    if (p.size() == 0) return true;
-    each_head(p, {p.dim(p.ndim() - 2), p.last(), causal, scale}, {},
-              [&](const Scores &scores, int64_t at, int64_t begin, int64_t end) {
-                  softmax_backward_rows(dp.data<float>() + at, p.data<float>() + at, scores, begin, end);
-              });
-    return true;
-}
-
 } // namespace
 
 void bind_attention(nb::module_ &m) {
@@ -294,8 +262,6 @@ void bind_attention(nb::module_ &m) {
     m.def("attention_backward", &attention_backward, nb::arg("g"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("p"),
           nb::arg("causal"), nb::arg("scale"), nb::arg("dropout").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
           nb::arg("ds"));
-    m.def("masked_softmax_", &masked_softmax_, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
-    m.def("masked_softmax_backward_", &masked_softmax_backward_);
 }
 
 } // namespace resilin
