@@ -1,8 +1,9 @@
 """A process group: ranks that call the same collectives in the same order.
 
     caller ──> ProcessGroup ──> Backend (shm | stream)      bytes of collectives
-                    │    └────> worker thread               async collectives, in call order
-                    └─────────> Control ──> Mailbox         deaths, aborts, point-to-point messages
+                    │ │  └────> worker thread               async collectives, in call order
+                    │ └───────> Messages ──> Mailbox        send and receive
+                    └─────────> Control ──> Fate            deaths, aborts; how the group ends
 
 `connect` makes one from agreed endpoints. The first failure ends a group: every blocked and later call raises it.
 """
@@ -14,27 +15,28 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from resilin._base import env
-from resilin._base.clock import SYSTEM, Deadline, spell
+from resilin._base.clock import Deadline
 from resilin._base.threads import OwnedThread
 from resilin.dist.backends.base import Aborted, Backend, Call
 from resilin.dist.backends.select import choose
 from resilin.dist.control import Control
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
-from resilin.dist.mailbox import ANY, Mailbox, Receive
+from resilin.dist.fate import Fate
+from resilin.dist.mailbox import Mailbox
 from resilin.dist.mesh import Topology, assemble
-from resilin.dist.message import Descriptor, Frame, Kind
-from resilin.dist.reasons import copy_error, decode_reason, encode_reason, in_world, prefixed
+from resilin.dist.message import Frame, Kind
+from resilin.dist.messages import Messages
+from resilin.dist.reasons import decode_reason, encode_reason, in_world
 from resilin.dist.recorder import Entry, log_of
-from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
+from resilin.dist.reduce_op import Array
 from resilin.dist.work import Work
 from resilin.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
-    DistError,
     DistNetworkError,
     GroupAborted,
     PeerLost,
@@ -42,8 +44,6 @@ from resilin.errors import (
 )
 
 DEFAULT_TIMEOUT_S = 1800.0  # PyTorch's for CPU groups
-_HINT = "The group is aborted; inside elastic.run the step is redone, elsewhere restart this worker."
-_NEWS_S = 0.25  # an end seen in shared memory or on a data socket waits this long for its reason on the control channel
 
 Run = Callable[[Call], None]
 
@@ -84,18 +84,14 @@ class ProcessGroup:
         self._worker: OwnedThread | None = None  # guarded by _submitting
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float, Entry | None] | None] = queue.SimpleQueue()
         self._log = log_of(name, generation, rank, self._size)
-        self._fate = threading.RLock()  # a signal handler may abort while the same thread holds it
-        self._failure: BaseException | None = None  # guarded by _fate
-        self._explain = False  # guarded by _fate: whether the failure's message gets the call in front
-        self._closed = False
+        self._fate = Fate(self.title, self.ranks, self._end)
         self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
-        self._news = threading.Condition(self._fate)  # notified when the group failed or a peer is gone
-        self._left: set[int] = set()  # guarded by _fate
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
         data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
         self.backend: Backend = choose(topology, rank, data, self._share)
         self._control = Control(control, self, self._mailbox, name or "group")
+        self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
         _LIVE.add(self)
         self._control.start()
 
@@ -104,9 +100,9 @@ class ProcessGroup:
         try:
             self.backend.attach(deadline)
         except Aborted:
-            if self._failure is None:
-                raise PeerLost(f"{self.title()}: a peer left before the group was made", self._left) from None
-            raise self._error(None) from None
+            if self._fate.failure is None:
+                raise PeerLost(f"{self.title()}: a peer left before the group was made", self._fate.left) from None
+            raise self._fate.error(None) from None
 
     def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
         try:
@@ -130,11 +126,12 @@ class ProcessGroup:
             "collectives": self._sequence,
             "in_flight": self._queued,
             "transport": self.backend.name,
-            "failure": None if self._failure is None else repr(self._failure),
+            "failure": None if self._fate.failure is None else repr(self._fate.failure),
         }
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "failed" if self._failure is not None else f"{self._queued} in flight"
+        fate = self._fate
+        state = "closed" if fate.closed else "failed" if fate.failure is not None else f"{self._queued} in flight"
         at = f"gen={self.generation} rank={self._rank}/{self._size}"
         return f"<ProcessGroup {self.name!r} {at} {self.backend.name}, {state}>"
 
@@ -162,8 +159,8 @@ class ProcessGroup:
             return None
         work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
         with self._submitting:
-            if self._closed:
-                raise self._error(None)
+            if self._fate.closed:
+                raise self._fate.error(None)
             if self._worker is None:
                 self._worker = OwnedThread(f"dist-worker-{self.name or 'group'}", self._work)
             self._queued += 1
@@ -211,8 +208,7 @@ class ProcessGroup:
                 entry.end(failed)
 
     def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
-        if self._failure is not None or self._closed:
-            raise self._error(None)
+        self._fate.check()
         call = Call(kind, self._sequence, limit, background, entry)
         self._sequence += 1
         if entry is not None:
@@ -222,20 +218,20 @@ class ProcessGroup:
                 self.on_call(call)
             task(call)
         except CollectiveMismatch as error:
-            raise CollectiveMismatch(f"{self._call(call)}: {error}") from None
+            raise CollectiveMismatch(f"{self._fate.name_of(call)}: {error}") from None
         except UsageError:
             raise
         except Aborted:
-            self._hear_why(None)
-            self._fail(GroupAborted("the group was aborted by a peer"), explain=True)
-            raise self._error(call) from None
+            self._fate.hear_why(None)
+            self._fate.fail(GroupAborted("the group was aborted by a peer"), explain=True)
+            raise self._fate.error(call) from None
         except (PeerLost, CollectiveTimeout) as error:
             if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
-                self._hear_why(error.ranks)
-            self._fail(error, explain=True)
-            raise self._error(call) from None
+                self._fate.hear_why(error.ranks)
+            self._fate.fail(error, explain=True)
+            raise self._fate.error(call) from None
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
-            self._fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
+            self._fate.fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
             raise
 
     # --- failure ---
@@ -245,79 +241,36 @@ class ProcessGroup:
 
         Peers are told and raise GroupAborted. Any thread; never blocks. Without `error`: GroupAborted.
         """
-        self._fail(error or GroupAborted(f"{self.title()}: abort() was called"), explain=False)
+        self._fate.fail(error or GroupAborted(f"{self.title()}: abort() was called"), explain=False)
 
-    def _fail(self, error: BaseException, *, explain: bool) -> None:
-        with self._fate:
-            if self._failure is not None:
-                return
-            self._failure = error
-            self._explain = explain
-            self._news.notify_all()
+    def _end(self, error: BaseException) -> None:
+        """The first failure: every wait of this rank returns, and the peers are told."""
         lost = isinstance(error, PeerLost)
         self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
         self._control.abort(encode_reason(error, self._rank))
-        self._mailbox.fail(self._error(None))
-
-    def _hear_why(self, ranks: Collection[int] | None) -> None:
-        """Give the control channel a moment to say why the group ended, or to end itself for all of `ranks`.
-
-        A peer that hung up because of another one said so on its channel before it closed it.
-        """
-        with self._news:
-            self._news.wait_for(
-                lambda: self._failure is not None or (ranks is not None and self._left.issuperset(ranks)), _NEWS_S
-            )
-
-    def _error(self, call: Call | None) -> BaseException:
-        """The error that a call raises now: a copy, so that tracebacks do not pile up."""
-        error = self._failure
-        if error is None:
-            return DistError(f"{self.title()} is closed: destroy_process_group() was called")
-        where = self.title() if call is None else self._call(call)
-        if isinstance(error, UsageError):  # this call is not the one that was wrong
-            return GroupAborted(f"{where}: this rank aborted the group before: {error}")
-        if not self._explain:
-            return copy_error(error)
-        after = "" if call is None else f" after {spell(SYSTEM.monotonic() - call.started)} of {spell(call.timeout_s)}"
-        message = f"{where}: {error}{after}. {_HINT}"
-        if isinstance(error, CollectiveTimeout):
-            return CollectiveTimeout(message, error.ranks, in_world(error.ranks, self.ranks))
-        if isinstance(error, PeerLost):
-            return PeerLost(message, error.ranks)
-        if isinstance(error, DistNetworkError):
-            return DistNetworkError(message)
-        return GroupAborted(message)
-
-    def _call(self, call: Call) -> str:
-        return f"{call.kind.name.lower()} #{call.sequence}, {self.title()}"
+        self._mailbox.fail(self._fate.error(None))
 
     # --- events of the control channel ---
 
     def on_gone(self, rank: int, goodbye: bool) -> None:
         """A peer's connection closed (control thread)."""
         where = self.topology.endpoints[rank]
-        self._note_gone(rank)
+        self._fate.gone(rank)
         if goodbye:
             self.backend.peer_left(rank)
-        elif not self._closed:
-            self._fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
+        elif not self._fate.closed:
+            self._fate.fail(PeerLost(f"rank {rank} ({where}) died or closed its connection", [rank]), explain=True)
 
     def on_broken(self, rank: int, error: Exception) -> None:
         """What a peer sent makes no sense, or cannot be used here (control thread)."""
-        self._note_gone(rank)
+        self._fate.gone(rank)
         where = self.topology.endpoints[rank]
         reason = f"rank {rank} ({where}) is alive, but its control channel cannot go on: {error}"
-        self._fail(DistNetworkError(reason), explain=True)
-
-    def _note_gone(self, rank: int) -> None:
-        with self._news:
-            self._left.add(rank)
-            self._news.notify_all()
+        self._fate.fail(DistNetworkError(reason), explain=True)
 
     def on_abort(self, rank: int, text: str) -> None:
         """A peer aborted the group (control thread)."""
-        self._fail(decode_reason(text, rank), explain=True)
+        self._fate.fail(decode_reason(text, rank), explain=True)
 
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """A peer shares memory (control thread)."""
@@ -327,53 +280,11 @@ class ProcessGroup:
 
     def send(self, array: Array, to: int, tag: int, timeout_s: float | None = None) -> None:
         """Send `array` to rank `to` of the group; returns when it may be reused."""
-        deadline = Deadline(self.timeout_s if timeout_s is None else timeout_s)
-        if self._failure is not None or self._closed:
-            raise self._error(None)
-        descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
-        data = array_bytes(array)
-        entry = None if self._log is None else self._log.message(b"send", array, to)
-        sent = False
-        try:
-            self._control.send(to, Frame.P2P, tag, (descriptor.pack(), data), deadline)
-            sent = True
-        except TimeoutError as error:
-            self._fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
-            raise self._error(None) from None
-        except OSError as error:
-            if self._failure is None:
-                gone = "left the group" if to in self._left else "closed the connection"
-                raise PeerLost(f"send to rank {to} with tag {tag}, {self.title()}: the peer {gone}", [to]) from error
-            raise self._error(None) from None
-        finally:
-            if entry is not None:
-                entry.end(not sent)
+        self._messages.send(array, to, tag, self.timeout_s if timeout_s is None else timeout_s)
 
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
         """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
-        if self._failure is not None or self._closed:
-            raise self._error(None)
-        wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
-        what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self.title()}"
-        work = Work(what, source=source, awaited=() if source == ANY else (source, self.ranks[source]))
-        entry = None if self._log is None else self._log.message(b"recv", array, source)
-
-        def finish(error: BaseException | None, sender: int) -> None:
-            if entry is not None:
-                entry.end(error is not None)
-            if error is not None:
-                work._future.set_exception(prefixed(error, what) if self._failure is None else self._error(None))
-                return
-            if done is not None:
-                done()
-            work._source = sender
-            work._future.set_result([array])
-
-        buffer = array_bytes(array)
-        posted = Receive(source, tag, wanted, buffer, finish)
-        work._on_timeout = lambda _: self._mailbox.cancel(posted)
-        self._mailbox.post(posted)
-        return work
+        return self._messages.receive(array, source, tag, done)
 
     # --- end ---
 
@@ -385,9 +296,9 @@ class ProcessGroup:
         """
         self.close_subgroups()
         with self._submitting:
-            if self._closed:
+            if self._fate.closed:
                 return
-            self._closed = True
+            self._fate.closed = True
             busy = self._queued > 0 or self._busy.locked()
             worker = self._worker
             self._tasks.put(None)
@@ -402,7 +313,7 @@ class ProcessGroup:
         else:
             with self._busy:
                 self.backend.close()
-        self._mailbox.fail(self._error(None))
+        self._mailbox.fail(self._fate.error(None))
 
     def close_subgroups(self) -> None:
         """Close what `new_group` made of this group on this rank."""
@@ -476,7 +387,7 @@ atexit.register(close_all)
 def _forget_in_child() -> None:
     """A forked child is no rank: it must neither join a collective nor say goodbye for its parent."""
     for group in list(_LIVE):
-        group._closed = True
+        group._fate.closed = True
     _LIVE.clear()
 
 

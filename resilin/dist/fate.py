@@ -1,0 +1,84 @@
+"""How a group ends: the first failure, who is gone, and the error that every later call raises."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from resilin._base.clock import SYSTEM, spell
+from resilin.dist.backends.base import Call
+from resilin.dist.reasons import copy_error, in_world
+from resilin.errors import CollectiveTimeout, DistError, DistNetworkError, GroupAborted, PeerLost, UsageError
+
+_HINT = "The group is aborted; inside elastic.run the step is redone, elsewhere restart this worker."
+_NEWS_S = 0.25  # an end seen in shared memory or on a data socket waits this long for its reason on the control channel
+
+
+class Fate:
+    """What one rank knows of its group's end. `end(error)` is called once, by whoever fails the group first."""
+
+    def __init__(self, title: Callable[[], str], ranks: Sequence[int], end: Callable[[BaseException], None]) -> None:
+        self._title = title
+        self._ranks = ranks  # in the world
+        self._end = end
+        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
+        self._news = threading.Condition(self._lock)  # notified when the group failed or a peer is gone
+        self._explain = False  # guarded by _lock: whether the failure's message gets the call in front
+        self.failure: BaseException | None = None  # guarded by _lock
+        self.left: set[int] = set()  # guarded by _lock
+        self.closed = False  # the owner's
+
+    def fail(self, error: BaseException, *, explain: bool) -> None:
+        """End the group with `error`, unless it has ended."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+            self._explain = explain
+            self._news.notify_all()
+        self._end(error)
+
+    def gone(self, rank: int) -> None:
+        """A peer's connection ended."""
+        with self._news:
+            self.left.add(rank)
+            self._news.notify_all()
+
+    def hear_why(self, ranks: Collection[int] | None) -> None:
+        """Give the control channel a moment to say why the group ended, or to end itself for all of `ranks`.
+
+        A peer that hung up because of another one said so on its channel before it closed it.
+        """
+        with self._news:
+            self._news.wait_for(
+                lambda: self.failure is not None or (ranks is not None and self.left.issuperset(ranks)), _NEWS_S
+            )
+
+    def check(self) -> None:
+        """Raise what ended the group, if anything has."""
+        if self.failure is not None or self.closed:
+            raise self.error(None)
+
+    def error(self, call: Call | None) -> BaseException:
+        """The error that a call raises now: a copy, so that tracebacks do not pile up."""
+        error = self.failure
+        if error is None:
+            return DistError(f"{self._title()} is closed: destroy_process_group() was called")
+        where = self._title() if call is None else self.name_of(call)
+        if isinstance(error, UsageError):  # this call is not the one that was wrong
+            return GroupAborted(f"{where}: this rank aborted the group before: {error}")
+        if not self._explain:
+            return copy_error(error)
+        after = "" if call is None else f" after {spell(SYSTEM.monotonic() - call.started)} of {spell(call.timeout_s)}"
+        message = f"{where}: {error}{after}. {_HINT}"
+        if isinstance(error, CollectiveTimeout):
+            return CollectiveTimeout(message, error.ranks, in_world(error.ranks, self._ranks))
+        if isinstance(error, PeerLost):
+            return PeerLost(message, error.ranks)
+        if isinstance(error, DistNetworkError):
+            return DistNetworkError(message)
+        return GroupAborted(message)
+
+    def name_of(self, call: Call) -> str:
+        """How error messages name a collective."""
+        return f"{call.kind.name.lower()} #{call.sequence}, {self._title()}"
