@@ -66,6 +66,8 @@ from resilin.dist.world import (
 from resilin.errors import DistBackendError, DistError, DistNetworkError, DistStoreError
 
 __all__ = [
+    "SHRINK_ABORT",
+    "SHRINK_DEFAULT",
     "CoordinationStore",
     "DistBackendError",
     "DistError",
@@ -79,8 +81,6 @@ __all__ = [
     "PrefixStore",
     "ProcessGroup",
     "ReduceOp",
-    "SHRINK_ABORT",
-    "SHRINK_DEFAULT",
     "Store",
     "TCPStore",
     "Work",
