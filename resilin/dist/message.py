@@ -20,6 +20,9 @@ HEADER = struct.Struct("<B3xiQ")
 NO_OP = 255
 NO_DTYPE = 255
 ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
+_DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
+_OTHER_DEVICE = 7
+_KIND_BITS = 5  # of the kind's byte; the device's code is above them
 
 
 class Kind(IntEnum):
@@ -46,6 +49,7 @@ class Frame(IntEnum):
     ARENA = 3
     P2P = 4
     SEGMENT = 5
+    RENEW = 6
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class Descriptor:
     op: int = NO_OP
     root: int = -1
     shape: tuple[int, ...] = ()
+    device: int = 0
+    """Of the tensors: a `device_code`."""
 
     def pack(self) -> bytes:
         """80 bytes; more than eight dimensions are folded into the eighth."""
-        return pack(self.sequence, self.kind, self.dtype, self.op, self.root, self.shape)
+        kind = self.kind | self.device << _KIND_BITS
+        return pack(self.sequence, kind, self.dtype, self.op, self.root, self.shape)
 
     def __str__(self) -> str:
         parts = [f"{self.kind.name.lower()} #{self.sequence}"]
@@ -72,6 +79,8 @@ class Descriptor:
             parts.append(ReduceOp(self.op).name)
         if self.root >= 0:
             parts.append(f"root {self.root}")
+        if self.device:
+            parts.append(f"on {_DEVICES[self.device] if self.device < len(_DEVICES) else 'another device'}")
         return " ".join(parts)
 
 
@@ -91,4 +100,10 @@ def unpack(data: bytes) -> Descriptor:
     sequence, kind, dtype, op, dims, root, *shape = _DESCRIPTOR.unpack(data[:DESCRIPTOR_BYTES])
     if dtype != NO_DTYPE and dtype >= len(DTYPES):
         raise ValueError(f"unknown dtype code {dtype}")
-    return Descriptor(sequence, Kind(kind), dtype, op, root, tuple(shape[: min(dims, MAX_DIMS)]))
+    kind, device = Kind(kind & (1 << _KIND_BITS) - 1), kind >> _KIND_BITS
+    return Descriptor(sequence, kind, dtype, op, root, tuple(shape[: min(dims, MAX_DIMS)]), device)
+
+
+def device_code(kind: str) -> int:
+    """The code of a device type; one for all that resilin does not bring."""
+    return _DEVICES.index(kind) if kind in _DEVICES else _OTHER_DEVICE

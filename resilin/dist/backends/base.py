@@ -116,6 +116,9 @@ class Backend(Protocol):
     def attach(self, deadline: Deadline) -> None:
         """Finish what needs the peers' help, before the first call. Aborted, CollectiveTimeout, PeerLost."""
 
+    def agree(self, mine: Descriptor, deadline: Deadline) -> None:
+        """Return when every rank has called this with an equal descriptor; CollectiveMismatch on all ranks else."""
+
     def barrier(self, call: Call) -> None:
         """Return when every rank has called it."""
 
@@ -157,3 +160,7 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free everything. No call is running."""
+
+
+METHODS: tuple[str, ...] = tuple(name for name in vars(Backend) if not name.startswith("_"))
+"""What an object must have to be a Backend."""

@@ -20,7 +20,7 @@ from resilin._base.clock import Deadline
 from resilin.dist.backends.base import Call
 from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.backends.stream import StreamBackend
-from resilin.dist.message import Frame
+from resilin.dist.message import Descriptor, Frame
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, finish
 from resilin.dist.tree import Plan, Subtree
 
@@ -48,6 +48,10 @@ class HierarchyBackend:
         """See Backend."""
         if self._local is not None:
             self._local.attach(deadline)
+
+    def agree(self, mine: Descriptor, deadline: Deadline) -> None:
+        """See Backend."""
+        self._flat.agree(mine, deadline)
 
     def barrier(self, call: Call) -> None:
         """See Backend."""

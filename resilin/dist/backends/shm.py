@@ -16,6 +16,7 @@ elsewhere is staged through an arena of the group.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import struct
@@ -291,6 +292,11 @@ class ShmBackend:
             self._raise(call, status)
 
     # --- collectives ---
+
+    def agree(self, mine: Descriptor, deadline: Deadline) -> None:
+        """See Backend."""
+        left = deadline.left()
+        self._inline(Call(mine.kind, mine.sequence, math.inf if left is None else left), mine, _NOTHING)
 
     def barrier(self, call: Call) -> None:
         """See Backend."""

@@ -1,0 +1,287 @@
+"""The backends of a group, one per device type, behind one: each call goes to that of its arrays' device.
+
+    numpy array ──> "cpu"  ──> the built-in cpu backend, or the one that the backend string names
+    CuPy array  ──> "cuda" ──> nccl, cuda_ipc, ...; a backend of the host ("cuda:gloo") by way of host memory
+
+The backend of the CPU is there from the start. Those of other devices are made by the first collective that needs them,
+after all ranks have agreed that this is what they do: a program that stays on the CPU loads nothing for GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from resilin._base.clock import Deadline
+from resilin.core import device as devices
+from resilin.core.kernels.common import array_namespace
+from resilin.dist.backends import registry
+from resilin.dist.backends.base import METHODS, Aborted, Backend, Call
+from resilin.dist.backends.registry import HOST, BackendConfig
+from resilin.dist.backends.setup import Messages, Peers, Setup
+from resilin.dist.backends.staged import StagedBackend
+from resilin.dist.kv.base import PrefixStore, Store
+from resilin.dist.kv.tcp import TCPStore
+from resilin.dist.message import Descriptor, Frame, device_code
+from resilin.dist.reduce_op import Array, ReduceOp
+from resilin.dist.tree import Plan, Subtree
+from resilin.errors import DistBackendError, ResilinError, UsageError
+
+_KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
+
+
+class Owner(Messages, Protocol):
+    """The group that has the backends: a ProcessGroup."""
+
+    name: str
+    generation: int
+    timeout_s: float
+    ranks: tuple[int, ...]
+    secret: str
+
+    def rank(self) -> int:
+        """This rank."""
+
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def server_address(self) -> str:
+        """Where every rank reaches rank 0."""
+
+
+def of_device(array: Any, kind: str) -> Any:
+    """`array` of a tensor on a device of type `kind`, known by its type: numpy arrays of other devices get one."""
+    if type(array) is np.ndarray and kind != HOST:
+        array = array.view(_tag(kind))
+    elif type(array) not in _KINDS:
+        _KINDS[type(array)] = kind
+    return array
+
+
+def _tag(kind: str) -> type:
+    """The type of numpy arrays that lie on simulated devices, or other devices over numpy."""
+    for known, its in _KINDS.items():
+        if its == kind and issubclass(known, np.ndarray):
+            return known
+    made = type(f"{kind.title()}Array", (np.ndarray,), {})
+    _KINDS[made] = kind
+    return made
+
+
+def type_of(array: Any) -> str:
+    """The device type of an array. UsageError when no backend of resilin's devices makes such arrays."""
+    kind = _KINDS.get(type(array))
+    if kind is None:
+        xp = array_namespace(array)
+        found = [kind for kind in devices.device_types() if kind != HOST and devices.backend_of(kind).xp is xp]
+        if not found or xp is devices.NUMPY_XP:
+            raise UsageError(f"expected a tensor or an array of a device, got {type(array).__name__}")
+        kind = _KINDS[type(array)] = found[0]
+    return kind
+
+
+class DeviceBackends:
+    """See the module. `host` is the built-in backend; all that is made here is closed with it."""
+
+    def __init__(self, host: Backend, config: BackendConfig, options: Any, owner: Owner) -> None:
+        self.config = config
+        self._host = host
+        self._options = options
+        self._owner = owner
+        self._named: dict[str, Backend] = {}  # made so far, by the name that made it; built-in ones of the host not
+        self._routes: dict[str, Backend] = {}  # by device type
+        self._cpu = host
+        self._aborted: tuple[int, bool] | None = None
+        self._store: TCPStore | None = None
+
+    @property
+    def name(self) -> str:
+        """The names of what carries the bytes: "shm", or "shm, cuda:nccl"."""
+        others = [f"{kind}:{made.name}" for kind, made in list(self._routes.items()) if kind != HOST]
+        return ", ".join([self._cpu.name, *others])
+
+    # --- making ---
+
+    def attach(self, deadline: Deadline) -> None:
+        """See Backend. Makes the backend of the CPU, unless it is the built-in one."""
+        self._host.attach(deadline)
+        if HOST in self.config.device_backend_map:
+            self._cpu = self._route(HOST, deadline)
+
+    def _route(self, kind: str, deadline: Deadline) -> Backend:
+        """The backend of device type `kind`, made now."""
+        name = self.config.device_backend_map[kind]
+        registered = registry.find(name)
+        if kind not in registered.native:
+            found: Backend = StagedBackend(self._made(name, HOST, deadline), devices.backend_of(kind))
+        else:
+            found = self._made(name, kind, deadline)
+        self._routes[kind] = found
+        return found
+
+    def _made(self, name: str, kind: str, deadline: Deadline) -> Backend:
+        """The backend called `name`: one for all devices that it serves."""
+        if name in (registry.Backend.CPU, registry.Backend.GLOO):
+            return self._host
+        if name not in self._named:
+            where = f"group {self._owner.name!r}, rank {self._owner.rank()}: backend {name!r} for {kind!r} tensors"
+            try:
+                made = self._call(registry.find(name), self._setup(kind, deadline))
+            except Exception as error:
+                if self._aborted is not None:  # what it waited for was ended
+                    raise Aborted from error
+                if isinstance(error, ResilinError | Aborted):
+                    raise
+                raise DistBackendError(f"{where} could not be made: {error!r}") from error
+            lacking = [method for method in METHODS if not callable(getattr(made, method, None))]
+            if lacking:
+                raise DistBackendError(
+                    f"{where}: expected an object with the methods of dist.backends.base.Backend, got "
+                    f"{type(made).__name__} without {', '.join(lacking)}"
+                )
+            self._named[name] = made
+            made.attach(deadline)
+            if self._aborted is not None:
+                made.abort(*self._aborted)
+        return self._named[name]
+
+    def _call(self, registered: registry.Registered, setup: Setup) -> Any:
+        assert registered.make is not None
+        if registered.extended_api:
+            return registered.make(setup, self._options)
+        return registered.make(setup.store, setup.group_rank, setup.group_size, setup.timeout)
+
+    def _setup(self, kind: str, deadline: Deadline) -> Setup:
+        owner = self._owner
+        peers = Peers(owner, owner.rank(), owner.size())
+        return Setup(
+            group_rank=owner.rank(),
+            group_size=owner.size(),
+            global_ranks_in_group=owner.ranks,
+            group_id=owner.name,
+            generation=owner.generation,
+            device_type=kind,
+            timeout=timedelta(seconds=owner.timeout_s),
+            deadline=deadline,
+            peers=peers,
+            agree=self.agree,
+            make_store=partial(self._own_store, kind, peers, deadline),
+        )
+
+    def _own_store(self, kind: str, peers: Peers, deadline: Deadline) -> Store:
+        """The group's store, seen by the backend of `kind`; rank 0 serves it."""
+        if self._store is None:
+            owner, port = self._owner, 0
+            address, limit = owner.server_address(), deadline.left() or owner.timeout_s
+            if owner.rank() == 0:
+                self._store = TCPStore(address, 0, is_master=True, timeout=limit, secret=owner.secret)
+                port = self._store.port
+            port = int(peers.all_gather(str(port).encode(), deadline)[0])
+            if self._store is None:
+                self._store = TCPStore(address, port, timeout=limit, secret=owner.secret)
+        return PrefixStore(kind, self._store)
+
+    # --- which ---
+
+    def _of(self, call: Call, array: Any, *others: Any) -> Backend:
+        """The backend for these arrays, which must be of one device type."""
+        kind = type_of(array)
+        for other in others:
+            if type(other) is not type(array) and type_of(other) != kind:
+                raise UsageError(f"expected all tensors on one device, found {kind!r} and {type_of(other)!r}")
+        if kind == HOST:
+            return self._cpu
+        found = self._routes.get(kind)
+        if found is None:
+            if kind not in self.config.device_backend_map:
+                raise UsageError(
+                    f"no backend for {kind!r} tensors: this group has {self.config}; name one when the group is made, "
+                    f"as in backend='{self.config},{kind}:gloo', which copies them to the host and back"
+                )
+            self.agree(Descriptor(call.sequence, call.kind, device=device_code(kind)), call.deadline())
+            found = self._route(kind, call.deadline())
+        return found
+
+    def _all(self) -> list[Backend]:
+        return [self._host, *list(self._named.values())]
+
+    # --- collectives: see Backend for each ---
+
+    def agree(self, mine: Descriptor, deadline: Deadline) -> None:
+        """See Backend. Over the backend of the CPU, whatever device the call is about."""
+        self._cpu.agree(mine, deadline)
+
+    def barrier(self, call: Call) -> None:
+        """See Backend. Devices that have had a collective finish theirs first."""
+        for kind, made in self._routes.items():
+            if kind != HOST:
+                made.barrier(call)
+        self._cpu.barrier(call)
+
+    def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
+        """See Backend."""
+        (self._cpu if type(array) is np.ndarray else self._of(call, array)).all_reduce(call, array, op)
+
+    def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
+        """See Backend."""
+        self._of(call, array).reduce(call, array, op, root)
+
+    def broadcast(self, call: Call, array: Array, root: int) -> None:
+        """See Backend."""
+        self._of(call, array).broadcast(call, array, root)
+
+    def all_gather(self, call: Call, array: Array, outputs: Sequence[Array]) -> None:
+        """See Backend."""
+        self._of(call, array, *outputs).all_gather(call, array, outputs)
+
+    def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
+        """See Backend."""
+        self._of(call, output, *inputs).reduce_scatter(call, inputs, output, op)
+
+    def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
+        """See Backend."""
+        self._of(call, array, *(outputs or ())).gather(call, array, outputs, root)
+
+    def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
+        """See Backend."""
+        self._of(call, output, *(inputs or ())).scatter(call, inputs, output, root)
+
+    def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """See Backend."""
+        self._of(call, *inputs, *outputs).all_to_all(call, inputs, outputs)
+
+    def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
+        """See Backend."""
+        self._of(call, output, *parts.values()).tree_all_reduce(call, parts, output, plan)
+
+    # --- events and the end ---
+
+    def abort(self, rank: int, lost: bool) -> None:
+        """See Backend."""
+        self._aborted = (rank, lost)
+        for made in self._all():
+            made.abort(rank, lost)
+        if self._store is not None:
+            self._store.close()
+
+    def peer_left(self, rank: int) -> None:
+        """See Backend."""
+        for made in self._all():
+            made.peer_left(rank)
+
+    def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
+        """See Backend. Only the built-in backend shares memory by descriptors."""
+        self._host.on_fd(rank, kind, tag, payload, fd)
+
+    def close(self) -> None:
+        """See Backend."""
+        with contextlib.ExitStack() as each:
+            if self._store is not None:
+                each.callback(self._store.close)
+            for made in self._all():
+                each.callback(made.close)
