@@ -2,6 +2,7 @@
 
     ResilinError (RuntimeError)
     ├── UsageError (also ValueError)      the caller's mistake, found before any work was done
+    │   ├── UsageTypeError (also TypeError)   an argument of a wrong type
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
@@ -14,6 +15,7 @@
     │   ├── DistNetworkError
     │   │   └── HandshakeError            a stranger, a wrong generation or a wrong secret
     │   └── DistStoreError                the key-value store of one process group
+    │       └── QueueEmptyError           queue_pop(block=False) of an empty queue
     ├── StoreError                        the coordination store (resilin.store)
     │   ├── StoreTimeout                  no endpoint answered within the deadline
     │   ├── StoreAmbiguous                a write was sent, its outcome is unknown: read again
@@ -44,6 +46,10 @@ class ResilinError(RuntimeError):
 
 class UsageError(ResilinError, ValueError):
     """The caller's mistake: bad argument, bad flag, bad combination."""
+
+
+class UsageTypeError(UsageError, TypeError):
+    """An argument of a wrong type: also a TypeError, which PyTorch raises in such places."""
 
 
 class SecretRequired(UsageError):
@@ -101,6 +107,10 @@ class HandshakeError(DistNetworkError):
 
 class DistStoreError(DistError):
     """The key-value store behind `init_process_group` failed or timed out."""
+
+
+class QueueEmptyError(DistStoreError):
+    """`Store.queue_pop(key, block=False)` found nothing in the queue."""
 
 
 class StoreError(ResilinError):

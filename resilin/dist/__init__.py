@@ -63,7 +63,7 @@ from resilin.dist.world import (
     set_timeout,
     use_group,
 )
-from resilin.errors import DistBackendError, DistError, DistNetworkError, DistStoreError
+from resilin.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
 
 __all__ = [
     "SHRINK_ABORT",
@@ -80,6 +80,7 @@ __all__ = [
     "P2POp",
     "PrefixStore",
     "ProcessGroup",
+    "QueueEmptyError",
     "ReduceOp",
     "Store",
     "TCPStore",

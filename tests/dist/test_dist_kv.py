@@ -64,6 +64,63 @@ def test_counters_and_comparisons(store):
     assert store.get("k") == b"second!"
 
 
+def test_queues_give_back_what_was_pushed_in_order_and_are_keys_while_they_hold_something(store):
+    for value in (b"", "two", b"\0three"):
+        store.queue_push("q", value)
+    assert store.queue_len("q") == 3
+    assert store.check(["q"])
+    assert [store.queue_pop("q"), store.queue_pop("q", block=False), store.queue_pop("q")] == [b"", b"two", b"\0three"]
+    assert store.queue_len("q") == 0
+    assert not store.check(["q"])
+
+
+def test_an_empty_queue_raises_at_once_or_after_the_timeout(store):
+    store.set_timeout(0.05)
+    with pytest.raises(dist.QueueEmptyError, match="is empty"):
+        store.queue_pop("q", block=False)
+    with pytest.raises(DistStoreError, match="no value for"):
+        store.queue_pop("q")
+    store.set("k", "no queue")
+    with pytest.raises(DistStoreError, match="expected what queue_push wrote"):
+        store.queue_pop("k")
+    assert store.get("k") == b"no queue"
+
+
+def test_every_pushed_value_is_popped_once_by_threads_that_wait(store):
+    def work(i):
+        store.queue_push("q", str(i))
+        return int(store.queue_pop("q"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(work, range(24))) == list(range(24))
+    assert store.queue_len("q") == 0
+
+
+def test_a_clone_has_the_same_keys_and_its_timeout(store):
+    store.set("a", "1")
+    store.set_timeout(3.0)
+    clone = store.clone()
+    assert (clone.get("a"), clone.timeout.total_seconds()) == (b"1", 3.0)
+    clone.set("b", "2")
+    if not isinstance(store, dist.HashStore):
+        clone.close()
+    assert store.get("b") == b"2"
+    assert store.has_extended_api()
+
+
+def test_arguments_of_a_wrong_type_are_also_type_errors(store):
+    for call in (
+        lambda: store.set("a", 5),
+        lambda: store.set(5, "a"),
+        lambda: store.get(5),
+        lambda: store.add("a", "x"),
+        lambda: store.queue_push("q", None),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert isinstance(caught.value, UsageError)
+
+
 def test_waiting_ends_when_the_key_comes(store):
     writer = threading.Timer(0.05, store.set, ["late", b"here"])
     writer.start()

@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from resilin._base.clock import spell
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, shifted, text
 from resilin.errors import DistStoreError, StoreError
+from resilin.store.base import Compare, Op
 
 if TYPE_CHECKING:
     from resilin.store.base import Store as Coordination
@@ -94,6 +95,25 @@ class CoordinationStore(Store):
     def delete_key(self, key: str) -> bool:
         """See Store."""
         return bool(self._store.delete(self._prefix + text(key)))
+
+    def clone(self) -> CoordinationStore:
+        """See Store: the coordination store itself stays its owner's."""
+        return CoordinationStore(self._store, self._prefix, self.timeout)
+
+    def _shift(self, key: str) -> bytes | None:
+        while True:
+            found = self._store.get(self._prefix + text(key))
+            if found is None:
+                return None
+            first, rest = shifted(key, bytes(found.value))
+            unchanged = (Compare(found.key, "mod", "=", found.mod_revision),)
+            after = Op.put(found.key, rest) if rest else Op.delete(found.key)
+            if self._store.txn(unchanged, (after,)).succeeded:
+                return first
+
+    def _peek(self, key: str) -> bytes:
+        found = self._store.get(self._prefix + text(key))
+        return b"" if found is None else bytes(found.value)
 
     def num_keys(self) -> int:
         """See Store."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import abc
+import struct
 from collections.abc import Sequence
 from datetime import timedelta
 from numbers import Integral
 
 from resilin._base.clock import Deadline
 from resilin.dist.work import seconds
-from resilin.errors import DistStoreError, UsageError
+from resilin.errors import DistStoreError, QueueEmptyError, UsageError, UsageTypeError
 
 DEFAULT_TIMEOUT_S = 300.0
+_LENGTH = struct.Struct(">I")
 Value = bytes | str
 
 
@@ -20,21 +22,21 @@ def encode(value: Value) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise UsageError(f"value: expected bytes or str, got {value!r}; write str(value)")
+        raise UsageTypeError(f"value: expected bytes or str, got {value!r}; write str(value)")
     return bytes(value)
 
 
 def text(key: str) -> str:
     """`key`. UsageError unless it is text."""
     if not isinstance(key, str):
-        raise UsageError(f"key: expected str, got {key!r}")
+        raise UsageTypeError(f"key: expected str, got {key!r}")
     return key
 
 
 def whole(amount: int) -> int:
     """`amount` of an `add`. UsageError unless it is an integer."""
     if not isinstance(amount, Integral):
-        raise UsageError(f"add: expected an integer amount, got {amount!r}")
+        raise UsageTypeError(f"add: expected an integer amount, got {amount!r}")
     return int(amount)
 
 
@@ -52,6 +54,45 @@ def paired(keys: Sequence[str], values: Sequence[Value]) -> list[tuple[str, byte
     if len(keys) != len(values):
         raise UsageError(f"multi_set: expected a value for each key, got {len(keys)} keys and {len(values)} values")
     return [(text(key), encode(value)) for key, value in zip(keys, values, strict=True)]
+
+
+def queued(value: Value) -> bytes:
+    """What `append` adds to a queue's value: the length and the bytes."""
+    data = encode(value)
+    return _LENGTH.pack(len(data)) + data
+
+
+def split_queue(key: str, packed: bytes) -> list[bytes]:
+    """The entries of a queue's value, oldest first. DistStoreError when the key holds something else."""
+    entries, at = [], 0
+    while at + _LENGTH.size <= len(packed):
+        (length,) = _LENGTH.unpack_from(packed, at)
+        at += _LENGTH.size + length
+        entries.append(packed[at - length : at])
+    if at != len(packed):
+        raise DistStoreError(f"queue {key!r}: expected what queue_push wrote, found the value {packed!r:.80}")
+    return entries
+
+
+def shifted(key: str, packed: bytes) -> tuple[bytes, bytes]:
+    """The oldest entry of a queue's value, which is not empty, and the value without it."""
+    first = split_queue(key, packed)[0]
+    return first, packed[_LENGTH.size + len(first) :]
+
+
+def take_first(key: str, values: dict[str, bytes]) -> bytes | None:
+    """Take the oldest entry of the queue `key` out of `values`, whose lock the caller holds; None when there is none."""
+    packed = values.pop(text(key), None)
+    if packed is None:
+        return None
+    try:
+        first, rest = shifted(key, packed)
+    except DistStoreError:
+        values[key] = packed
+        raise
+    if rest:
+        values[key] = rest
+    return first
 
 
 class Store(abc.ABC):
@@ -112,6 +153,39 @@ class Store(abc.ABC):
     def list_keys(self) -> list[str]:
         """All keys, sorted."""
 
+    @abc.abstractmethod
+    def clone(self) -> Store:
+        """A store of the same keys for another owner, which closes it; what this one is connected to stays its own."""
+
+    @abc.abstractmethod
+    def _shift(self, key: str) -> bytes | None:
+        """Take the oldest entry of the queue `key`, at once; None when there is none."""
+
+    def queue_push(self, key: str, value: Value) -> None:
+        """Put `value` at the end of the queue `key`. A queue is a key while something is in it."""
+        self.append(key, queued(value))
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Take the oldest value of the queue `key`, waiting for one; QueueEmptyError at once without `block`."""
+        deadline = self._deadline()
+        while (found := self._shift(key)) is None:
+            if not block:
+                raise QueueEmptyError(f"queue {key!r} is empty")
+            self.wait([key], deadline.left())
+        return found
+
+    def queue_len(self, key: str) -> int:
+        """How many values are in the queue `key` now."""
+        return len(split_queue(key, self._peek(key)))
+
+    @abc.abstractmethod
+    def _peek(self, key: str) -> bytes:
+        """The value of `key` now; empty when it is missing."""
+
+    def has_extended_api(self) -> bool:
+        """Whether append, multi_get, multi_set and queues work: yes, in every store."""
+        return True
+
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of `keys`, waiting for each."""
         return [self.get(key) for key in keys]
@@ -145,6 +219,7 @@ class PrefixStore(Store):
         super().__init__(store.timeout)
         self._prefix = prefix
         self._store = store
+        self._owned: Store | None = None
 
     @property
     def underlying_store(self) -> Store:
@@ -196,6 +271,24 @@ class PrefixStore(Store):
         """See Store: keys under the prefix, without it."""
         start = self._key("")
         return [key[len(start) :] for key in self._store.list_keys() if key.startswith(start)]
+
+    def clone(self) -> PrefixStore:
+        """See Store: the same prefix of a clone of the store, which `close` closes."""
+        made = PrefixStore(self._prefix, self._store.clone())
+        made._owned = made._store
+        made._timeout_s = self._timeout_s
+        return made
+
+    def close(self) -> None:
+        """See Store: closes the store below only in a clone, whose own it is."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def _shift(self, key: str) -> bytes | None:
+        return self._store._shift(self._key(key))
+
+    def _peek(self, key: str) -> bytes:
+        return self._store._peek(self._key(key))
 
     def refusals(self) -> str:
         """See Store."""

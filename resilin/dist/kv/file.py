@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from resilin._base.clock import SYSTEM, spell
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, take_first, text
 from resilin.errors import DistStoreError
 
 _LOOK_AGAIN_S = 0.005
@@ -93,6 +93,18 @@ class FileStore(Store):
         """See Store."""
         with self._table() as values:
             return values.pop(text(key), None) is not None
+
+    def clone(self) -> FileStore:
+        """See Store."""
+        return FileStore(self.path, self._world_size, self.timeout)
+
+    def _shift(self, key: str) -> bytes | None:
+        with self._table() as values:
+            return take_first(key, values)
+
+    def _peek(self, key: str) -> bytes:
+        with self._table() as values:
+            return values.get(text(key), b"")
 
     def num_keys(self) -> int:
         """See Store."""

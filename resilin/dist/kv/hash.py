@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from resilin._base.clock import Deadline, spell
-from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, text
+from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, take_first, text
 from resilin.errors import DistStoreError
 
 
@@ -69,6 +69,18 @@ class HashStore(Store):
         """See Store."""
         with self._changed:
             return self._values.pop(text(key), None) is not None
+
+    def clone(self) -> HashStore:
+        """See Store: this very store, for its keys are in this process's memory; closing either closes both."""
+        return self
+
+    def _shift(self, key: str) -> bytes | None:
+        with self._changed:
+            return take_first(key, self._values)
+
+    def _peek(self, key: str) -> bytes:
+        with self._changed:
+            return self._values.get(text(key), b"")
 
     def num_keys(self) -> int:
         """See Store."""

@@ -99,6 +99,15 @@ def _delete(state: HashStore, key: bytes) -> list[bytes]:
     return [b"1" if state.delete_key(key.decode()) else b""]
 
 
+def _shift(state: HashStore, key: bytes) -> list[bytes]:
+    found = state._shift(key.decode())
+    return [] if found is None else [found]
+
+
+def _peek(state: HashStore, key: bytes) -> list[bytes]:
+    return [state._peek(key.decode())]
+
+
 def _keys(state: HashStore) -> list[bytes]:
     return [key.encode() for key in state.list_keys()]
 
@@ -113,6 +122,8 @@ _OPERATIONS: tuple[Callable[..., list[bytes]], ...] = (
     _append,
     _delete,
     _keys,
+    _shift,
+    _peek,
 )
 _NUMBER = {operation: number for number, operation in enumerate(_OPERATIONS)}
 
@@ -223,6 +234,17 @@ class TCPStore(Store):
     def delete_key(self, key: str) -> bool:
         """See Store."""
         return bool(self._call(_delete, [text(key).encode()])[0])
+
+    def clone(self) -> TCPStore:
+        """See Store: a client with connections of its own."""
+        return TCPStore(self.host, self.port, timeout=self.timeout, secret=self._secret)
+
+    def _shift(self, key: str) -> bytes | None:
+        found = self._call(_shift, [text(key).encode()])
+        return found[0] if found else None
+
+    def _peek(self, key: str) -> bytes:
+        return self._call(_peek, [text(key).encode()])[0]
 
     def num_keys(self) -> int:
         """See Store."""
