@@ -21,7 +21,9 @@ from typing import Any
 from resilin._base import env
 from resilin._base.clock import Deadline
 from resilin._base.threads import OwnedThread
-from resilin.dist.backends.base import Aborted, Backend, Call
+from resilin.dist.backends.base import Aborted, Call
+from resilin.dist.backends.devices import DeviceBackends
+from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.backends.select import choose
 from resilin.dist.control import Control
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
@@ -63,6 +65,8 @@ class ProcessGroup:
         ranks: Sequence[int] | None = None,
         listener: Listener | None = None,
         secret: str = "",
+        backends: BackendConfig | None = None,
+        options: Any = None,
     ) -> None:
         self.name = name
         self.listener = listener  # not owned: subgroups connect through it
@@ -89,7 +93,8 @@ class ProcessGroup:
         self._mailbox = Mailbox()
         control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
         data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
-        self.backend: Backend = choose(topology, rank, data, self._share)
+        host = choose(topology, rank, data, self._share)
+        self.backend = DeviceBackends(host, backends or BackendConfig(), options, self)
         self._control = Control(control, self, self._mailbox, name or "group")
         self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
         _LIVE.add(self)
@@ -103,12 +108,19 @@ class ProcessGroup:
             if self._fate.failure is None:
                 raise PeerLost(f"{self.title()}: a peer left before the group was made", self._fate.left) from None
             raise self._fate.error(None) from None
+        except Exception as error:  # peers that wait for this rank hear why it leaves
+            self._fate.fail(GroupAborted(f"rank {self._rank} could not make its backends: {error}"), explain=True)
+            raise
 
     def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
         try:
             self._control.send(peer, kind, 0, (payload,), Deadline(self.timeout_s), fd)
         except OSError as error:
             raise PeerLost(f"rank {peer} closed the connection", [peer]) from error
+
+    def server_address(self) -> str:
+        """Where every rank reaches a server of rank 0."""
+        return self.topology.endpoints[0].address or "127.0.0.1"
 
     # --- facts ---
 
@@ -332,11 +344,14 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     connect_timeout_s: float | None = None,
     ranks: Sequence[int] | None = None,
+    backends: BackendConfig | None = None,
+    options: Any = None,
 ) -> ProcessGroup:
     """Make a group from the endpoints of its members: every member calls this with the same list.
 
     `timeout_s` limits this call (unless `connect_timeout_s` is given) and is the default of the group's collectives.
-    `secret` defaults to RESILIN_SECRET. `ranks` are the members' ranks in the world, for subgroups.
+    `secret` defaults to RESILIN_SECRET. `ranks` are the members' ranks in the world, for subgroups. `backends`: what
+    serves which device, equal on all; `options` for those of third parties.
     Raises: CollectiveTimeout naming the ranks that did not come; PeerLost when one is gone already; HandshakeError when
     one refuses (old generation, wrong secret); what `listener.interrupt(error)` is given from another thread.
     """
@@ -361,6 +376,8 @@ def connect(
         ranks=ranks,
         listener=listener,
         secret=key,
+        backends=backends,
+        options=options,
     )
     try:
         group.attach(deadline)
