@@ -10,6 +10,7 @@ after all ranks have agreed that this is what they do: a program that stays on t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -27,10 +28,10 @@ from resilin.dist.backends.setup import Messages, Peers, Setup
 from resilin.dist.backends.staged import StagedBackend
 from resilin.dist.kv.base import PrefixStore, Store
 from resilin.dist.kv.tcp import TCPStore
-from resilin.dist.message import Descriptor, Frame, device_code
+from resilin.dist.message import Descriptor, Frame, Kind, device_code
 from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import DistBackendError, ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, ResilinError, UsageError
 
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
 
@@ -108,10 +109,24 @@ class DeviceBackends:
     # --- making ---
 
     def attach(self, deadline: Deadline) -> None:
-        """See Backend. Makes the backend of the CPU, unless it is the built-in one."""
+        """See Backend. Compares the backend strings; makes the backend of the CPU, unless it is the built-in one."""
         self._host.attach(deadline)
+        self._compare(deadline)
         if HOST in self.config.device_backend_map:
             self._cpu = self._route(HOST, deadline)
+
+    def _compare(self, deadline: Deadline) -> None:
+        """CollectiveMismatch on all ranks unless all gave the same backends."""
+        mine = str(self.config).encode()
+        digest = int.from_bytes(hashlib.sha256(mine).digest()[:8], "little", signed=True)
+        try:
+            self._host.agree(Descriptor(0, Kind.BARRIER, shape=(digest,)), deadline)
+        except CollectiveMismatch:
+            every = Peers(self._owner, self._owner.rank(), self._owner.size()).all_gather(mine, deadline)
+            sides = ", ".join(f"rank {rank} gave {text.decode()!r}" for rank, text in enumerate(every))
+            raise CollectiveMismatch(
+                f"group {self._owner.name!r}: ranks disagree on the backend: {sides}; give the same on all of them"
+            ) from None
 
     def _route(self, kind: str, deadline: Deadline) -> Backend:
         """The backend of device type `kind`, made now."""
