@@ -23,7 +23,7 @@ from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner, Spare
-from resilin.elastic.supervise import SpawnerProcess, Supervisor
+from resilin.elastic.supervise import Spawning
 from resilin.elastic.telling import Teller
 from resilin.elastic.waiting import Waiting
 from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
@@ -47,7 +47,7 @@ class Agent:
     """Runs one node's workers until the job ends. Use `run()` once."""
 
     def __init__(
-        self, config: AgentConfig, store: Store, process: SpawnerProcess, reporter: Reporter, clock: Clock = SYSTEM
+        self, config: AgentConfig, store: Store, process: Spawning, reporter: Reporter, clock: Clock = SYSTEM
     ) -> None:
         self._config = config
         self._store = store
@@ -55,12 +55,13 @@ class Agent:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        self._supervisor = Supervisor(process, self._spawner_lost)
+        self._supervisor = process.supervise(self._spawner_lost)
         options = Options(
             job=config.job.name,
             node_id=config.node_id,
             lease_ttl_s=config.lease_ttl_s,
             direct=config.store_in_process,
+            caller=config.caller,
         )
         self._rendezvous = Rendezvous(store, options, self._step, clock)
         owner = Owner(
@@ -97,10 +98,15 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def view(self) -> View:
+        """The job as far as this agent knows."""
+        return self._rendezvous.view
+
     async def run(self) -> Outcome:
         """Take part until the job ends, or this node is asked to leave. StoreError when the store never answers."""
         for number in self._signals:
-            self._loop.add_signal_handler(number, self._on_signal, number)
+            self._loop.add_signal_handler(number, self.ask_to_leave, number)
         try:
             await self._rendezvous.join(self._record())
             self._joined = True
@@ -126,10 +132,7 @@ class Agent:
             task.cancel()
         await self._supervisor.close()
         if self._joined:
-            if self._config.store_in_process:
-                self._rendezvous.leave()
-            else:
-                await self._loop.run_in_executor(None, self._rendezvous.leave)
+            await self._rendezvous.leave()
         for number in self._signals:
             self._loop.remove_signal_handler(number)
 
@@ -359,7 +362,8 @@ class Agent:
         await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
         self._end(ending.settled(closed, self._slots, self._first_failure(), self._late_failure))
 
-    def _on_signal(self, number: int) -> None:
+    def ask_to_leave(self, number: int) -> None:
+        """Signal `number` came: a graceful end of this node; the second one kills its workers."""
         if self._leaving is not None:
             self._reporter.always(f"{failure.signal_name(number)} again: killing the workers")
             for slot in self._slots:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from resilin.elastic import environment, membership
+from resilin.elastic import calls, environment, membership
 from resilin.elastic.failure import Failure
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Plan
@@ -40,6 +40,8 @@ class AgentConfig:
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     store_in_process: bool = False
+    caller: calls.Caller | None = None
+    """How calls reach a store that is elsewhere; None: by a thread of its own."""
     meeting: str = ""
     """Where nodes meet; for people."""
 

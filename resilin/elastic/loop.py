@@ -16,8 +16,9 @@ from resilin.dist import group as groups
 from resilin.dist.reasons import copy_error
 from resilin.dist.work import seconds
 from resilin.elastic import control, session, sync
+from resilin.elastic.heard import Leaving
 from resilin.elastic.ledger import Ledger
-from resilin.elastic.session import Leaving, Tie
+from resilin.elastic.session import Tie
 from resilin.elastic.state import State
 from resilin.errors import (
     CollectiveTimeout,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
@@ -55,7 +56,11 @@ class View:
 
     def node(self, node_id: str) -> Node | None:
         """The live node with this id."""
-        return next((seen.node for seen in self.nodes if seen.node.id == node_id), None)
+        return self._by_id.get(node_id)
+
+    @cached_property
+    def _by_id(self) -> dict[str, Node]:
+        return {seen.node.id: seen.node for seen in self.nodes}
 
     def leader(self) -> str | None:
         """The id of the oldest live node."""

@@ -1,6 +1,6 @@
 """Keeps one agent's view of the job in step with the store: registers the node, watches, proposes generations.
 
-Everything public runs in the agent's loop. Calls that may block are made by one owned thread, in order, so an
+Everything runs in the agent's loop. Single calls to the store leave it through `calls`, one after the other, so an
 unreachable store delays membership changes and nothing else. A store that lives in this process is called directly.
 """
 
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin._base.threads import OwnedThread
-from resilin.elastic import records
+from resilin.elastic import calls, records
 from resilin.elastic.membership import Seen, View
 from resilin.elastic.records import Closed, Generation, Node
 from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreTimeout, UsageError
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
-_T = TypeVar("_T")
 RETRY_S = 0.5  # pause between attempts while the store is away
+LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +34,8 @@ class Options:
     node_id: str
     lease_ttl_s: float = 5.0
     direct: bool = False
+    caller: calls.Caller | None = None
+    """How calls reach a store that is elsewhere; None: by a thread of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,16 @@ class Rendezvous:
         self._generation: Generation | None = None  # the parsed entry
         self._closed: Closed | None = None  # the parsed entry
         self._nodes: dict[str, Seen] = {}  # by key
+        self._view: View | None = None  # made of the above; None: not since the last change
         self._own: Node | None = None
-        self._written: Node | None = None  # the last own record handed to the store
+        self._written: Node | None = None  # the last own record that the store took
         self._proposing: int | None = None  # the mod_revision a proposal under way is based on
-        self._lease: Lease | None = None  # used by the store thread only, once joined
+        self._lease: Lease | None = None
         self._watch: Watch | None = None
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
-        self._thread: OwnedThread | None = None
+        self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
+        self._work: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self.outage: Outage | None = None
         self.refusal: ResilinError | None = None  # the store has answered, and would answer so again
 
@@ -78,66 +80,66 @@ class Rendezvous:
 
     async def join(self, node: Node) -> None:
         """Register and read the job. StoreError when the store does not answer."""
-        self._own = self._written = node
-        entries, revision = await self._call(lambda: self._enter(node))
-        self._replace(entries)  # before the watch starts: its events come after these
-        await self._call(lambda: self._watch_from(revision + 1))
+        self._own = node
+        await self._remove_remains()
+        await self._register(node)
+        await self._read()
         if not self._options.direct:
-            self._thread = OwnedThread("rendezvous", self._run)
+            self._task = self._loop.create_task(self._run())
 
-    async def _call(self, call: Callable[[], _T]) -> _T:
-        return call() if self._options.direct else await self._loop.run_in_executor(None, call)
-
-    def leave(self) -> None:
-        """Withdraw the node at once; the last one to leave removes the job's records. Blocks at most a few seconds."""
+    async def leave(self) -> None:
+        """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most."""
         self._closing.set()
-        self._work.put(None)
+        self._work.put_nowait(None)
         with contextlib.suppress(StoreError, TimeoutError):
-            if self._thread is not None:
-                self._thread.join()
+            if self._task is not None:
+                await asyncio.wait_for(self._task, LEAVE_S)
             if self._watch is not None:
                 self._watch.close()
-            if self.outage is not None or self.refusal is not None:
-                return  # our lease will run out
-            nodes, _ = self._store.range(f"{self._prefix}nodes/")
-            if all(kv.key == self._own_key for kv in nodes):
-                self._store.txn((), [Op.delete(self._generation_key), Op.delete(self._closed_key)])
-            if self._lease is not None:
-                self._lease.revoke()  # last: whoever serves the store may end as soon as we are gone
+            if self.outage is None and self.refusal is None:  # else our lease will run out
+                await self._withdraw()
+        self._call.close()
 
-    def _enter(self, node: Node) -> tuple[list[KeyValue], int]:
-        """Register, having removed the remains of a job of the same name that nobody serves any more."""
-        entries, _ = self._store.range(self._prefix)
+    async def _withdraw(self) -> None:
+        nodes, _ = await self._call(lambda: self._store.range(f"{self._prefix}nodes/"))
+        if all(kv.key == self._own_key for kv in nodes):
+            await self._call(
+                lambda: self._store.txn((), [Op.delete(self._generation_key), Op.delete(self._closed_key)])
+            )
+        if self._lease is not None:
+            await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
+
+    async def _remove_remains(self) -> None:
+        """Of a job of the same name that nobody serves any more."""
+        entries, _ = await self._call(lambda: self._store.range(self._prefix))
         if entries and not any(kv.key.startswith(f"{self._prefix}nodes/") for kv in entries):
             guards = [Compare(kv.key, "mod", "=", kv.mod_revision) for kv in entries]
-            self._store.txn(guards, [Op.delete(kv.key) for kv in entries])
-        self._register(node)
-        return self._store.range(self._prefix)
+            await self._call(lambda: self._store.txn(guards, [Op.delete(kv.key) for kv in entries]))
 
-    def _watch_from(self, revision: int) -> None:
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = self._store.watch(self._prefix, self._on_events, revision, self._on_watch_error)
-
-    def _register(self, node: Node) -> None:
-        self._lease = self._store.lease(self._options.lease_ttl_s, self._on_lease_lost)
-        self._store.put(self._own_key, records.to_bytes(node), self._lease)
+    async def _register(self, node: Node) -> None:
+        lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
+        self._lease = lease
+        await self._call(lambda: self._store.put(self._own_key, records.to_bytes(node), lease))
+        self._written = node
 
     # ------------------------------------------------------------------------------------------- view
 
     @property
     def view(self) -> View:
         """The job as far as this node knows. Its own record is always the newest."""
-        nodes = sorted(self._nodes.values(), key=lambda seen: seen.create_revision)
-        own = self._own
-        if own is not None:
-            nodes = [replace(seen, node=own) if seen.node.id == own.id else seen for seen in nodes]
-        return View(nodes=tuple(nodes), generation=self._generation, closed=self._closed)
+        if self._view is None:
+            nodes = sorted(self._nodes.values(), key=lambda seen: seen.create_revision)
+            own = self._own
+            if own is not None:
+                nodes = [replace(seen, node=own) if seen.node.id == own.id else seen for seen in nodes]
+            self._view = View(nodes=tuple(nodes), generation=self._generation, closed=self._closed)
+        return self._view
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
-        self._own = node
-        self._submit(self._write_own)
+        if node != self._own:
+            self._own, self._view = node, None
+            self._submit(self._write_own)
 
     def propose(self, generation: Generation) -> None:
         """Write `generation` if the one it follows is still current; the outcome arrives as a change of the view."""
@@ -154,78 +156,81 @@ class Rendezvous:
 
     # ---------------------------------------------------------------------------------- store calls
 
-    def _write_own(self) -> None:
-        node = self._own
-        if node is None or node == self._written or self._lease is None:
+    async def _write_own(self) -> None:
+        node, lease = self._own, self._lease
+        if node is None or node == self._written or lease is None:
             return
-        revision = self._store.put(self._own_key, records.to_bytes(node), self._lease)
+        revision = await self._call(lambda: self._store.put(self._own_key, records.to_bytes(node), lease))
         self._written = node
         log.event(_log, 10, "node record written", revision=revision)
 
-    def _compare_and_put(self, key: str, revision: int, value: bytes) -> None:
+    async def _compare_and_put(self, key: str, revision: int, value: bytes) -> None:
         try:
-            _, entry = self._store.compare_and_put(key, revision, value)
+            _, entry = await self._call(lambda: self._store.compare_and_put(key, revision, value))
         finally:
             self._proposing = None
         if entry is not None:
-            self._in_loop(lambda: self._merge([entry]))
+            self._merge([entry])
 
-    def _resync(self) -> None:
-        entries, revision = self._store.range(self._prefix)
-        self._in_loop(lambda: self._restart_watch(entries, revision))
+    async def _read(self) -> None:
+        """Read everything, and follow it from there."""
+        if self._watch is not None:
+            self._watch.close()
+        entries, revision = await self._call(lambda: self._store.range(self._prefix))
+        self._replace(entries)  # before the watch starts: its events come after these
+        self._watch = await self._call(
+            lambda: self._store.watch(self._prefix, self._on_events, revision + 1, self._on_watch_error)
+        )
 
-    def _restart_watch(self, entries: Sequence[KeyValue], revision: int) -> None:
-        self._replace(entries)
-        self._submit(lambda: self._watch_from(revision + 1))
+    async def _read_again(self) -> None:
+        await self._read()
         self._on_view()
 
-    def _rejoin(self) -> None:
+    async def _rejoin(self) -> None:
         if self._own is not None and not self._closing.is_set():
-            self._written = self._own
-            self._register(self._own)
+            await self._register(self._own)
 
-    def _submit(self, call: Callable[[], None]) -> None:
+    async def _probe(self) -> None:
+        await self._call(lambda: self._store.get(self._own_key))
+
+    def _submit(self, work: _Work) -> None:
+        """Do `work` after what is under way; at once, when the store is memory of this process."""
         if not self._options.direct:
-            self._work.put(call)
+            self._work.put_nowait(work)
             return
         try:
-            call()
+            calls.finish(work())
         except LeaseLost:
-            self._rejoin()
+            calls.finish(self._rejoin())
 
-    def _run(self) -> None:
-        while True:
-            call = self._next_call()
-            if call is None:
-                return
+    async def _run(self) -> None:
+        while (work := await self._next_work()) is not None:
             while not self._closing.is_set():
                 try:
-                    call()
+                    await work()
                     self._set_outage(None)
                     break
                 except LeaseLost:
-                    call = self._rejoin
+                    work = self._rejoin
                 except (StoreError, UsageError) as error:
                     if not _passes(error):
                         self._refuse(error)
                         return
                     self._set_outage(str(error))
-                    self._closing.wait(RETRY_S)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._closing.wait(), RETRY_S)
 
-    def _next_call(self) -> Callable[[], None] | None:
+    async def _next_work(self) -> _Work | None:
         try:
-            return self._work.get(timeout=self._options.lease_ttl_s)
-        except queue.Empty:  # nothing to do for a while: is the store still there?
+            return await asyncio.wait_for(self._work.get(), self._options.lease_ttl_s)
+        except TimeoutError:  # nothing to do for a while: is the store still there?
             return self._probe
-
-    def _probe(self) -> None:
-        self._store.get(self._own_key)
 
     def _refuse(self, error: ResilinError) -> None:
         if not self._closing.is_set():
             log.event(_log, 40, "the store refuses a call", error=str(error))
             self.refusal = error
-            self._in_loop(self._on_view)
+            self._on_view()
 
     def _set_outage(self, error: str | None) -> None:
         if (error is None) == (self.outage is None):
@@ -233,9 +238,9 @@ class Rendezvous:
         self.outage = Outage(since=self._clock.monotonic(), error=error) if error is not None else None
         # the agent says it to people, in its own words
         log.event(_log, 20, "store does not answer" if error is not None else "store is back", detail=error or "")
-        self._in_loop(self._on_view)
+        self._on_view()
 
-    # ---------------------------------------------------------------------- callbacks of the store
+    # ------------------------------------------- callbacks of the store, which may come from its threads
 
     def _on_events(self, events: Sequence[Event]) -> None:
         changed = [event.kv for event in events if event.kind == "put"]
@@ -243,27 +248,26 @@ class Rendezvous:
         self._in_loop(lambda: self._merge(changed, gone))
 
     def _on_watch_error(self, error: Exception) -> None:
-        if not self._closing.is_set():
-            log.event(_log, 20, "watch ended, reading the job again", error=str(error))
-            self._in_loop(lambda: self._submit(self._resync))
+        log.event(_log, 20, "watch ended, reading the job again", error=str(error))
+        self._in_loop(lambda: self._submit_unless_closing(self._read_again))
 
     def _on_lease_lost(self) -> None:
+        log.event(_log, 20, "this node's lease ended, registering again")
+        self._in_loop(lambda: self._submit_unless_closing(self._rejoin))
+
+    def _submit_unless_closing(self, work: _Work) -> None:
         if not self._closing.is_set():
-            log.event(_log, 20, "this node's lease ended, registering again")
-            self._in_loop(lambda: self._submit(self._rejoin))
+            self._submit(work)
 
     def _in_loop(self, call: Callable[[], object]) -> None:
-        if self._options.direct and _running_loop() is self._loop:
-            call()
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to tell
-                self._loop.call_soon_threadsafe(call)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to tell
+            self._loop.call_soon_threadsafe(call)
 
     # ------------------------------------------------------------------------------- in the loop
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
         self._entries.clear()
-        self._generation = self._closed = None
+        self._generation = self._closed = self._view = None
         known, self._nodes = self._nodes, {}
         for entry in entries:
             self._take(entry, known)
@@ -281,6 +285,7 @@ class Rendezvous:
         for kv in fresh:
             self._take(kv, self._nodes)
         if fresh or dead:
+            self._view = None
             self._on_view()
 
     def _take(self, entry: KeyValue, known: dict[str, Seen]) -> None:
@@ -304,10 +309,3 @@ class Rendezvous:
 def _passes(error: ResilinError) -> bool:
     """Whether a call that failed so may succeed later: nobody answered, or a shared folder had trouble."""
     return isinstance(error, (StoreTimeout, StoreAmbiguous)) or isinstance(error.__cause__, OSError)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -26,7 +26,8 @@ from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.threads import OwnedThread
 from resilin.dist.endpoint import Listener
 from resilin.elastic import control
-from resilin.errors import ElasticError, RendezvousTimeout, UsageError, WorldChanged
+from resilin.elastic.heard import Heard, Interruption, Leaving
+from resilin.errors import ElasticError, RendezvousTimeout, UsageError
 
 _LOG = log.logger("elastic.session")
 WORLD_TIMEOUT_S = 900.0  # longer than agents look for a world (600 s) before they end their workers
@@ -48,14 +49,6 @@ class World:
     """Number of the generation: grows with every change of the world."""
     reason: str
     """Why this generation was made."""
-
-
-class Leaving(SystemExit):
-    """Ends this worker after a commit because it was asked to leave. Exit code 0."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(0)
-        self.reason = reason
 
 
 class Abortable(Protocol):
@@ -106,17 +99,8 @@ class Session:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
         self._sending = threading.Lock()
         self._changed = threading.Condition()
-        self._world: control.World | None = None  # guarded by _changed: the newest one offered
-        self._over = 0  # guarded by _changed: generations up to this one have ended
-        self._why = ""  # guarded by _changed: what ended it
-        self._pending = 0  # guarded by _changed: waits for us at the next commit
-        self._leave: str | None = None  # guarded by _changed
-        self._finish = False  # guarded by _changed
-        self._lost: ElasticError | None = None  # guarded by _changed: the agent is gone
+        self._heard = Heard()  # guarded by _changed
         self._closing = False  # guarded by _changed
-        self._generation = 0  # guarded by _changed: the one being joined or worked in
-        self._forming = False  # guarded by _changed: between next_world and joined
-        self._standby = False  # guarded by _changed: no place for this worker in the newest world
         self._group: Abortable | None = None  # guarded by _changed
         self._thread = OwnedThread("control", self._listen)
         hello = control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit, timeout_s=timeout_s)
@@ -131,27 +115,21 @@ class Session:
         """
         deadline = Deadline(WORLD_TIMEOUT_S)
         with self._changed:
-            while True:
-                self._raise_if_ending()
-                world = self._world
-                if world is not None and world.number > max(after, self._over):
-                    self._generation, self._forming, self._standby = world.number, True, False
-                    log.stamp(rank=world.rank, generation=world.number)
-                    return world
-                if deadline.passed() and not self._standby:
+            while (world := self._heard.offer(after)) is None:
+                if deadline.passed() and not self._heard.standby:
                     raise RendezvousTimeout(
                         f"no world after generation {after} within {WORLD_TIMEOUT_S:.0f} s "
-                        f"({self._why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
+                        f"({self._heard.why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
                     )
-                self._changed.wait(None if self._standby else deadline.left())
+                self._changed.wait(None if self._heard.standby else deadline.left())
+            log.stamp(rank=world.rank, generation=world.number)
+            return world
 
     def joined(self, generation: int, group: Abortable) -> None:
         """See `Tie`."""
         with self._changed:
-            self._group, self._forming = group, False
-            newer = self._world is not None and self._world.number > generation
-            if self._over >= generation or newer:  # a member may have skipped this world for the newer one
-                raise self._world_changed(generation)
+            self._group = group
+            self._heard.joined(generation)
 
     def left(self) -> None:
         """See `Tie`."""
@@ -160,30 +138,20 @@ class Session:
 
     def working(self, step: int) -> None:
         """See `Tie`."""
-        self._send(control.Progress(generation=self._generation, step=step))
+        self._send(control.Progress(generation=self._heard.generation, step=step))
 
     def committed(self, step: int) -> None:
         """See `Tie`."""
-        self._send(control.Committed(generation=self._generation, step=step, wall=SYSTEM.wall()))
-        if not (self._pending > self._generation or self._leave or self._over >= self._generation or self._lost):
-            return  # read without the lock: a boundary missed by a moment is the next one
-        with self._changed:
-            self._raise_if_ending()
-            if self._over >= self._generation:
-                raise self._world_changed(self._generation)
-            raise WorldChanged(
-                f"generation {self._pending} waits at step {step}; nothing is rolled back", self._generation
-            )
+        self._send(control.Committed(generation=self._heard.generation, step=step, wall=SYSTEM.wall()))
+        if self._heard.wanted():  # read without the lock: a boundary missed by a moment is the next one
+            with self._changed:
+                self._heard.at_commit(step)
 
     def finished(self, step: int) -> None:
         """See `Tie`."""
-        self._send(control.Done(generation=self._generation))
+        self._send(control.Done(generation=self._heard.generation))
         with self._changed:
-            while not self._finish:
-                self._raise_if_ending()
-                newest = self._world.number if self._world is not None else 0
-                if self._over >= self._generation or max(self._pending, newest) > self._generation:
-                    raise self._world_changed(self._generation)
+            while not self._heard.at_end():
                 self._changed.wait()
 
     def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
@@ -204,7 +172,7 @@ class Session:
     def ask_to_leave(self, reason: str) -> None:
         """Leave at the next commit. Safe in a signal handler: the lock is re-entrant and never held for long."""
         with self._changed:
-            self._leave = reason
+            self._heard.leave = reason
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -215,16 +183,6 @@ class Session:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._sock.close()
-
-    def _raise_if_ending(self) -> None:
-        if self._lost is not None:
-            raise self._lost
-        if self._leave is not None:
-            raise Leaving(self._leave)
-
-    def _world_changed(self, generation: int) -> WorldChanged:
-        why = self._why or "a newer world is ready"
-        return WorldChanged(f"generation {generation} ended: {why}", generation)
 
     def _send(self, message: control.Message) -> None:
         try:
@@ -245,41 +203,22 @@ class Session:
         except (OSError, control.ControlError) as cause:
             error = ElasticError(f"the control descriptor failed: {cause}")
         with self._changed:
-            if self._closing or self._finish:
-                return
-            self._lost = error
-            self._stop_group(error)
+            if not self._closing:
+                self._interrupt(self._heard.lose(error))
+                self._changed.notify_all()
 
     def _heed(self, message: control.Message) -> None:
         with self._changed:
-            if isinstance(message, control.World):
-                self._world = message
-                if self._forming and message.number > self._generation:
-                    # some member may have heard of it before it entered ours, and never will: we must not wait for it
-                    self.listener.interrupt(self._world_changed(self._generation), self._generation)
-            elif isinstance(message, control.Pending):
-                self._pending = max(self._pending, message.number)
-            elif isinstance(message, control.Standby):
-                self._standby = True
-            elif isinstance(message, control.Leave):
-                self._leave = message.reason
-            elif isinstance(message, control.Finish):
-                self._finish = True
-            elif isinstance(message, control.Abort):
-                self._over = max(self._over, message.generation)
-                self._why = f"ranks {list(message.ranks)}: {message.reason}" if message.ranks else message.reason
-                if self._over >= self._generation:
-                    self._stop_group(self._world_changed(self._generation))
-            else:
-                raise control.ControlError(f"the agent sent {message.kind!r}, which only a worker may send")
+            self._interrupt(self._heard.heed(message))
             self._changed.notify_all()
         log.event(_LOG, logging.DEBUG, "heard from the agent", kind=message.kind)
 
-    def _stop_group(self, error: BaseException) -> None:
-        if self._group is not None:
-            self._group.abort(error)
-        self.listener.interrupt(error, max(self._generation, self._over))
-        self._changed.notify_all()
+    def _interrupt(self, what: Interruption | None) -> None:
+        if what is None:
+            return
+        if what.group and self._group is not None:
+            self._group.abort(what.error)
+        self.listener.interrupt(what.error, what.generation)
 
 
 class Solo:

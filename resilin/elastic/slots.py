@@ -13,7 +13,7 @@ from resilin.elastic import control, failure
 from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Failure, shorten
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.streams import Plan, WorkerStreams
-from resilin.elastic.supervise import Command, Supervisor, Worker
+from resilin.elastic.supervise import Command, Starting, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Owner:
     role: str
     program: Program
     plan: Plan
-    supervisor: Supervisor
+    supervisor: Starting
     inherited: Mapping[str, str]
     on_message: Callable[[LocalSlot, control.Message], None]
     on_end: Callable[[LocalSlot], None]
@@ -158,9 +158,8 @@ class LocalSlot:
         self._reset(rank, generation)
         self.incarnation = incarnation
         owner = self._owner
-        folder = owner.plan.folder(incarnation - 1, self.index)
-        self.streams = WorkerStreams(
-            owner.plan, folder, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
+        self.streams = owner.plan.open(
+            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
         )
 
     def _adopt(self, worker: Worker) -> None:
@@ -257,7 +256,7 @@ class LocalSlot:
 class Spare:
     """A warm process that has done its imports and waits to become a worker."""
 
-    def __init__(self, supervisor: Supervisor, interpreter: str, inherited: Mapping[str, str]) -> None:
+    def __init__(self, supervisor: Starting, interpreter: str, inherited: Mapping[str, str]) -> None:
         self._on_message: Callable[[control.Message], None] | None = None
         self.ready = False
         command = Command(argv=(interpreter, "-u", "-m", "resilin.elastic.warm"), env=inherited)

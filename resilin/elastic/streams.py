@@ -79,6 +79,12 @@ class Plan:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def open(
+        self, attempt: int, local_rank: int, role: str, host: str, who: Callable[[], tuple[int, int]]
+    ) -> WorkerStreams:
+        """The streams of one worker. `who`: its local and its present rank."""
+        return WorkerStreams(self, self.folder(attempt, local_rank), local_rank, role, host, who)
+
     def on_terminal(self, local_rank: int, name: Name) -> bool:
         """Whether people see this stream."""
         if self.shown_ranks is not None and local_rank not in self.shown_ranks:

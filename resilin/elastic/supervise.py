@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from resilin._base import env, log
 from resilin.elastic import control, spawner
@@ -37,6 +37,34 @@ class Command:
     env: Mapping[str, str]
     stdout: int | None = None
     stderr: int | None = None
+
+
+class Spawning(Protocol):
+    """What starts processes for an agent: `SpawnerProcess`, or a simulation of one."""
+
+    def supervise(self, on_lost: Callable[[], None]) -> Supervision:
+        """The agent's side of it, in the running loop."""
+        ...
+
+
+class Starting(Protocol):
+    """What slots need of a `Supervision`."""
+
+    def start(self, command: Command, on_message: Callable[[Message], None]) -> Worker:
+        """See `Supervisor.start`."""
+        ...
+
+
+class Supervision(Starting, Protocol):
+    """What an agent needs of its `Supervisor`."""
+
+    def purge(self) -> None:
+        """See `Supervisor.purge`."""
+        ...
+
+    async def close(self) -> None:
+        """See `Supervisor.close`."""
+        ...
 
 
 class Worker:
@@ -151,6 +179,10 @@ class SpawnerProcess:
             program = [sys.executable, "-I", "-S", str(Path(spawner.__file__)), str(theirs.fileno()), *folders]
             self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], start_new_session=True)
         self.socket = ours
+
+    def supervise(self, on_lost: Callable[[], None]) -> Supervisor:
+        """The agent's side of it, in the running loop."""
+        return Supervisor(self, on_lost)
 
     def close(self) -> None:
         """Let it kill what is left and wait for its end."""

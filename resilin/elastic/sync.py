@@ -9,8 +9,7 @@ tensors         receivers only, from all sources (`transfer`); each chunk and ea
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,57 +18,11 @@ import resilin.dist as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
 from resilin.elastic import transfer
+from resilin.elastic.roles import Choice, Report, choose
 from resilin.elastic.state import Small, State
 from resilin.errors import StateError
 
 _LOG = log.logger("elastic.sync")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What a member says of itself."""
-
-    settled: bool
-    """Whether it was ever made equal to others; False for a newcomer."""
-    step: int
-    """Its last committed step."""
-    intact: bool
-    """Whether its parameters and optimizer state are those of that step."""
-    digests: Mapping[str, bytes]
-    """Hash of each small part."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Who gives and who takes. Every rank is in one of the two."""
-
-    sources: tuple[int, ...]
-    receivers: tuple[int, ...]
-    agreed: bool
-    """Whether the small parts of all sources are equal."""
-
-
-def choose(reports: Sequence[Report]) -> Choice:
-    """Sources are the intact members at the highest step that any settled member committed.
-
-    When nobody is settled (the start of a job, or a start from checkpoints) the lowest rank at the highest step is the
-    only source: initial weights may differ, as they may under DDP. StateError when no member at that step is intact.
-    """
-    settled = [rank for rank, report in enumerate(reports) if report.settled]
-    among = settled or range(len(reports))
-    step = max(reports[rank].step for rank in among)
-    sources = [rank for rank in among if reports[rank].step == step and reports[rank].intact]
-    if not sources:
-        raise StateError(
-            f"nobody holds the state of step {step} any more: every rank was interrupted between optimizer.step() and "
-            "state.commit(). Call commit() right after optimizer.step(), with no collective between the two, or use "
-            "State(..., snapshot=True), which copies everything at each commit"
-        )
-    if not settled:
-        sources = sources[:1]
-    agreed = all(reports[rank].digests == reports[sources[0]].digests for rank in sources)
-    receivers = tuple(rank for rank in range(len(reports)) if rank not in sources)
-    return Choice(sources=tuple(sources), receivers=receivers, agreed=agreed)
 
 
 def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: int) -> int:

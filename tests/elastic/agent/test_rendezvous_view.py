@@ -52,7 +52,7 @@ def play(scenario, timeout_s=10):
                 await scenario(store, open_, until)
             finally:
                 for one in joined:
-                    await asyncio.get_running_loop().run_in_executor(None, one.leave)
+                    await one.leave()
 
     asyncio.run(whole())
 
@@ -64,7 +64,7 @@ def test_nodes_see_one_another_and_the_oldest_leads(direct):
         b = await open_("b")
         await until(lambda: len(a.view.nodes) == 2)
         assert a.view.leader() == b.view.leader() == "a"
-        await asyncio.get_running_loop().run_in_executor(None, a.leave)
+        await a.leave()
         await until(lambda: b.view.leader() == "b")
 
     play(scenario)
@@ -127,10 +127,9 @@ def test_the_last_node_to_leave_removes_the_jobs_records():
         a.propose(generation(1))
         a.close_job(Closed(outcome="succeeded", reason="done"))
         await until(lambda: b.view.closed is not None)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, a.leave)
+        await a.leave()
         assert store.get("/resilin/job/closed") is not None, "b still wants to know"
-        await loop.run_in_executor(None, b.leave)
+        await b.leave()
         assert store.range("/resilin/")[0] == []
 
     play(scenario)
@@ -173,6 +172,6 @@ def test_a_store_that_refuses_a_call_is_no_outage():
             assert one.outage is None
             assert "larger than max" in str(one.refusal)
             assert store.refused == 1
-            await asyncio.get_running_loop().run_in_executor(None, one.leave)
+            await one.leave()
 
     asyncio.run(scenario())

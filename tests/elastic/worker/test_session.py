@@ -47,12 +47,12 @@ def session(agent: FakeAgent) -> Iterator[Session]:
 
 def heard(session: Session, agent: FakeAgent, *messages: control.Message) -> None:
     """Send `messages` and wait until the session's thread has heeded all of them."""
-    number = (session._world.number if session._world else 0) + 100
+    number = (session._heard.world.number if session._heard.world else 0) + 100
     for message in (*messages, world(number, ["x"])):
         agent.send(message)
     with session._changed:
-        assert session._changed.wait_for(lambda: session._world and session._world.number == number, WAIT_S)
-        session._world = None
+        assert session._changed.wait_for(lambda: session._heard.world and session._heard.world.number == number, WAIT_S)
+        session._heard.world = None
 
 
 def in_generation(session: Session, agent: FakeAgent, number: int = 1) -> Group:
@@ -169,7 +169,7 @@ def test_a_group_that_formed_while_a_newer_world_came_is_given_up(agent: FakeAge
     session.next_world(after=0)
     agent.send(world(2, ["a"]))
     with session._changed:
-        assert session._changed.wait_for(lambda: session._world and session._world.number == 2, WAIT_S)
+        assert session._changed.wait_for(lambda: session._heard.world and session._heard.world.number == 2, WAIT_S)
     with pytest.raises(WorldChanged, match="generation 1 ended"):
         session.joined(1, Group())
     assert session.next_world(after=1).number == 2

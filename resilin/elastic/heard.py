@@ -1,0 +1,134 @@
+"""What one worker has heard from its agent, and what follows from it. Pure: no thread, no socket, no clock.
+
+`Session` puts a lock, a thread and a descriptor around it, the simulation a simulated network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resilin.elastic import control
+from resilin.errors import ElasticError, WorldChanged
+
+
+class Leaving(SystemExit):
+    """Ends this worker after a commit because it was asked to leave. Exit code 0."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruption:
+    """Whoever waits for peers must raise `error`."""
+
+    error: BaseException
+    generation: int
+    """A group of this generation or an older one that is being formed is not formed any more."""
+    group: bool
+    """Whether a group that runs is over, too."""
+
+
+class Heard:
+    """The newest world, which generations are over, and who waits for this worker. The caller serializes all calls."""
+
+    def __init__(self) -> None:
+        self.world: control.World | None = None  # the newest one offered
+        self.over = 0  # generations up to this one have ended
+        self.why = ""  # what ended it
+        self.pending = 0  # waits for us at the next commit
+        self.leave: str | None = None
+        self.finish = False
+        self.lost: ElasticError | None = None  # the agent is gone
+        self.generation = 0  # the one being joined or worked in
+        self.forming = False  # between `offer` and `joined`
+        self.standby = False  # no place for this worker in the newest world
+
+    # ------------------------------------------------------------------------------ from the agent
+
+    def heed(self, message: control.Message) -> Interruption | None:
+        """Take in a message; ControlError when it is none that an agent sends."""
+        if isinstance(message, control.World):
+            self.world = message
+            if self.forming and message.number > self.generation:
+                # some member may have heard of it before it entered ours, and never will: we must not wait for it
+                return Interruption(error=self.changed(), generation=self.generation, group=False)
+        elif isinstance(message, control.Pending):
+            self.pending = max(self.pending, message.number)
+        elif isinstance(message, control.Standby):
+            self.standby = True
+        elif isinstance(message, control.Leave):
+            self.leave = message.reason
+        elif isinstance(message, control.Finish):
+            self.finish = True
+        elif isinstance(message, control.Abort):
+            self.over = max(self.over, message.generation)
+            self.why = f"ranks {list(message.ranks)}: {message.reason}" if message.ranks else message.reason
+            if self.over >= self.generation:
+                return self._all(self.changed())
+        else:
+            raise control.ControlError(f"the agent sent {message.kind!r}, which only a worker may send")
+        return None
+
+    def lose(self, error: ElasticError) -> Interruption | None:
+        """The agent is gone. None when that makes no difference any more."""
+        if self.finish:
+            return None
+        self.lost = error
+        return self._all(error)
+
+    def _all(self, error: BaseException) -> Interruption:
+        return Interruption(error=error, generation=max(self.generation, self.over), group=True)
+
+    # ------------------------------------------------------------------------------ from the program
+
+    def offer(self, after: int) -> control.World | None:
+        """A world above `after` that is not over, now being formed; None: not yet. Raises what ends this worker."""
+        self._raise_if_ending()
+        world = self.world
+        if world is None or world.number <= max(after, self.over):
+            return None
+        self.generation, self.forming, self.standby = world.number, True, False
+        return world
+
+    def joined(self, generation: int) -> None:
+        """The group of `generation` is there. WorldChanged when it is over already."""
+        self.forming = False
+        newer = self.world is not None and self.world.number > generation
+        if self.over >= generation or newer:  # a member may have skipped this world for the newer one
+            raise self.changed(generation)
+
+    def wanted(self) -> bool:
+        """Whether `at_commit` would raise."""
+        return bool(self.pending > self.generation or self.leave or self.over >= self.generation or self.lost)
+
+    def at_commit(self, step: int) -> None:
+        """`step` is committed. Raises WorldChanged or Leaving when somebody waits for this boundary."""
+        if not self.wanted():
+            return
+        self._raise_if_ending()
+        if self.over >= self.generation:
+            raise self.changed()
+        raise WorldChanged(f"generation {self.pending} waits at step {step}; nothing is rolled back", self.generation)
+
+    def at_end(self) -> bool:
+        """Whether all are done. WorldChanged when a new world came first."""
+        if self.finish:
+            return True
+        self._raise_if_ending()
+        newest = self.world.number if self.world is not None else 0
+        if self.over >= self.generation or max(self.pending, newest) > self.generation:
+            raise self.changed()
+        return False
+
+    def changed(self, generation: int = 0) -> WorldChanged:
+        """The error that ends `generation` (0: the present one)."""
+        number = generation or self.generation
+        return WorldChanged(f"generation {number} ended: {self.why or 'a newer world is ready'}", number)
+
+    def _raise_if_ending(self) -> None:
+        if self.lost is not None:
+            raise self.lost
+        if self.leave is not None:
+            raise Leaving(self.leave)
