@@ -100,6 +100,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.core.kernels.loader": "the native module may be absent",
     "resilin.core.api.exchange": "the standard's namespace is made of packages above core, and few need it",
     "resilin.dist.loader": "the native module may be absent",
+    "resilin.dist.backends.mpi": "mpi4py is optional, and importing it starts MPI",
     "resilin.testing.coverage": "op families are found, not listed",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }

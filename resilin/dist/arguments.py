@@ -8,17 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.device import CPU
+from resilin.dist.backends import devices
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import DTYPE_CODES, Array
 from resilin.dist.world import get_group_rank
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def array_of(tensor: Any) -> Array:
-    """The numpy array of a Tensor; numpy arrays pass. UsageError for anything else."""
-    array = getattr(tensor, "_array", tensor)
-    if type(array) is not np.ndarray:
-        raise UsageError(f"expected a CPU tensor, got {type(tensor).__name__}")
+    """The array of a Tensor, which shows by its type on which device it is; arrays pass. UsageError for anything else.
+
+    The group's backends (`dist.backends.devices`) go by that type.
+    """
+    array, device = getattr(tensor, "_array", tensor), getattr(tensor, "_dev", None)
+    if device is not None and device is not CPU:
+        array = devices.of_device(array, device.type)
+    elif type(array) is not np.ndarray:
+        if not hasattr(array, "dtype") or not hasattr(array, "shape"):
+            raise UsageTypeError(f"expected a tensor, got {type(tensor).__name__}")
+        devices.type_of(array)
     if array.dtype not in DTYPE_CODES:
         raise UsageError(f"collectives do not carry dtype {array.dtype}")
     return array
@@ -32,24 +41,38 @@ class Output:
     def __init__(self, tensor: Any, load: bool = False) -> None:
         self.tensor = tensor
         self.flat = self.array = array_of(tensor)
-        if not self.array.flags.writeable:
+        if not getattr(self.array.flags, "writeable", True):  # arrays of devices are never read-only
             raise UsageError("the output tensor is read-only")
         if not self.array.flags.c_contiguous:
-            self.flat = self.array.copy(order="C") if load else np.empty(self.array.shape, self.array.dtype)
+            fresh = not load and type(self.array) is np.ndarray
+            self.flat = np.empty(self.array.shape, self.array.dtype) if fresh else self.array.copy(order="C")
+
+    def take(self, result: Array) -> None:
+        """Store `result`, which is `flat` itself or what goes there."""
+        if result is not self.flat:
+            self.flat[...] = result
+        self.store()
 
     def store(self) -> None:
         """Copy staged memory back and count the write."""
         if self.flat is not self.array:
-            np.copyto(self.array, self.flat)
+            self.array[...] = self.flat
         bump = getattr(self.tensor, "_bump", None)
         if bump is not None:
             bump()
 
 
+def listed(tensors: Any, what: str) -> Sequence[Any]:
+    """`tensors`. UsageTypeError unless it is a list or a tuple: a tensor would be cut into its rows."""
+    if not isinstance(tensors, list | tuple):
+        raise UsageTypeError(f"{what}: expected a list of tensors, one per rank, got {type(tensors).__name__}")
+    return tensors
+
+
 def contiguous(tensor: Any) -> Array:
     """The tensor's array, or a contiguous copy of it."""
     array = array_of(tensor)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:

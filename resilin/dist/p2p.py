@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from resilin.dist.arguments import Output, contiguous, root_of
+from resilin.dist.arguments import Output, array_of, contiguous, root_of
+from resilin.dist.backends import devices
 from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
 from resilin.dist.work import Work
@@ -17,7 +18,7 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     """Send `tensor` to rank `dst`; returns when the tensor may be changed again."""
     pg = resolve(group)
     if pg is not None:
-        pg.send(contiguous(tensor), _peer(pg, dst, group_dst, "dst"), tag)
+        pg.send(devices.to_host(contiguous(tensor)), _peer(pg, dst, group_dst, "dst"), tag)
 
 
 def isend(
@@ -29,7 +30,7 @@ def isend(
         return None
     to = _peer(pg, dst, group_dst, "dst")
     work = Work(f"isend to rank {to} with tag {tag}, {pg.title()}")
-    pg.send(contiguous(tensor), to, tag)
+    pg.send(devices.to_host(contiguous(tensor)), to, tag)
     work._future.set_result([tensor])
     return work
 
@@ -55,7 +56,13 @@ def irecv(
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
     source = ANY if src is None and group_src is None else _peer(pg, src, group_src, "src")
     target = Output(tensor)
-    return pg.receive(target.flat, source, tag, target.store)
+    buffer = devices.host_buffer(target.flat)
+
+    def done() -> None:
+        devices.from_host(target.flat, buffer)
+        target.store()
+
+    return pg.receive(buffer, source, tag, done)
 
 
 def _peer(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
@@ -66,7 +73,10 @@ def _peer(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str)
 
 
 class P2POp:
-    """One `isend` or `irecv` for `batch_isend_irecv`."""
+    """One `isend` or `irecv` for `batch_isend_irecv`; `peer` is a global rank, `group_peer` the same in `group`.
+
+    UsageError for another `op`, for a tensor that is none, and for a peer that is not in the group.
+    """
 
     def __init__(
         self,
@@ -78,22 +88,46 @@ class P2POp:
         group_peer: int | None = None,
     ) -> None:
         if op not in (isend, irecv):
-            raise UsageError("P2POp takes resilin.dist.isend or resilin.dist.irecv")
-        self.op, self.tensor, self.peer, self.group, self.tag, self.group_peer = (
-            op,
-            tensor,
-            peer,
-            group,
-            tag,
-            group_peer,
+            raise UsageError(f"P2POp: op: expected resilin.dist.isend or resilin.dist.irecv, got {op!r}")
+        array_of(tensor)
+        pg = resolve(group)
+        if pg is None:
+            raise UsageError("P2POp: this process is not in the group")
+        self.op = op
+        self.tensor = tensor
+        self.group = pg
+        self.tag = tag
+        self.group_peer = root_of(pg, peer, group_peer, "peer")
+        self.peer = pg.ranks[self.group_peer]
+
+    def __repr__(self) -> str:
+        source, target = self.group.rank(), self.group_peer
+        if self.op is irecv:
+            source, target = target, source
+        array = array_of(self.tensor)
+        return (
+            f"P2POp({self.op.__name__} pg={self.group.name}, group_src={source}, group_dst={target}, "
+            f"{list(array.shape)}, {array.dtype})"
         )
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
-    """Start all operations; receives are posted before anything is sent."""
-    works: dict[int, Work | None] = {}
+    """Start all operations, receives before anything is sent; their Works, in the order of the list.
+
+    UsageError for an empty list, and for operations of more than one group.
+    """
+    ops = p2p_op_list if isinstance(p2p_op_list, list | tuple) else [p2p_op_list]
+    if not ops or not all(isinstance(op, P2POp) for op in ops):
+        raise UsageError(f"batch_isend_irecv: p2p_op_list: expected a list of P2POp, got {p2p_op_list!r:.80}")
+    if any(op.group is not ops[0].group for op in ops):
+        raise UsageError("batch_isend_irecv: expected operations of one group, got several groups")
+    works: dict[int, Work] = {}
     for wanted in (irecv, isend):
-        for i, p2p in enumerate(p2p_op_list):
+        for i, p2p in enumerate(ops):
             if p2p.op is wanted:
-                works[i] = p2p.op(p2p.tensor, p2p.peer, p2p.group, p2p.tag, p2p.group_peer)
-    return [work for _, work in sorted(works.items()) if work is not None]
+                works[i] = p2p.op(p2p.tensor, group=p2p.group, tag=p2p.tag, **_peer_of(p2p))
+    return [work for _, work in sorted(works.items())]
+
+
+def _peer_of(p2p: P2POp) -> dict[str, int]:
+    return {"group_src" if p2p.op is irecv else "group_dst": p2p.group_peer}

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from resilin.dist.backends.registry import BackendConfig, checked
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.work import seconds
-from resilin.dist.world import GroupMember, check_backend, default_group, replace_group, resolve
+from resilin.dist.world import GroupMember, default_group, replace_group, resolve
 from resilin.errors import GroupAborted, UsageError
 
 SHRINK_DEFAULT = 0
@@ -31,15 +32,15 @@ def new_group(
 
     With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
     """
-    check_backend("new_group", backend)
     world = default_group()
+    backends = _config("new_group", backend, world)
     members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
     _check_members("new_group", [members], world)
     if use_local_synchronization:
         name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     else:
         name = _next_name(world, group_desc)
-    return _join_part(world, members, name, timeout)
+    return _join_part(world, members, name, timeout, backends, pg_options)
 
 
 def new_subgroups(
@@ -64,7 +65,9 @@ def new_subgroups(
             raise UsageError(
                 f"new_subgroups: hosts of {parent!r} have {[len(members) for members in hosts]} ranks: give group_size"
             )
-        return _part(parent, [list(members) for members in hosts], "new_subgroups", timeout, backend, group_desc)
+        return _part(
+            parent, [list(members) for members in hosts], "new_subgroups", timeout, backend, group_desc, pg_options
+        )
     size = parent.size()
     if group_size <= 0 or size % group_size:
         raise UsageError(
@@ -72,7 +75,7 @@ def new_subgroups(
             f"{group_size!r}"
         )
     runs = [list(range(first, first + group_size)) for first in range(0, size, group_size)]
-    return _part(parent, runs, "new_subgroups", timeout, backend, group_desc)
+    return _part(parent, runs, "new_subgroups", timeout, backend, group_desc, pg_options)
 
 
 def new_subgroups_by_enumeration(
@@ -87,9 +90,9 @@ def new_subgroups_by_enumeration(
     Returns the subgroup of this rank (NON_GROUP_MEMBER when it is in none) and the list of all, as `new_subgroups`.
     """
     if not ranks_per_subgroup_list:
-        raise UsageError("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty: give a list of ranks for each")
+        raise UsageError("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty: give lists of ranks")
     parts = [list(ranks) for ranks in ranks_per_subgroup_list]
-    return _part(default_group(), parts, "new_subgroups_by_enumeration", timeout, backend, group_desc)
+    return _part(default_group(), parts, "new_subgroups_by_enumeration", timeout, backend, group_desc, pg_options)
 
 
 def split_group(
@@ -110,7 +113,7 @@ def split_group(
     if parent is None:
         return None
     parts = [list(ranks) for ranks in split_ranks]
-    found, _ = _part(parent, parts, "split_group", timeout, backend, group_desc)
+    found, _ = _part(parent, parts, "split_group", timeout, backend, group_desc, pg_options)
     return None if found is GroupMember.NON_GROUP_MEMBER else found
 
 
@@ -146,7 +149,7 @@ def shrink_group(
         parent.abort(GroupAborted(f"{parent.title()}: the group shrinks"))
     is_default = parent is default_group()
     out = "-".join(map(str, sorted(ranks_to_exclude)))
-    made = _connect_part(parent, staying, f"{parent.name}/without-{out}", None, renumber=is_default)
+    made = _connect_part(parent, staying, f"{parent.name}/without-{out}", None, options=pg_options, renumber=is_default)
     replace_group(parent, made)
     return made
 
@@ -158,13 +161,19 @@ def _part(
     timeout: timedelta | float | None,
     backend: str | None,
     group_desc: str | None,
+    options: Any,
 ) -> tuple[Any, list[Any]]:
     """A subgroup of `parent` for each of the disjoint `parts` (ranks in it): this rank's, and all."""
-    check_backend(where, backend)
+    backends = _config(where, backend, parent)
     _check_members(where, parts, parent)
-    made = [_join_part(parent, part, _next_name(parent, group_desc), timeout) for part in parts]
+    made = [_join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options) for part in parts]
     mine = [found for found in made if found is not GroupMember.NON_GROUP_MEMBER]
     return (mine[0] if mine else GroupMember.NON_GROUP_MEMBER), made
+
+
+def _config(where: str, backend: str | None, parent: ProcessGroup) -> BackendConfig:
+    """What `backend` means; the parent's backends when it is not given."""
+    return parent.backend.config if backend is None else checked(where, backend)
 
 
 def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup) -> None:
@@ -182,16 +191,29 @@ def _next_name(parent: ProcessGroup, description: str | None) -> str:
     return name
 
 
-def _join_part(parent: ProcessGroup, members: list[int], name: str, timeout: timedelta | float | None) -> Any:
+def _join_part(
+    parent: ProcessGroup,
+    members: list[int],
+    name: str,
+    timeout: timedelta | float | None,
+    backends: BackendConfig,
+    options: Any,
+) -> Any:
     if parent.rank() not in members:
         return GroupMember.NON_GROUP_MEMBER
-    made = _connect_part(parent, members, name, timeout)
+    made = _connect_part(parent, members, name, timeout, backends, options)
     parent.subgroups.append(made)
     return made
 
 
 def _connect_part(
-    parent: ProcessGroup, members: list[int], name: str, timeout: timedelta | float | None, renumber: bool = False
+    parent: ProcessGroup,
+    members: list[int],
+    name: str,
+    timeout: timedelta | float | None,
+    backends: BackendConfig | None = None,
+    options: Any = None,
+    renumber: bool = False,
 ) -> ProcessGroup:
     """Connect with `members` (ranks in `parent`), of which this process is one, through the parent's listener."""
     if parent.listener is None:
@@ -204,5 +226,7 @@ def _connect_part(
         generation=parent.generation,
         secret=parent.secret,
         timeout_s=parent.timeout_s if timeout is None else seconds(timeout) or 0.0,
+        backends=backends or parent.backend.config,
+        options=options,
         ranks=None if renumber else [parent.ranks[rank] for rank in members],
     )

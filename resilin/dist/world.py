@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +15,8 @@ from resilin._base import auth, env, host
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline, spell
 from resilin.dist import meeting
+from resilin.dist.backends import mpi
+from resilin.dist.backends.registry import Backend, BackendConfig, checked
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
 from resilin.dist.kv.adapter import CoordinationStore
@@ -25,8 +28,6 @@ from resilin.errors import DistError, DistStoreError, UsageError
 
 if TYPE_CHECKING:
     from resilin.store.base import Store as Coordination
-
-_BACKENDS = ("cpu", "gloo", "cpu:gloo")  # gloo: so that programs written for PyTorch run unchanged
 
 
 class GroupMember:
@@ -143,17 +144,21 @@ def get_world_size(group: Any = None) -> int:
     return -1 if found is None else found.size()
 
 
-def get_backend(group: Any = None) -> str:
-    """The backend's name, `"cpu"`."""
-    if resolve(group) is None:
-        raise UsageError("get_backend: this process is not in the group")
-    return "cpu"
+def get_backend(group: Any = None) -> Backend:
+    """The backend of `group` as it was given, in lower case; "cpu" when none was."""
+    return _config("get_backend", group).name
 
 
-def check_backend(where: str, backend: Any) -> None:
-    """UsageError for a backend that is not there."""
-    if backend is not None and str(backend).lower() not in _BACKENDS:
-        raise UsageError(f"{where}: backend {backend!r} is not available; use 'cpu'")
+def get_backend_config(group: Any = None) -> str:
+    """The backend for each device type of `group`: "cpu:cpu,cuda:nccl"."""
+    return str(_config("get_backend_config", group))
+
+
+def _config(where: str, group: Any) -> BackendConfig:
+    found = resolve(group)
+    if found is None:
+        raise UsageError(f"{where}: this process is not in the group")
+    return found.backend.config
 
 
 def get_process_group_ranks(group: Any = None) -> list[int]:
@@ -206,13 +211,14 @@ def init_process_group(
     """Make the default group; every rank calls it. Blocks until all have, at most `timeout` (30 min).
 
     `init_method`: `env://` (default: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), `tcp://host:port`, `file:///path`; or
-    pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`.
-    Raises: UsageError for a bad combination; SecretRequired beyond loopback without RESILIN_SECRET; DistStoreError or
-    CollectiveTimeout naming the ranks that never joined.
+    pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`. Backend
+    "mpi" needs none of these under `mpiexec`. `backend`: see `dist.backends.registry`; equal on all ranks.
+    Raises: UsageError for a bad combination; CollectiveMismatch on all ranks for different backends; SecretRequired
+    beyond loopback without RESILIN_SECRET; DistStoreError or CollectiveTimeout naming the ranks that never joined.
     """
     if is_initialized():
         raise UsageError("init_process_group: there is a default group already; destroy_process_group() first")
-    check_backend("init_process_group", backend)
+    backends = checked("init_process_group", backend)
     for name, number in (("rank", rank), ("world_size", world_size)):
         if not isinstance(number, Integral):
             raise UsageError(f"init_process_group: {name}: expected an integer, got {number!r}")
@@ -224,15 +230,17 @@ def init_process_group(
     if store is not None:
         given = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
         _check_rank(rank, world_size)
+    default = "mpi://" if Backend.MPI in backends.device_backend_map.values() and rank < 0 > world_size else "env://"
+    joined = partial(connect, timeout_s=limit, backends=backends, options=pg_options)
     gone: ServerGone | None = None
     while True:
         owned: list[Any] = []
         try:
             keys = given
             if keys is None:
-                keys, rank, world_size = _store_of(init_method or "env://", rank, world_size, deadline.left() or 0.0)
+                keys, rank, world_size = _store_of(init_method or default, rank, world_size, deadline.left() or 0.0)
                 owned.append(keys)
-            group = _join(keys, owned, rank, world_size, group_name or "default", limit, deadline)
+            group = _join(keys, owned, rank, world_size, group_name or "default", joined, deadline)
             break
         except BaseException as error:
             for thing in owned:
@@ -252,22 +260,27 @@ def init_process_group(
 
 
 def _join(
-    keys: Store, owned: list[Any], rank: int, world_size: int, name: str, limit: float, deadline: Deadline
+    keys: Store,
+    owned: list[Any],
+    rank: int,
+    world_size: int,
+    name: str,
+    joined: Callable[..., ProcessGroup],
+    deadline: Deadline,
 ) -> ProcessGroup:
-    """Meet the others in the store and connect. What this makes beside the group is put into `owned`."""
+    """Meet the others in the store, and `connect` as `joined`. What this makes beside the group is put into `owned`."""
     generation = env.get_int("RESILIN_GENERATION", 0) or 0
     listener = Listener(_own_address(keys))
     owned.insert(0, listener)
     turn = _WORLD.rounds.get((name, generation), 0)  # equal on all ranks: what earlier rounds left is never read
     place = meeting.place_of(keys, f"{name}/{generation}/{turn}")
     endpoints = meeting.exchange(place, listener.describe(), rank, world_size, deadline)
-    group = connect(
+    group = joined(
         listener,
         endpoints,
         rank,
         group_name=name,
         generation=generation,
-        timeout_s=limit,
         connect_timeout_s=deadline.left(),
         secret=_secret(place, rank),
     )
@@ -304,6 +317,8 @@ def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tup
         _check_rank(rank, world_size)
         address = env.require("MASTER_ADDR", "init_method env:// needs the address of rank 0")
         return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
+    if url.scheme == "mpi":
+        return mpi.meet(limit)
     if url.scheme not in ("tcp", "file"):
         raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
     given = {name: _queried(name, query, init_method) for name in ("rank", "world_size") if name in query}

@@ -21,7 +21,7 @@ import numpy as np
 from resilin._base.clock import Deadline
 from resilin.core import device as devices
 from resilin.core.kernels.common import array_namespace
-from resilin.dist.backends import registry
+from resilin.dist.backends import mpi, registry
 from resilin.dist.backends.base import METHODS, Aborted, Backend, Call
 from resilin.dist.backends.registry import HOST, BackendConfig
 from resilin.dist.backends.setup import Messages, Peers, Setup
@@ -33,6 +33,7 @@ from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch, DistBackendError, ResilinError, UsageError
 
+_BUILT_IN = {registry.Backend.MPI: mpi.make}  # besides the host's own, which the group brings
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
 
 
@@ -84,6 +85,25 @@ def type_of(array: Any) -> str:
             raise UsageError(f"expected a tensor or an array of a device, got {type(array).__name__}")
         kind = _KINDS[type(array)] = found[0]
     return kind
+
+
+def to_host(array: Any) -> Array:
+    """The array itself on the host, else a contiguous copy of it there."""
+    if type(array) is np.ndarray:
+        return array
+    return np.asarray(devices.backend_of(type_of(array)).to_host(array), order="C").view(np.ndarray)
+
+
+def host_buffer(array: Any) -> Array:
+    """Where to receive for `array`: itself on the host, else memory of its size there."""
+    return array if type(array) is np.ndarray else np.empty(array.shape, array.dtype)
+
+
+def from_host(array: Any, buffer: Array) -> None:
+    """Bring what came into `host_buffer(array)` to `array`."""
+    if buffer is not array:
+        backend = devices.backend_of(type_of(array))
+        array[...] = backend.from_host(buffer, backend.current())
 
 
 class DeviceBackends:
@@ -166,7 +186,8 @@ class DeviceBackends:
         return self._named[name]
 
     def _call(self, registered: registry.Registered, setup: Setup) -> Any:
-        assert registered.make is not None
+        if registered.make is None:
+            return _BUILT_IN[registered.name](setup, self._options)
         if registered.extended_api:
             return registered.make(setup, self._options)
         return registered.make(setup.store, setup.group_rank, setup.group_size, setup.timeout)

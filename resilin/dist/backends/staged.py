@@ -25,7 +25,7 @@ class StagedBackend:
 
     def _out(self, array: Any) -> Array:
         """A contiguous copy in the host's memory."""
-        return np.ascontiguousarray(self._device.to_host(array)).view(np.ndarray)
+        return np.asarray(self._device.to_host(array), order="C").view(np.ndarray)
 
     def _outs(self, arrays: Sequence[Any] | None) -> list[Array] | None:
         return None if arrays is None else [self._out(array) for array in arrays]
