@@ -45,6 +45,17 @@ def check_own(host: str) -> None:
         )
 
 
+def is_loopback_name(host: str) -> bool:
+    """Whether `host` is a machine's name, not localhost or an address, that stands for loopback here.
+
+    Debian's /etc/hosts makes a machine's own name so; the name stands for another address everywhere else.
+    """
+    if host.partition(".")[0] in ("localhost", "ip6-localhost", "ip6-loopback"):
+        return False
+    found = _addresses(host)
+    return bool(found) and is_loopback(found[0]) and not _is_literal(host)
+
+
 def is_own(host: str) -> bool:
     """Whether `host` names an address of this machine."""
     try:
@@ -53,6 +64,14 @@ def is_own(host: str) -> bool:
             probe.bind(address)
         return True
     except (OSError, UnicodeError):  # UnicodeError: no name at all
+        return False
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        return True
+    except (OSError, UnicodeError):
         return False
 
 

@@ -1,7 +1,7 @@
 """The command line of `elastic-run`: torchrun's flags, names and defaults, each with an environment variable.
 
 Every long flag is accepted with dashes and with underscores. A flag that is not given takes its value from
-RESILIN_<NAME>, else from PET_<NAME> (torchrun's), else from its default.
+RESILIN_<NAME>, else from PET_<NAME> (torchrun's), else from the file of --config, else from its default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from resilin._base import env
 from resilin.errors import UsageError
-from resilin.launcher import completion, exit_codes
+from resilin.launcher import completion, config_file, exit_codes
 
 _DESCRIPTION = """\
 Start the workers of a training job on this node and keep the job going when workers or nodes come and go.
@@ -28,9 +28,9 @@ _KINDS: dict[Any, str] = {int: "an integer", float: "a number"}
 
 @dataclass(frozen=True)
 class _Given:
-    """What an environment variable says about a flag: the flag's default until all flags are known."""
+    """What `source`, an environment variable or a file, says about a flag."""
 
-    variable: str
+    source: str
     text: str
 
     def value(self, flag: argparse.Action) -> Any:
@@ -47,28 +47,57 @@ class _Given:
             raise ValueError(_KINDS[flag.type]) from None
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with dash and underscore spellings, defaults from the environment, and one-line errors."""
+@dataclass(frozen=True)
+class _NotGiven:
+    """The value of a flag that the command line does not have, until all sources are known."""
 
-    def flag(self, name: str, *short: str, **options: Any) -> None:
-        """Add `--name`; its environment variables become its default."""
+    default: Any
+    environment: _Given | None
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with dash and underscore spellings, further sources of values, and one-line errors."""
+
+    def flag(self, name: str, *short: str, default: Any = None, **options: Any) -> None:
+        """Add `--name`, which may also come from its environment variables or a file."""
         dest = name.lstrip("-").replace("-", "_")
         spellings = list(dict.fromkeys((name, "--" + dest)))
+        given = None
         for variable in (f"PET_{dest.upper()}", f"RESILIN_{dest.upper()}"):
             if (text := env.get(variable)) is not None:
-                options["default"] = _Given(variable, text)
-        self.add_argument(*short, *spellings, dest=dest, **options)
+                given = _Given(f"environment variable {variable}", text)
+        if options.get("action") == "store_true":
+            default = False
+        self.add_argument(*short, *spellings, dest=dest, default=_NotGiven(default, given), **options)
 
     def settle(self, parsed: argparse.Namespace) -> argparse.Namespace:
-        """Check and convert what comes from the environment; argparse itself checks flags alone."""
-        for action in self._actions:
-            given = getattr(parsed, action.dest, None)
-            if isinstance(given, _Given):
-                try:
-                    setattr(parsed, action.dest, given.value(action))
-                except ValueError as error:
-                    self.error(f"environment variable {given.variable}: expected {error}, got {given.text!r}")
+        """Fill in what the command line does not have; argparse itself checks flags alone.
+
+        `given` holds the names of the flags that somebody chose, wherever that was.
+        """
+        unsettled = {a.dest: a for a in self._actions if isinstance(getattr(parsed, a.dest, None), _NotGiven)}
+        flags = {action.dest for action in self._actions if action.option_strings and action.dest != "help"}
+        flags.discard(argparse.SUPPRESS)
+        parsed.given = frozenset(flags - unsettled.keys())
+        self._settle_one(parsed, unsettled.pop("config", None), {})
+        settings = config_file.read(parsed.config, flags - {"config"}) if parsed.config else {}
+        given = {dest: _Given(*where) for dest, where in settings.items()}
+        for action in unsettled.values():
+            self._settle_one(parsed, action, given)
         return parsed
+
+    def _settle_one(self, parsed: argparse.Namespace, action: argparse.Action | None, file: dict[str, _Given]) -> None:
+        if action is None:
+            return
+        unset: _NotGiven = getattr(parsed, action.dest)
+        given = unset.environment or file.get(action.dest)
+        try:
+            setattr(parsed, action.dest, given.value(action) if given else unset.default)
+        except ValueError as error:
+            assert given is not None
+            self.error(f"{given.source}: expected {error}, got {given.text!r}")
+        if given:
+            parsed.given |= {action.dest}
 
     def error(self, message: str) -> NoReturn:
         """One line, no usage dump."""
@@ -91,7 +120,8 @@ def parser() -> _Parser:
     result = _Parser(
         prog="elastic-run",
         description=_DESCRIPTION,
-        epilog=exit_codes.HELP + "\nEvery flag can be given as RESILIN_<FLAG> or PET_<FLAG> in the environment.",
+        epilog=exit_codes.HELP
+        + "\nEvery flag can be given as RESILIN_<FLAG> or PET_<FLAG> in the environment, or in the file of --config.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -99,6 +129,8 @@ def parser() -> _Parser:
     _add_rendezvous(result)
     _add_program(result)
     _add_output(result)
+    result.flag("--config", metavar="FILE", help='flags in TOML, such as `nnodes = "2:4"`; flags and environment win')
+    result.flag("--dry-run", action="store_true", help="say what would be run, and with what; start nothing")
     result.add_argument("--print-completion", action=_Completion, choices=completion.SHELLS, help=_COMPLETION_HELP)
     result.add_argument(
         "training_script", metavar="PROGRAM", help="a script, a module (-m) or any command (--no-python)"
@@ -121,7 +153,7 @@ def _add_size(p: _Parser) -> None:
         help="failures answered with a new worker, over the whole job (default 0)",
     )
     p.flag("--node-rank", default=-1, type=int, metavar="R", help="this node's place in a static job")
-    p.flag("--role", default="default", help="a name for the workers, used in prefixes (default: default)")
+    p.flag("--role", default="default", metavar="NAME", help="a name for the workers, used in prefixes (default)")
 
 
 def _add_rendezvous(p: _Parser) -> None:

@@ -22,7 +22,7 @@ from resilin.elastic.console import Console
 from resilin.elastic.reports import Reporter
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
-from resilin.launcher import arguments, exit_codes, hosting, plan
+from resilin.launcher import arguments, dry_run, exit_codes, hosting, plan
 from resilin.launcher.hosting import OpenStore
 from resilin.launcher.plan import LaunchPlan
 
@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = arguments.parse(argv)
         level = arguments.log_level(args.verbose)
         log.configure(level)
-        return launch(plan.make(args), quiet=args.quiet, level=level)
+        what = plan.make(args)
+        if args.dry_run:
+            print("\n".join(dry_run.lines(what)))
+            return exit_codes.OK
+        return launch(what, quiet=args.quiet, level=level)
 
     return exit_codes.guarded("elastic-run", body)
 
@@ -54,6 +58,8 @@ def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> 
         stack.callback(reporter.close)
         stack.callback(terminal.close)
         log.configure(level, stream=terminal.text)
+        if what.notice:
+            reporter.line(what.notice)
         port = stack.enter_context(hosting.held_port(what.master_port))
         opened = hosting.open_store(what.meeting, what.job.secret)
         stack.callback(opened.close)

@@ -64,11 +64,16 @@ def open_store(meeting: Meeting, secret: str) -> OpenStore:
     if meeting.backend == "etcd":
         return _reach(meeting, "an etcd", None)
     host, port = split_endpoint(meeting.endpoint)
-    if meeting.is_host or (meeting.is_host is None and addresses.is_own(host)):
+    if may_serve(meeting):
         served = _serve(host, port, secret, must=bool(meeting.is_host))
         if served is not None:
             return served
     return _reach(meeting, "the store of another elastic-run", secret or None)
+
+
+def may_serve(meeting: Meeting) -> bool:
+    """Whether this node serves an embedded store: told to, or, untold, because the endpoint's address is its own."""
+    return bool(meeting.is_host) or (meeting.is_host is None and addresses.is_own(split_endpoint(meeting.endpoint)[0]))
 
 
 def _serve(host: str, port: int, secret: str, must: bool) -> OpenStore | None:

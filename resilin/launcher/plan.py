@@ -1,5 +1,5 @@
 """Turns the command line into what will be done, and refuses what cannot work. Starts nothing; makes the log
-folder and the event log, to be sure that they can be written."""
+folder and the event log, to be sure that they can be written (not with --dry-run)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import glob
 import math
 import secrets
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -21,7 +21,7 @@ from resilin.elastic.console import Name
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import addresses, programs, values
+from resilin.launcher import addresses, programs, surroundings, values
 from resilin.store.connect import without_password
 
 Backend = Literal["standalone", "embedded", "etcd", "file"]
@@ -75,11 +75,14 @@ class LaunchPlan:
     filters: dict[Name, tuple[str, ...]]
     prefix: str
     event_log: Path | None
+    notice: str = ""
+    """A line for people about what was found around this process; may be empty."""
 
 
 def make(args: argparse.Namespace) -> LaunchPlan:
     """The plan for parsed arguments. UsageError or SecretRequired says what is wrong and what to do."""
     _refuse_foreign(args)
+    notice = surroundings.fill(args, env.snapshot())
     low, high = _nodes(args.nnodes)
     conf, words = _conf(args.rdzv_conf)
     workers = _workers(str(args.nproc_per_node))
@@ -87,6 +90,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     values.node_rank(int(args.node_rank), high)
     meeting = _meeting(args, high, conf, words)
     secret = _secret(args, meeting)
+    meeting = _reachable(meeting, args.local_addr, several=high > 1 and bool(secret))
     address = _own_address(args, meeting, secret, several=high > 1)
     _refuse_open_listening(meeting, address, secret)
     _refuse_serving_elsewhere(meeting)
@@ -116,13 +120,14 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         rank_hint=values.node_rank(int(args.node_rank), high),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
         signals=_signals(args.signals_to_handle),
-        log_dir=values.folder("--log-dir", args.log_dir),
+        log_dir=values.folder("--log-dir", args.log_dir, make=not args.dry_run),
         redirects=Choice.parse(str(args.redirects), "--redirects"),
         tee=Choice.parse(str(args.tee), "--tee"),
         shown_ranks=_ranks(args.local_ranks_filter, workers),
         filters=_filters(args),
-        prefix=args.log_line_prefix_template,
-        event_log=values.output_file("--event-log", args.event_log),
+        prefix=args.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "",
+        event_log=values.output_file("--event-log", args.event_log, make=not args.dry_run),
+        notice=notice,
     )
 
 
@@ -351,6 +356,20 @@ def _own_address(args: argparse.Namespace, meeting: Meeting, secret: str, severa
         return address_towards(host, port)
     except OSError as error:
         raise UsageError(f"--rdzv-endpoint {meeting.endpoint}: no way to {host}: {error.strerror or error}") from None
+
+
+def _reachable(meeting: Meeting, local_addr: str | None, *, several: bool) -> Meeting:
+    """`meeting`, and where this host's own name stands for loopback here (/etc/hosts), an address others know it by.
+
+    several: whether nodes of other machines may take part (they need a secret).
+    """
+    if meeting.backend != "embedded" or not several:
+        return meeting
+    host, port = split_endpoint(meeting.endpoint)
+    if not addresses.is_loopback_name(host):
+        return meeting
+    own = local_addr or addresses.outward()
+    return replace(meeting, endpoint=f"[{own}]:{port}" if ":" in own else f"{own}:{port}")
 
 
 def _refuse_open_listening(meeting: Meeting, address: str, secret: str) -> None:

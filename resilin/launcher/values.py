@@ -48,11 +48,13 @@ def node_rank(number: int, most_nodes: int) -> int:
     return number
 
 
-def folder(flag: str, text: str | None) -> Path | None:
-    """The folder that `flag` names, made when it is not there; files can be made in it."""
+def folder(flag: str, text: str | None, *, make: bool = True) -> Path | None:
+    """The folder that `flag` names, made when it is not there (unless not `make`); files can be made in it."""
     if not text:
         return None
     path = Path(text)
+    if not make:
+        return path
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -62,10 +64,10 @@ def folder(flag: str, text: str | None) -> Path | None:
     return path
 
 
-def output_file(flag: str, text: str | None) -> Path | None:
-    """The file that `flag` names, made when it is not there; it can be appended to."""
-    if not text:
-        return None
+def output_file(flag: str, text: str | None, *, make: bool = True) -> Path | None:
+    """The file that `flag` names, made when it is not there (unless not `make`); it can be appended to."""
+    if not text or not make:
+        return Path(text) if text else None
     try:
         os.close(os.open(text, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666))
     except OSError as error:  # among them a named pipe that nobody reads

@@ -47,6 +47,8 @@ OURS = {
     "event_log": None,
     "quiet": False,
     "verbose": False,
+    "config": None,
+    "dry_run": False,
 }
 
 
@@ -64,6 +66,7 @@ def made(*argv):
 def test_flags_and_defaults_are_frozen():
     args = vars(arguments.parse(["train.py"]))
     del args["training_script"], args["training_script_args"]
+    assert args.pop("given") == frozenset()
     assert args == TORCHRUN | OURS
 
 
