@@ -1,34 +1,49 @@
 """A flight recorder: a process's last calls in a ring in a mapped file, to be read while it runs and after its death.
 
-The file is a header and `capacity` records of equal size. A record is written when a call is made, and again as it runs
-and ends; the kernel keeps what was written when the process is killed. Reading needs no help from the process.
+The file is a header, written once, and `capacity` records of equal size. A record is written when a call is made, and
+again as it runs and ends; the kernel keeps what was written when the process is killed. Reading needs no help from the
+process. `Recorder` is the reference of the format; dist/native/flight.cpp writes the same bytes faster.
+
+A process may die, and a reader may look, between any two stores. So a record begins with its call's number, which is 0
+while the record is being filled; a reader copies the file twice and believes a record whose number stayed. What comes
+later (what it carries, start, end) is written before the byte that says that it is there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import socket
 import struct
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from resilin._base.clock import SYSTEM
 from resilin.errors import UsageError
 
 SUFFIX = ".flight"
 MAX_DIMS = 8
-_MAGIC = b"RSLNFLT1"
-# magic, process id, capacity, calls recorded so far, wall time less monotonic time, the host's name
-_HEADER = struct.Struct("<8sIIQd64s")
-_HEADER_BYTES = 128
-_COUNT_AT = 16
-# state, dims, rank, size, generation, sequence, root, shape, made, started, ended; what, dtype, op, group, line
-_RECORD = struct.Struct("<BB2xiiqqi4x8q3d24s12s12s56s96s")
-_RECORD_BYTES = 352
-_STARTED_AT = struct.calcsize("<BB2xiiqqi4x8qd")
+_MAGIC = b"RSLNFLT2"
+# magic, process id, capacity, whether a lock tells if the process lives, wall time less monotonic time; host, job
+_HEADER = struct.Struct("<8sIII4xd64s96s")
+HEADER_BYTES = 256
+# number, state, 1 + dims once described, rank, size, root, generation, sequence, key, shape, made, started, ended;
+# what, dtype, op, group, line
+_RECORD = struct.Struct("<QBB2xiiiqqQ8q3d24s12s12s56s144s")
+RECORD_BYTES = _RECORD.size
+_STATE_AT = 8
+_DESCRIBED_AT = 9
+_ROOT_AT = struct.calcsize("<QBB2xii")
+_SEQUENCE_AT = struct.calcsize("<QBB2xiiiq")
+_SHAPE_AT = struct.calcsize("<QBB2xiiiqqQ")
+_STARTED_AT = struct.calcsize("<QBB2xiiiqqQ8qd")
+_DTYPE_AT = struct.calcsize("<QBB2xiiiqqQ8q3d24s")
+LINE_BYTES = 144
+JOIN = "join"  # what a record says that begins a rank's calls in a group
 
 
 class State(IntEnum):
@@ -41,12 +56,23 @@ class State(IntEnum):
     FAILED = 4
 
 
+class Place(NamedTuple):
+    """One rank of one group. `key` is the same on all its ranks and, but for chance, nowhere else."""
+
+    group: bytes
+    key: int
+    generation: int
+    rank: int
+    size: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """One recorded call. Times are seconds since the epoch on its host; 0 for what has not happened."""
 
     state: State
     group: str
+    key: int
     generation: int
     rank: int
     size: int
@@ -72,119 +98,215 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Flight:
-    """What a file says: whose it is, and its calls, oldest first."""
+    """What a file says: whose it is, and its calls, oldest first.
+
+    `alive`: whether its process is there; None where that cannot be known; `stopped`: whether it is stopped (SIGSTOP).
+    `damage`: what of the file is lost, or "".
+    """
 
     path: Path
     host: str
     pid: int
+    job: str
     recorded: int
+    alive: bool | None
+    stopped: bool
+    damage: str
     calls: tuple[Call, ...]
 
 
 class Recorder:
-    """Writes one file. `begin` gives a slot for `start`, `describe` and `end`; any thread may call them.
+    """Writes one new file. `begin` gives a slot for `start`, `describe` and `end`; any thread may call them.
 
-    OSError when the file cannot be made. Owner: the process, until `close`, which leaves the file. A slot whose record
-    was overwritten by newer calls is written no more.
+    OSError when the file cannot be made, FileExistsError when there is one: it may be mapped. Owner: the process, until
+    `close`, which leaves the file. A slot whose record was overwritten by newer calls is written no more. While the
+    process lives it holds a lock on the file.
     """
 
-    def __init__(self, path: Path, host: str, capacity: int = 2048) -> None:
+    def __init__(self, path: Path, host: str, capacity: int = 2048, job: str = "") -> None:
         if capacity < 1:
             raise UsageError(f"a flight recorder needs room for a call, got a capacity of {capacity}")
         self.path, self._capacity = path, capacity
-        size = _HEADER_BYTES + capacity * _RECORD_BYTES
-        with open(path, "wb+") as file:
-            file.write(bytes(size))  # a full disk is an error now, not a SIGBUS at some call
-            file.flush()
-            self._map = mmap.mmap(file.fileno(), size)
-        self._offset = SYSTEM.wall() - SYSTEM.monotonic()
-        _HEADER.pack_into(self._map, 0, _MAGIC, os.getpid(), capacity, 0, self._offset, _text(host, 64))
-        self._count = 0
-        self._lock = threading.Lock()
+        size = HEADER_BYTES + capacity * RECORD_BYTES
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            for at in range(0, size, len(_ZEROS)):  # a full disk is an error now, not a SIGBUS at some call
+                _write(file, _ZEROS[: size - at], at)
+            self.map = mmap.mmap(file, size)
+            self._held, locked = _hold(path)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(file)
+        offset = SYSTEM.wall() - SYSTEM.monotonic()
+        header = (_MAGIC, os.getpid(), capacity, locked, offset, _text(host, 64), _text(job, 96))
+        _HEADER.pack_into(self.map, 0, *header)
+        self._number = 0
+        self._stopped = False
+        self._lock = threading.RLock()  # a signal handler may record while its thread does
 
-    def begin(
-        self, group: bytes, generation: int, rank: int, size: int, sequence: int, what: bytes, line: bytes
-    ) -> int:
+    def begin(self, place: Place, what: bytes, line: bytes) -> int:
         """A call was made. Texts longer than the record's fields are cut."""
         with self._lock:
-            slot = self._count
-            self._count += 1
-            _RECORD.pack_into(
-                self._map, self._at(slot), State.QUEUED, 0, rank, size, generation, sequence, -1, *(0,) * MAX_DIMS,
-                SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", group, line,
+            if self._stopped:
+                return 0
+            self._number = slot = self._number + 1
+            at = self._at(slot)
+            struct.pack_into("<Q", self.map, at, 0)
+            record = _RECORD.pack(
+                0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, place.key, *(0,) * MAX_DIMS,
+                SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", place.group, line,
             )  # fmt: skip
-            struct.pack_into("<Q", self._map, _COUNT_AT, self._count)
+            self.map[at : at + RECORD_BYTES] = record
+            struct.pack_into("<Q", self.map, at, slot)
         return slot
 
     def start(self, slot: int, sequence: int) -> None:
         """The call runs, as number `sequence` of its group."""
-        if self._alive(slot):
-            at = self._at(slot)
-            struct.pack_into("<q", self._map, at + _SEQUENCE_AT, sequence)
-            struct.pack_into("<d", self._map, at + _STARTED_AT, SYSTEM.monotonic())
-            self._map[at] = State.RUNNING
+        with self._lock:
+            if self._holds(slot):
+                at = self._at(slot)
+                struct.pack_into("<q", self.map, at + _SEQUENCE_AT, sequence)
+                struct.pack_into("<d", self.map, at + _STARTED_AT, SYSTEM.monotonic())
+                self.map[at + _STATE_AT] = State.RUNNING
 
     def describe(self, slot: int, dtype: bytes, shape: tuple[int, ...], op: bytes, root: int) -> None:
-        """What it carries. Of more than eight dimensions the first eight are kept."""
-        if self._alive(slot):
-            at, kept = self._at(slot), shape[:MAX_DIMS]
-            self._map[at + 1] = len(kept)
-            struct.pack_into("<i4x8q", self._map, at + _ROOT_AT, root, *kept, *(0,) * (MAX_DIMS - len(kept)))
-            struct.pack_into("<12s12s", self._map, at + _DTYPE_AT, dtype, op)
+        """What it carries; the first to say counts. Of more than eight dimensions the first eight are kept."""
+        with self._lock:
+            if self._holds(slot) and not self.map[(at := self._at(slot)) + _DESCRIBED_AT]:
+                kept = shape[:MAX_DIMS]
+                struct.pack_into("<i", self.map, at + _ROOT_AT, root)
+                struct.pack_into(f"<{len(kept)}q", self.map, at + _SHAPE_AT, *kept)
+                struct.pack_into("<12s12s", self.map, at + _DTYPE_AT, dtype, op)
+                self.map[at + _DESCRIBED_AT] = 1 + len(kept)
 
     def end(self, slot: int, failed: bool) -> None:
         """The call is over."""
-        if self._alive(slot):
-            at = self._at(slot)
-            struct.pack_into("<d", self._map, at + _STARTED_AT + 8, SYSTEM.monotonic())
-            self._map[at] = State.FAILED if failed else State.DONE
+        with self._lock:
+            if self._holds(slot):
+                at = self._at(slot)
+                struct.pack_into("<d", self.map, at + _STARTED_AT + 8, SYSTEM.monotonic())
+                self.map[at + _STATE_AT] = State.FAILED if failed else State.DONE
 
     def close(self) -> None:
-        """Write no more. The file stays."""
-        with self._lock:
-            self._map.close()
+        """Write no more. The file stays. Never blocks: a forked child ends its hold on its parent's file with it."""
+        if not self._stopped:
+            self._stopped = True
+            os.close(self._held)
 
-    def _alive(self, slot: int) -> bool:
-        return self._count - slot <= self._capacity and not self._map.closed
+    def _holds(self, slot: int) -> bool:
+        return not self._stopped and slot > 0 and self._number - slot < self._capacity
 
     def _at(self, slot: int) -> int:
-        return _HEADER_BYTES + slot % self._capacity * _RECORD_BYTES
+        return HEADER_BYTES + (slot - 1) % self._capacity * RECORD_BYTES
 
 
-_SEQUENCE_AT = struct.calcsize("<BB2xiiq")
-_ROOT_AT = struct.calcsize("<BB2xiiqq")
-_DTYPE_AT = struct.calcsize("<BB2xiiqqi4x8q3d24s")
+_ZEROS = bytes(1 << 20)
+
+
+def _write(file: int, data: bytes, at: int) -> None:
+    while data:
+        done = os.pwrite(file, data, at)
+        data, at = data[done:], at + done
+
+
+def _hold(path: Path) -> tuple[int, bool]:
+    """A descriptor that holds the file's lock, and whether it does: some network file systems have no locks.
+
+    It is not the one that is mapped, of which the mapping keeps a copy: what a forked child closes must be all it has.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return file, False
+    return file, True
 
 
 def read(path: Path) -> Flight:
-    """The file's calls, oldest first. UsageError when it is no such file, or cut."""
-    data = path.read_bytes()
-    if len(data) < _HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
-        raise UsageError(f"{path}: expected a flight recorder's file, which begins with {_MAGIC!r}")
-    _, pid, capacity, count, offset, host = _HEADER.unpack_from(data)
-    if len(data) != _HEADER_BYTES + capacity * _RECORD_BYTES:
-        raise UsageError(f"{path}: expected {capacity} records, got {len(data)} bytes: it was cut")
-    calls = tuple(_calls(data, capacity, count, offset))
-    return Flight(path=path, host=_string(host), pid=pid, recorded=count, calls=calls)
+    """The file's calls, oldest first. UsageError when it is no such file; OSError when it cannot be read.
+
+    Of a file that was cut or damaged it returns what can be believed.
+    """
+    before, after = path.read_bytes(), path.read_bytes()
+    if len(before) < HEADER_BYTES or before[: len(_MAGIC)] != _MAGIC:
+        raise UsageError(f"{path}: expected a flight recorder's file of this version, which begins with {_MAGIC!r}")
+    _, pid, capacity, locked, offset, host, job = _HEADER.unpack_from(before)
+    whole = max(0, min(len(before), len(after)) - HEADER_BYTES) // RECORD_BYTES
+    damage = [] if whole == capacity else [f"it was cut: {whole} of {capacity} records are there"]
+    numbered: list[tuple[int, Call]] = []
+    strange = 0
+    for index in range(min(whole, capacity)):
+        at = HEADER_BYTES + index * RECORD_BYTES
+        number, call = _record(before, at, offset)
+        if number == 0 or after[at : at + 8] != before[at : at + 8]:
+            continue  # never written, or being overwritten by a newer call
+        if call is None or (number - 1) % capacity != index:
+            strange += 1
+            continue
+        numbered.append((number, call))
+    if strange:
+        damage.append(f"{strange} records make no sense")
+    numbered.sort(key=lambda each: each[0])
+    alive = _alive(path, _string(host), pid, bool(locked))
+    return Flight(
+        path=path, host=_string(host), pid=pid, job=_string(job), recorded=max((n for n, _ in numbered), default=0),
+        alive=alive, stopped=bool(alive) and _is_stopped(pid), damage="; ".join(damage),
+        calls=tuple(call for _, call in numbered),
+    )  # fmt: skip
 
 
-def _calls(data: bytes, capacity: int, count: int, offset: float) -> Iterator[Call]:
-    for slot in range(max(0, count - capacity), count):
-        state, dims, rank, size, generation, sequence, root, *rest = _RECORD.unpack_from(
-            data, _HEADER_BYTES + slot % capacity * _RECORD_BYTES
-        )
-        if state not in _STATES or dims > MAX_DIMS:
-            continue  # torn: it was being written
-        shape, (made, started, ended), (what, dtype, op, group, line) = rest[:dims], rest[8:11], rest[11:]
-        yield Call(
-            state=State(state), group=_string(group), generation=generation, rank=rank, size=size, sequence=sequence,
-            what=_string(what), dtype=_string(dtype), shape=tuple(shape), op=_string(op), root=root,
-            line=_string(line), made=made + offset, started=started and started + offset,
-            ended=ended and ended + offset,
-        )  # fmt: skip
+def _record(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
+    number, state, described, rank, size, root, generation, sequence, key, *rest = _RECORD.unpack_from(data, at)
+    if state not in _STATES or described > MAX_DIMS + 1 or not 0 <= rank < size:
+        return number, None
+    dims, (made, started, ended), (what, dtype, op, group, line) = max(0, described - 1), rest[8:11], rest[11:]
+    return number, Call(
+        state=State(state), group=_string(group), key=key, generation=generation, rank=rank, size=size,
+        sequence=sequence, what=_string(what), dtype=_string(dtype) if described else "", shape=tuple(rest[:dims]),
+        op=_string(op) if described else "", root=root if described else -1, line=_string(line),
+        made=made + offset, started=started + offset if state > State.QUEUED and started else 0.0,
+        ended=ended + offset if state > State.RUNNING else 0.0,
+    )  # fmt: skip
 
 
 _STATES = frozenset(State) - {State.EMPTY}
+
+
+def _alive(path: Path, host: str, pid: int, locked: bool) -> bool | None:
+    if host != socket.gethostname():
+        return None
+    if locked:
+        return is_held(path)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _is_stopped(pid: int) -> bool:
+    """Where the kernel tells, which not every one does."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process of this host writes the file: it holds the lock. OSError when the file cannot be opened."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _text(text: str, size: int) -> bytes:
@@ -192,4 +314,4 @@ def _text(text: str, size: int) -> bytes:
 
 
 def _string(data: bytes) -> str:
-    return data.rstrip(b"\0").decode("utf-8", "replace")
+    return data.split(b"\0", 1)[0].decode("utf-8", "replace")

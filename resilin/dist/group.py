@@ -87,7 +87,7 @@ class ProcessGroup:
         self._queued = 0  # guarded by _submitting: async collectives not finished
         self._worker: OwnedThread | None = None  # guarded by _submitting
         self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float, Entry | None] | None] = queue.SimpleQueue()
-        self._log = log_of(name, generation, rank, self._size)
+        self._log = log_of(name, generation, rank, [str(endpoint) for endpoint in topology.endpoints])
         self._fate = Fate(self.title, self.ranks, self._end)
         self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
         self._mailbox = Mailbox()

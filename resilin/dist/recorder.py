@@ -1,112 +1,156 @@
 """Which collectives this process made, and where they stand: written to the flight recorder of `_base.flight`.
 
-On where RESILIN_TRACE_DIR names a folder, as `elastic-run` does for its workers; `resilin trace FOLDER` reads it. A
-folder that cannot be written is a warning, and nothing is recorded.
+Always on: in RESILIN_TRACE_DIR, which `elastic-run` sets for its workers, else in the user's folder of
+`_base.flight_folder`; `resilin trace` reads both. RESILIN_TRACE_CALLS is the number of calls kept, 0 for none. A folder
+that cannot be written is a warning, and nothing is recorded.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType
+from typing import Any, Protocol
 
 import numpy as np
 
-from resilin._base import env, log
-from resilin._base.flight import SUFFIX, Recorder
+from resilin._base import env, flight_folder, log
+from resilin._base.flight import JOIN, LINE_BYTES, Place, Recorder
+from resilin.dist import loader
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
+from resilin.errors import UsageError
+
+CALLS = 2048  # kept by default: 0.8 MB a process
+MOST_CALLS = 1 << 20
 
 _LOG = logging.getLogger(__name__)
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _OPS = {op: op.name.encode() for op in ReduceOp}
 _DTYPES = {dtype: str(dtype).encode() for dtype in DTYPE_CODES}
-_LINE_BYTES = 96
 
 _lock = threading.Lock()
-_opened: Recorder | None = None  # of this process; guarded by _lock
+_opened: tuple[Recorder, Any] | None = None  # of this process, and its native writer or None; guarded by _lock
 _failed = False  # to open it; guarded by _lock
 _inside: dict[CodeType, bool] = {}  # whether a function is the library's own
 _lines: dict[tuple[CodeType, int], bytes] = {}
 
 
-class GroupLog:
-    """The calls of one group."""
+class Entry(Protocol):
+    """One recorded call."""
 
-    __slots__ = ("_generation", "_name", "_rank", "_recorder", "_size")
+    def start(self, sequence: int = -1) -> None:
+        """It runs, as number `sequence` of its group."""
 
-    def __init__(self, recorder: Recorder, name: str, generation: int, rank: int, size: int) -> None:
-        self._recorder, self._name = recorder, name.encode()
-        self._generation, self._rank, self._size = generation, rank, size
+    def describe(self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int) -> None:
+        """What it carries; of a call made of others the first to say counts."""
+
+    def end(self, failed: bool) -> None:
+        """It is over."""
+
+
+class GroupLog(Protocol):
+    """The calls of one rank of one group."""
 
     def collective(self, kind: Kind) -> Entry:
         """A collective was called, by the nearest function outside this library."""
-        return self._begin(_KINDS[kind])
 
     def message(self, what: bytes, array: Array, peer: int) -> Entry:
         """A message to or from `peer` is on its way."""
-        entry = self._begin(what)
+
+    def mark(self, what: bytes) -> Entry:
+        """Something else happened."""
+
+
+class PythonLog:
+    """The reference, and what records without native code: native/flight.cpp's FlightLog writes the same bytes."""
+
+    __slots__ = ("_place", "_recorder")
+
+    def __init__(self, recorder: Recorder, group: bytes, key: int, generation: int, rank: int, size: int) -> None:
+        self._recorder, self._place = recorder, Place(group, key, generation, rank, size)
+
+    def collective(self, kind: Kind) -> Entry:
+        """See GroupLog."""
+        return self.mark(_KINDS[kind])
+
+    def message(self, what: bytes, array: Array, peer: int) -> Entry:
+        """See GroupLog."""
+        entry = self.mark(what)
         entry.describe(array.dtype, array.shape, None, peer)
         entry.start()
         return entry
 
-    def _begin(self, what: bytes) -> Entry:
-        recorder = self._recorder
-        return Entry(
-            recorder,
-            recorder.begin(self._name, self._generation, self._rank, self._size, -1, what, _caller()),
-        )
+    def mark(self, what: bytes) -> Entry:
+        """See GroupLog."""
+        return _PythonEntry(self._recorder, self._recorder.begin(self._place, what, _caller()))
 
 
-class Entry:
-    """One recorded call."""
-
-    __slots__ = ("_described", "_recorder", "_slot")
+class _PythonEntry:
+    __slots__ = ("_recorder", "_slot")
 
     def __init__(self, recorder: Recorder, slot: int) -> None:
-        self._recorder, self._slot, self._described = recorder, slot, False
+        self._recorder, self._slot = recorder, slot
 
     def start(self, sequence: int = -1) -> None:
-        """It runs, as number `sequence` of its group."""
         self._recorder.start(self._slot, sequence)
 
     def describe(self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int) -> None:
-        """What it carries; of a call made of others the first to say counts."""
-        if not self._described:
-            self._described = True
-            self._recorder.describe(self._slot, _DTYPES[dtype], shape, b"" if op is None else _OPS[op], root)
+        self._recorder.describe(self._slot, _DTYPES[dtype], shape, b"" if op is None else _OPS[op], root)
 
     def end(self, failed: bool) -> None:
-        """It is over."""
         self._recorder.end(self._slot, failed)
 
 
-def log_of(name: str, generation: int, rank: int, size: int) -> GroupLog | None:
-    """The log of a new group; None where RESILIN_TRACE_DIR names no folder."""
-    recorder = _of_process()
-    return None if recorder is None else GroupLog(recorder, name, generation, rank, size)
+def native_flight(recorder: Recorder) -> Any:
+    """The native writer of `recorder`'s file, for `loader.native.FlightLog`; `recorder` itself must not write then."""
+    assert loader.native is not None
+    return loader.native.Flight(recorder.map, _PACKAGE, _by_code(_KINDS), _by_code(_OPS), _DTYPES)
 
 
-def _of_process() -> Recorder | None:
-    global _opened, _failed
-    folder = env.get("RESILIN_TRACE_DIR")
-    if folder is None:
-        return None
+def _by_code(names: Mapping[Any, bytes]) -> list[str]:
+    return [names.get(code, b"").decode() for code in range(1 + max(names))]
+
+
+def log_of(name: str, generation: int, rank: int, endpoints: Sequence[str]) -> GroupLog | None:
+    """The log of a new group of the ranks at `endpoints`; None where nothing is recorded."""
     with _lock:
-        if _opened is None and not _failed:
-            capacity, host = env.get_int("RESILIN_TRACE_CALLS", 2048) or 2048, socket.gethostname()
-            try:
-                os.makedirs(folder, exist_ok=True)
-                _opened = Recorder(Path(folder, f"{host}_{os.getpid()}{SUFFIX}"), host, capacity)
-            except OSError as error:  # a job does not end because what watches it finds no room
-                _failed = True
-                log.event(_LOG, logging.WARNING, "collectives are not recorded", folder=folder, reason=str(error))
-        return _opened
+        opened = _of_process()
+    if opened is None:
+        return None
+    recorder, flight = opened
+    key = zlib.crc32("\0".join([name, str(generation), *endpoints]).encode("utf-8", "replace"))
+    make = PythonLog if flight is None else loader.native.FlightLog  # type: ignore[union-attr]
+    made: GroupLog = make(recorder if flight is None else flight, name.encode(), key, generation, rank, len(endpoints))
+    made.mark(JOIN.encode()).end(False)
+    return made
+
+
+def _of_process() -> tuple[Recorder, Any] | None:
+    global _opened, _failed
+    if _opened is None and not _failed:
+        capacity = env.get_int("RESILIN_TRACE_CALLS", CALLS)
+        if capacity == 0:
+            return None
+        if capacity is None or not 0 < capacity <= MOST_CALLS:
+            raise UsageError(f"environment variable RESILIN_TRACE_CALLS: expected 0 to {MOST_CALLS}, got {capacity}")
+        folder = env.get("RESILIN_TRACE_DIR")
+        job = env.get("RESILIN_JOB") or env.get("TORCHELASTIC_RUN_ID") or ""
+        try:
+            recorder = flight_folder.open_in(folder, capacity, job)
+        except OSError as error:  # a job does not end because what watches it finds no room
+            _failed = True
+            place = folder or str(flight_folder.default())
+            log.event(_LOG, logging.WARNING, "collectives are not recorded", folder=place, reason=str(error))
+            return None
+        _opened = recorder, native_flight(recorder) if hasattr(loader.native, "Flight") else None
+    return _opened
 
 
 def _caller() -> bytes:
@@ -125,14 +169,19 @@ def _caller() -> bytes:
     line = _lines.get(key)
     if line is None:
         text = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}".encode("utf-8", "replace")
-        line = _lines[key] = text[-_LINE_BYTES:]
+        line = _lines[key] = text[-LINE_BYTES:]
     return line
 
 
 def _forget_in_child() -> None:
     """A forked child is another process: were it to record, it would write into its parent's file."""
-    global _opened, _failed
-    _opened, _failed = None, False
+    global _opened, _failed, _lock
+    if _opened is not None:
+        recorder, flight = _opened
+        recorder.close()
+        if flight is not None:
+            flight.stop()
+    _opened, _failed, _lock = None, False, threading.Lock()  # another thread of the parent may have held the lock
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from resilin._base.clock import spell
-from resilin._base.flight import Call, Flight, State
+from resilin._base.flight import JOIN, Call, Flight, State
 
 MESSAGES = ("send", "recv")
 _OPEN = (State.QUEUED, State.RUNNING)
@@ -19,23 +19,27 @@ class Member:
 
     rank: int
     flight: Flight
+    joined: bool  # the beginning of its calls is in the file
     collectives: tuple[Call, ...]
     messages: tuple[Call, ...]
 
-    def finished(self) -> int:
-        """The number of its last collective that ended well; of those in the file, the one before the first did."""
-        ran = [call for call in self.collectives if call.sequence >= 0]
-        before = min((call.sequence for call in ran), default=0) - 1
-        return max((call.sequence for call in ran if call.state == State.DONE), default=before)
+    @cached_property
+    def ran(self) -> dict[int, Call]:
+        """Its collectives that have started, by number, in order."""
+        return {call.sequence: call for call in self.collectives if call.sequence >= 0}
 
-    def at(self, sequence: int) -> Call | None:
-        """Its collective of that number."""
-        return next((call for call in self.collectives if call.sequence == sequence), None)
+    def finished(self) -> int | None:
+        """The number of its last collective that ended well; None when the file has lost it."""
+        done = [sequence for sequence, call in self.ran.items() if call.state == State.DONE]
+        if done:
+            return max(done)
+        if self.ran:
+            return min(self.ran) - 1
+        return -1 if self.joined else None
 
-    def last(self) -> Call | None:
-        """Its last collective that has run."""
-        ran = [call for call in self.collectives if call.sequence >= 0]
-        return ran[-1] if ran else None
+    def open(self) -> list[Call]:
+        """Its collectives and messages that have not ended."""
+        return [call for call in (*self.collectives, *self.messages) if call.state in _OPEN]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,92 +48,131 @@ class Group:
 
     name: str
     generation: int
+    key: int
     size: int
     members: Mapping[int, Member]
 
-    def frontier(self) -> int:
-        """The first collective that not every rank with a file has finished."""
-        return min(member.finished() for member in self.members.values()) + 1
+    def __str__(self) -> str:
+        return f"group {self.name!r} generation {self.generation}"
+
+    def frontier(self) -> int | None:
+        """The first collective that not every rank with a file has finished; None when files say nothing of it."""
+        known = [last for member in self.members.values() if (last := member.finished()) is not None]
+        return min(known) + 1 if known else None
+
+    @cached_property
+    def here(self) -> dict[int, Call]:
+        """The ranks' calls at the frontier."""
+        at = self.frontier()
+        found = {} if at is None else {rank: member.ran.get(at) for rank, member in self.members.items()}
+        return {rank: call for rank, call in found.items() if call is not None}
+
+    def missing(self) -> list[int]:
+        """Ranks whose files say that they have not come to the frontier, when others have."""
+        if not self.here:
+            return []
+        return [
+            rank for rank, member in self.members.items() if rank not in self.here and member.finished() is not None
+        ]
 
     def unknown(self) -> list[int]:
-        """Ranks without a file."""
+        """Ranks of which the files say nothing here."""
         return [rank for rank in range(self.size) if rank not in self.members]
+
+    def disagree(self) -> bool:
+        """Whether ranks called different things under one number."""
+        calls = list(self.here.values())
+        told = {str(call) for call in calls if call.dtype}  # the others had not said yet what they carry
+        return len(told) > 1 or len({call.what for call in calls}) > 1
+
+    def waiting(self) -> dict[int, Call]:
+        """The ranks that are inside the frontier's collective."""
+        return {rank: call for rank, call in self.here.items() if call.state == State.RUNNING}
+
+    def last(self) -> float:
+        """When something last happened here."""
+        calls = [c for m in self.members.values() for c in (*m.collectives[-1:], *m.messages[-1:])]
+        return max((max(call.made, call.started, call.ended) for call in calls), default=0.0)
 
 
 def groups(flights: Sequence[Flight]) -> list[Group]:
     """The groups in the order of their first calls."""
-    calls: dict[tuple[str, int], dict[int, tuple[Flight, list[Call]]]] = defaultdict(dict)
-    sizes: dict[tuple[str, int], int] = {}
+    calls: dict[tuple[str, int, int], dict[int, tuple[Flight, list[Call]]]] = defaultdict(dict)
+    sizes: dict[tuple[str, int, int], int] = {}
     for flight in flights:
         for call in flight.calls:
-            key = call.group, call.generation
-            sizes[key] = call.size
-            calls[key].setdefault(call.rank, (flight, []))[1].append(call)
-    found = []
-    for (name, generation), by_rank in calls.items():
-        members = {
-            rank: Member(
-                rank=rank,
-                flight=flight,
-                collectives=tuple(call for call in made if call.what not in MESSAGES),
-                messages=tuple(call for call in made if call.what in MESSAGES),
-            )
-            for rank, (flight, made) in sorted(by_rank.items())
-        }
-        found.append(Group(name=name, generation=generation, size=sizes[name, generation], members=members))
-    return found
+            which = call.group, call.generation, call.key
+            sizes[which] = call.size
+            calls[which].setdefault(call.rank, (flight, []))[1].append(call)
+    return [
+        Group(
+            name=name, generation=generation, key=key, size=sizes[name, generation, key],
+            members={rank: _member(rank, *mine) for rank, mine in sorted(by_rank.items())},
+        )
+        for (name, generation, key), by_rank in calls.items()
+    ]  # fmt: skip
 
 
-def report(group: Group, now: float, alive: Callable[[Flight], bool | None]) -> list[str]:
-    """Lines for people: where the group stands. `alive`: whether a file's process is there; None when unknown."""
-    title = f"group {group.name!r} generation {group.generation}, {group.size} ranks"
-    at = group.frontier()
-    here = {rank: call for rank, member in group.members.items() if (call := member.at(at)) is not None}
-    lines = [f"{title}: {_standing(group, at, here)}"]
-    lines += [f"  {_ranks([rank])} {_state(call, now)}" for rank, call in here.items()]
-    if here:
-        for rank, member in group.members.items():
-            if rank not in here:
-                lines.append(f"  {_ranks([rank])} MISSING: {_elsewhere(member, now)}{_fate(alive(member.flight))}")
-    for rank, member in group.members.items():
-        for call in member.messages:
-            if call.state in _OPEN:
-                lines.append(f"  {_ranks([rank])} {call} waits since {spell(now - call.made)}, at {call.line}")
-    if group.unknown():
-        lines.append(f"  {_ranks(group.unknown())}: no file here: on another host, or it never made a call")
-    return lines
+def _member(rank: int, flight: Flight, calls: Sequence[Call]) -> Member:
+    return Member(
+        rank=rank,
+        flight=flight,
+        joined=any(call.what == JOIN for call in calls),
+        collectives=tuple(call for call in calls if call.what not in (JOIN, *MESSAGES)),
+        messages=tuple(call for call in calls if call.what in MESSAGES),
+    )
 
 
-def _standing(group: Group, at: int, here: Mapping[int, Call]) -> str:
-    if not here:
-        return "no collective has run" if at == 0 else f"all ranks finished #{at - 1}, nothing is under way"
-    said = {str(call) for call in here.values()}
-    if len(said) > 1:
-        return f"ranks DISAGREE on #{at}"
-    call = next(iter(here.values()))
-    missing = [rank for rank in group.members if rank not in here]
-    return f"{call}: " + (f"{_ranks(missing)} missing" if missing else "all ranks are in it")
+def jobs(found: Iterable[Group]) -> list[list[Group]]:
+    """The groups by job, the latest first: what one process or one job's name connects belongs together."""
+    parts: list[tuple[set[object], list[Group]]] = []
+    for group in found:
+        marks: set[object] = {member.flight.path for member in group.members.values()}
+        marks |= {f"job {member.flight.job}" for member in group.members.values() if member.flight.job}
+        of_job = [group]
+        for part in [part for part in parts if part[0] & marks]:
+            parts.remove(part)
+            marks |= part[0]
+            of_job = part[1] + of_job
+        parts.append((marks, of_job))
+    return sorted((part[1] for part in parts), key=lambda each: -max(group.last() for group in each))
 
 
-def _state(call: Call, now: float) -> str:
-    if call.state == State.RUNNING:
-        return f"{call} waits since {spell(now - call.started)}, at {call.line}"
-    if call.state == State.QUEUED:
-        return f"{call} is queued since {spell(now - call.made)}, at {call.line}"
-    ended = "failed" if call.state == State.FAILED else "finished"
-    return f"{call} {ended} {spell(now - call.ended)} ago, at {call.line}"
+def newest(found: Sequence[Group]) -> list[Group]:
+    """Of the groups of one name those of the last generation; of these, those with the latest call."""
+    best: dict[str, Group] = {}
+    for group in found:
+        known = best.get(group.name)
+        if known is None or (group.generation, group.last()) > (known.generation, known.last()):
+            best[group.name] = group
+    return [group for group in found if best[group.name] is group]
 
 
-def _elsewhere(member: Member, now: float) -> str:
-    queued = [call for call in member.collectives if call.state == State.QUEUED]
-    last = member.last()
-    said = "it made no collective" if last is None else f"its last was {_state(last, now)}"
-    return said + (f"; {len(queued)} more are queued" if queued else "")
+def cycle(found: Sequence[Group]) -> list[tuple[Group, int, int]]:
+    """Ranks that wait for one another: (group, rank that waits, rank that it waits for); the last one for the first.
 
-
-def _fate(alive: bool | None) -> str:
-    return {True: "; its process is alive", False: "; its process is GONE", None: ""}[alive]
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    A chain goes from process to process: who is missing in one group may wait in another. Empty when there is none.
+    """
+    waits: dict[object, list[tuple[Group, int, int]]] = defaultdict(list)
+    for group in found:
+        for rank in group.waiting():
+            waits[group.members[rank].flight.path] += [(group, rank, absent) for absent in group.missing()]
+    dead_ends: set[object] = set()
+    for start in list(waits):
+        trail: list[tuple[Group, int, int]] = []
+        seen = [start]
+        while True:
+            going = [w for w in waits[seen[-1]] if w[0].members[w[2]].flight.path not in dead_ends]
+            if not going:
+                dead_ends.add(seen.pop())
+                if not seen:
+                    break
+                trail.pop()
+                continue
+            group, _, absent = going[0]
+            trail.append(going[0])
+            at = group.members[absent].flight.path
+            if at in seen:
+                return trail[seen.index(at) :]
+            seen.append(at)
+    return []

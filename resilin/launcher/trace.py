@@ -1,71 +1,168 @@
-"""`resilin trace FOLDER`: which rank is missing from which collective, read from the job's flight recorders."""
+"""`resilin trace`: which rank is missing from which collective, read from the jobs' flight recorders."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from resilin._base import flight
+from resilin._base import flight, flight_folder
 from resilin._base.clock import SYSTEM
 from resilin._base.flight import Flight
 from resilin.errors import UsageError
-from resilin.launcher import flights
+from resilin.launcher import flight_report, flights
+from resilin.launcher.flight_report import Verdict
+from resilin.launcher.flights import Group
+
+_AFTER_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `resilin trace`."""
-    parser.add_argument("folder", type=Path, help="a run's folder in --log-dir, or RESILIN_TRACE_DIR; alive or dead")
     parser.add_argument(
-        "--calls", type=int, default=0, metavar="N", help="print the last N calls of every process, too"
-    )
-    parser.add_argument("--generations", action="store_true", help="report every generation, not just the last one")
-    parser.add_argument("--json", action="store_true", help="print all that the files hold as one JSON object")
+        "folder", type=Path, nargs="*",
+        help="runs' folders in --log-dir, or RESILIN_TRACE_DIR, of one host or several; or files. Default: where this "
+        "user's programs leave their files when nobody names a folder",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="report every job and generation, not just the newest")
+    parser.add_argument("--group", action="append", default=[], metavar="NAME", help="report this group; repeatable")
+    parser.add_argument("--ranks", type=_numbers, default=(), metavar="N,N-N", help="show these ranks of a group only")
+    parser.add_argument(
+        "--after", type=float, default=_AFTER_S, metavar="SECONDS",
+        help=f"how long a wait is normal; longer is STUCK (default {_AFTER_S:g})",
+    )  # fmt: skip
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="print the last N calls of each process, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each rank, with its host and process")
+    parser.add_argument("--json", action="store_true", help="print the findings and all that the files hold as JSON")
+    parser.epilog = "Returns 0 when nothing is wrong, 1 when a group is STUCK, FAILED or DISAGREEs, 2 without files."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; UsageError (exit code 2) when there are no files, or one is none."""
-    paths = sorted(args.folder.rglob(f"*{flight.SUFFIX}"))
-    if not paths:
-        raise UsageError(
-            f"{args.folder}: no *{flight.SUFFIX} files: is it the folder of a run, or of RESILIN_TRACE_DIR?"
-        )
-    read = [flight.read(path) for path in paths]
-    if args.json:
-        print(json.dumps([_as_json(one) for one in read], indent=2))
-        return 0
+    """Print the report, worst group first. UsageError (exit code 2) when no file can be read."""
+    read, notes = _read(args.folder or [flight_folder.default()])
     now = SYSTEM.wall()
-    found = flights.groups(read)
-    newest = {group.name: max(other.generation for other in found if other.name == group.name) for group in found}
-    for group in found:
-        if args.generations or group.generation == newest[group.name]:
-            print("\n".join(flights.report(group, now, _is_alive)))
-    if args.calls > 0:
-        for one in read:
-            print(f"{one.path.name}: process {one.pid} on {one.host}, {one.recorded} calls")
-            for call in one.calls[-args.calls :]:
-                print(
+    jobs = flights.jobs(flights.groups(read))
+    chosen = jobs if args.all else [job for i, job in enumerate(jobs) if i == 0 or _lives(job)]
+    left_out = len(jobs) - len(chosen)
+    found = [group for job in chosen for group in (job if args.all else flights.newest(job))]
+    found = [group for group in found if not args.group or group.name in args.group]
+    ring = flights.cycle(found)
+    judged = sorted(found, key=lambda group: _rank(group, found, now, args.after))
+    if args.json:
+        print(json.dumps(_as_json(judged, ring, read, notes, now, args.after), indent=2))
+    else:
+        lines = [flight_report.deadlock(ring)] if ring else []
+        for group in judged:
+            lines += flight_report.report(group, now, found, args.after, args.ranks, args.verbose)
+        if not judged:
+            lines.append("no calls are recorded" + (f" of group {', '.join(args.group)}" if args.group else ""))
+        lines += notes
+        if left_out:
+            lines.append(f"older jobs in these files: {left_out}, shown with --all")
+        lines += _calls(read, args)
+        print("\n".join(lines))
+    bad = ring or any(flight_report.verdict(group, now, args.after) >= Verdict.FAILED for group in found)
+    return 1 if bad else 0
+
+
+def _read(given: Sequence[Path]) -> tuple[list[Flight], list[str]]:
+    """What can be read, and a line for what cannot."""
+    paths: list[Path] = []
+    for place in given:
+        paths += [place] if place.is_file() else sorted(place.rglob(f"*{flight.SUFFIX}"))
+    if not paths:
+        where = ", ".join(map(str, given))
+        raise UsageError(f"{where}: no *{flight.SUFFIX} files: is it the folder of a run, or of RESILIN_TRACE_DIR?")
+    read, notes = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            one = flight.read(path)
+        except (UsageError, OSError) as error:
+            notes.append(f"not read: {error}")
+            continue
+        read.append(one)
+        if one.damage:
+            notes.append(f"{path}: {one.damage}")
+    if not read:
+        raise UsageError("\n".join(notes))
+    return read, notes
+
+
+def _lives(job: Sequence[Group]) -> bool:
+    return any(member.flight.alive for group in job for member in group.members.values())
+
+
+def _rank(group: Group, found: Sequence[Group], now: float, after_s: float) -> tuple[int, int, float]:
+    """Worst first; where ranks are missing that wait in another group, the cause is likelier there."""
+    busy = {m.flight.path for other in found if other is not group for r in other.waiting() for m in [other.members[r]]}
+    follows = sum(group.members[rank].flight.path in busy for rank in group.missing())
+    since = min((call.started for call in group.waiting().values()), default=now)
+    return -flight_report.verdict(group, now, after_s), follows, since
+
+
+def _calls(read: Sequence[Flight], args: argparse.Namespace) -> list[str]:
+    lines = []
+    for one in read if args.calls > 0 else ():
+        lines.append(f"{one.path.name}: process {one.pid} on {one.host}, {one.recorded} calls")
+        calls = [call for call in one.calls if not args.group or call.group in args.group]
+        for call in calls[-args.calls :]:
+            if not args.ranks or call.rank in args.ranks:
+                lines.append(
                     f"  {call.group}/{call.generation} rank {call.rank}: {call} {call.state.name.lower()}, {call.line}"
                 )
-    return 0
+    return lines
 
 
-def _as_json(one: Flight) -> dict[str, object]:
-    calls = [{**asdict(call), "state": call.state.name.lower()} for call in one.calls]
-    return {"path": str(one.path), "host": one.host, "pid": one.pid, "recorded": one.recorded, "calls": calls}
+def _as_json(
+    judged: Sequence[Group], ring: Sequence[tuple[Group, int, int]], read: Sequence[Flight], notes: Sequence[str],
+    now: float, after_s: float,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "groups": [
+            {
+                "name": group.name,
+                "generation": group.generation,
+                "size": group.size,
+                "verdict": flight_report.verdict(group, now, after_s).name.lower(),
+                "headline": flight_report.headline(group, now, after_s),
+                "sequence": group.frontier(),
+                "arrived": sorted(group.here),
+                "missing": group.missing(),
+                "unknown": group.unknown(),
+            }
+            for group in judged
+        ],
+        "deadlock": [
+            {"group": group.name, "generation": group.generation, "rank": rank, "waits_for": other}
+            for group, rank, other in ring
+        ],
+        "notes": list(notes),
+        "files": [
+            {
+                "path": str(one.path),
+                "host": one.host,
+                "pid": one.pid,
+                "job": one.job,
+                "alive": one.alive,
+                "stopped": one.stopped,
+                "recorded": one.recorded,
+                "calls": [{**asdict(call), "state": call.state.name.lower()} for call in one.calls],
+            }
+            for one in read
+        ],
+    }
 
 
-def _is_alive(one: Flight) -> bool | None:
-    """Whether the process is there; None for one of another host."""
-    if one.host != socket.gethostname():
-        return None
-    try:
-        os.kill(one.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _numbers(text: str) -> tuple[int, ...]:
+    """`0,2-5` as numbers."""
+    result: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        try:
+            result += range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected ranks as in 0,2-5, got {text!r}") from None
+    return tuple(result)

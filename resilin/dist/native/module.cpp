@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "flight.hpp"
 #include "segment.hpp"
 #include "signals.hpp"
 
@@ -119,6 +120,7 @@ NB_MODULE(_native, m) {
     m.attr("MAX_RANKS") = MAX_RANKS;
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
     using Release = nb::call_guard<nb::gil_scoped_release>;
+    bind_flight(m);
     nb::class_<Segment>(m, "Segment")
         .def(nb::init<int, int, int, bool>(), nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("create"))
         .def("barrier", [](Segment &s, double deadline, double spin_s) -> int { return s.barrier(deadline, spin_s); }, Release())

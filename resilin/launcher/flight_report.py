@@ -1,0 +1,163 @@
+"""The words of `resilin trace`: what is wrong first, then where every rank of it stands. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import IntEnum
+
+from resilin._base.clock import spell
+from resilin._base.flight import Call, Flight, State
+from resilin.launcher.flights import Group, Member
+
+
+class Verdict(IntEnum):
+    """How a group stands, from good to bad; those from FAILED on are what `resilin trace` returns 1 for."""
+
+    IN_STEP = 0
+    UNDER_WAY = 1
+    FAILED = 2
+    STUCK = 3
+    DISAGREE = 4
+
+
+def verdict(group: Group, now: float, after_s: float) -> Verdict:
+    """How `group` stands. A wait that is longer than `after_s`, or for a rank whose process is gone, is STUCK."""
+    if group.disagree():
+        return Verdict.DISAGREE
+    gone = any(group.members[rank].flight.alive is False for rank in (*group.missing(), *group.waiting()))
+    since = [call.started for call in group.waiting().values()]
+    since += [call.made for member in group.members.values() for call in member.messages if call.state <= State.RUNNING]
+    if since:
+        return Verdict.STUCK if gone or now - min(since) > after_s else Verdict.UNDER_WAY
+    if group.here:
+        failed = any(call.state == State.FAILED for call in group.here.values())
+        return Verdict.FAILED if failed else Verdict.UNDER_WAY
+    return Verdict.IN_STEP
+
+
+def headline(group: Group, now: float, after_s: float) -> str:
+    """One line: the verdict, and who is missing from what."""
+    how = verdict(group, now, after_s).name.replace("_", " ")
+    absent = group.missing()
+    if not group.here:
+        return f"{how}: {group} ({group.size} ranks): {_quiet(group)}"
+    at, call = group.frontier(), next((c for c in group.here.values() if c.dtype), next(iter(group.here.values())))
+    if group.disagree():
+        return f"{how}: ranks of {group} ({group.size} ranks) called different things as #{at}"
+    waiting = group.waiting()
+    since = f", waited for {spell(now - min(c.started for c in waiting.values()))}" if waiting else ""
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        text = f"{ranks(absent)} of {group.size} {verb} missing from {call} of {group}{since}"
+    else:
+        text = f"{ranks(group.here)} of {group.size} came to {call} of {group}{since}"
+    failed = [rank for rank, c in group.here.items() if c.state == State.FAILED]
+    return f"{how}: {text}" + (f"; it failed on {ranks(failed)}" if failed else "")
+
+
+def deadlock(ring: Sequence[tuple[Group, int, int]]) -> str:
+    """One line for ranks that wait for one another in different groups."""
+    steps = [f"rank {rank} of {group} waits in {group.here[rank]} for rank {other}" for group, rank, other in ring]
+    return f"DEADLOCK: each waits for the next: {'; '.join(steps)}"
+
+
+def report(
+    group: Group, now: float, found: Sequence[Group], after_s: float, only: Collection[int] = (), apart: bool = False
+) -> list[str]:
+    """Lines for people. `found`: all groups, where a missing rank may be; `only` these ranks; `apart`: a line each."""
+    lines = [headline(group, now, after_s)]
+    said: dict[str, list[int]] = defaultdict(list)
+    for rank, member in group.members.items():
+        if not only or rank in only:
+            for text in _member(group, member, now, found):
+                said[f"{text} [{member.flight.host} pid {member.flight.pid}]" if apart else text].append(rank)
+    lines += [f"  {ranks(who)}: {text}" for text, who in said.items()]
+    unknown = [rank for rank in group.unknown() if not only or rank in only]
+    if unknown:
+        lines.append(f"  {ranks(unknown)}: no file here: on another host, or its calls in this group were overwritten")
+    return lines
+
+
+def _quiet(group: Group) -> str:
+    at = group.frontier()
+    if at is None:
+        return "its collectives were overwritten by newer calls"
+    return "no collective has run" if at == 0 else f"all ranks finished #{at - 1}, nothing is under way"
+
+
+def _member(group: Group, member: Member, now: float, found: Sequence[Group]) -> Iterator[str]:
+    """What one rank is doing."""
+    flight = member.flight
+    call = group.here.get(member.rank)
+    if call is not None:
+        yield _state(call, now, flight)
+    elif member.rank in group.missing():
+        yield f"MISSING: {_elsewhere(group, member, now, found)}{_fate(flight)}"
+    for message in member.messages:
+        if message.state <= State.RUNNING:
+            yield _state(message, now, flight)
+
+
+def _state(call: Call, now: float, flight: Flight) -> str:
+    if call.state <= State.RUNNING:
+        how, at = ("is queued", call.made) if call.state == State.QUEUED else ("waits", call.started or call.made)
+        since = f"for {_rounded(now - at)}" if flight.alive else f"since {_moment(at)}"
+        text = f"{call} {how} {since}"
+    else:
+        text = _ended(call, now, flight)
+    unusual = _unusual(flight)
+    return f"{text}, at {call.line}" + (f"; {unusual}" if unusual else "")
+
+
+def _ended(call: Call, now: float, flight: Flight) -> str:
+    how = {State.FAILED: "failed", State.DONE: "finished"}.get(call.state, "is under way")
+    at = call.ended or call.started
+    return f"{call} {how} {f'{_rounded(now - at)} ago' if flight.alive else _moment(at)}"
+
+
+def _elsewhere(group: Group, member: Member, now: float, found: Sequence[Group]) -> str:
+    last = next(reversed(member.ran.values()), None)
+    if last is None:
+        said = "it has made no collective of this group"
+    else:
+        said = f"its last was {_ended(last, now, member.flight)}, at {last.line}"
+    for other in found:
+        for there in other.members.values():
+            if other is not group and there.flight is member.flight:
+                said += "".join(f"; now in {call} of {other}, at {call.line}" for call in there.open())
+    said += "".join(f"; now in {call}, at {call.line}" for call in member.messages if call.state == State.RUNNING)
+    queued = sum(call.state == State.QUEUED for call in member.collectives)
+    return said + (f"; {queued} more are queued" if queued else "")
+
+
+def _fate(flight: Flight) -> str:
+    return f"; {_unusual(flight)}" if _unusual(flight) else "; its process is alive" if flight.alive else ""
+
+
+def _unusual(flight: Flight) -> str:
+    if flight.alive is False:
+        return "its process is GONE"
+    return "its process is STOPPED (a signal or a debugger)" if flight.stopped else ""
+
+
+def _rounded(seconds: float) -> str:
+    """A tenth of a second at the finest, so that ranks that came together share a line."""
+    return "0.1 s" if seconds <= 0.1 else spell(round(seconds, 1))
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC") if at else "at no known time"
+
+
+def ranks(numbers: Collection[int] | Mapping[int, object]) -> str:
+    """`rank 3`, or `ranks 0, 2-5`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans)
+    return f"rank {text}" if len(numbers) == 1 else f"ranks {text}"

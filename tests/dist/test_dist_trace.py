@@ -1,0 +1,362 @@
+"""`resilin trace`: what it says of jobs that run, hang, disagree or are dead, and of what is no file of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilin._base.flight import HEADER_BYTES, Call, Flight, Place, Recorder, State, read
+from resilin.launcher import flight_report, flights, main
+from resilin.launcher.flight_report import Verdict
+from resilin.testing.ranks import RankProcess, start_ranks
+
+Said = pytest.CaptureFixture[str]
+
+
+@contextlib.contextmanager
+def _started(count: int, source: str, folder: Path, **variables: str) -> Iterator[list[RankProcess]]:
+    """Ranks that run HEAD and then `source`, until each has printed "here" and the others have had time to wait."""
+    ranks = start_ranks(count, HEAD + source, str(folder), RESILIN_TRACE_DIR=str(folder / "trace"), **variables)
+    try:
+        for rank in ranks:
+            assert rank.read_line() == "here", rank.finish()
+        time.sleep(0.5)  # that they wait is to be seen
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.process.kill()
+            rank.finish()
+
+
+HEAD = """
+import time
+import numpy as np
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+group = join_from_environment()
+rank = dist.get_rank()
+def here():
+    print("here", flush=True)
+def train_step(*shape):
+    dist.all_reduce(np.ones(shape, np.float32))
+for step in range(3):
+    train_step(7)
+"""
+
+NEVER_CALLS = """
+here()
+if rank == 1:
+    time.sleep(60)
+dist.broadcast(np.ones((2, 3)), src=2)
+"""
+
+
+def _trace(said: Said, *arguments: str | Path) -> tuple[int, list[str]]:
+    said.readouterr()
+    code = main.main(["trace", *map(str, arguments)])
+    out, err = said.readouterr()
+    return code, (out + err).splitlines()
+
+
+def test_a_job_that_hangs_and_is_killed_says_who_was_missing_from_what(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, NEVER_CALLS, tmp_path) as ranks:
+        code, alive = _trace(capsys, tmp_path)
+        assert code == 0  # a wait of half a second is nothing yet
+        assert alive[0].startswith(
+            "UNDER WAY: rank 1 of 3 is missing from broadcast #3 float64[2, 3] root 2 of group 'test' generation 1"
+        )
+        assert alive[1].startswith("  ranks 0, 2: broadcast #3 float64[2, 3] root 2 waits for 0.")
+        assert "<module>" in alive[1]
+        assert alive[2].startswith("  rank 1: MISSING: its last was all_reduce #2 float32[7] SUM finished 0.")
+        assert "train_step; its process is alive" in alive[2]
+        code, late = _trace(capsys, tmp_path, "--after", "0.2")
+        assert (code, late[0][:6]) == (1, "STUCK:")
+        for rank in ranks:
+            os.kill(rank.pid, signal.SIGKILL)
+    code, dead = _trace(capsys, tmp_path, "--calls", "2")
+    assert code == 1
+    assert dead[0].startswith("STUCK: rank 1 of 3 is missing from broadcast #3")
+    assert sum("its process is GONE" in line for line in dead) == 2
+    assert sum(line.startswith("  test/1 rank") for line in dead) == 6
+    code, text = _trace(capsys, tmp_path, "--json")
+    found = json.loads("\n".join(text))
+    assert code == 1
+    (group,) = found["groups"]
+    assert (group["verdict"], group["sequence"], group["missing"], group["arrived"]) == ("stuck", 3, [1], [0, 2])
+    assert sorted(len(one["calls"]) for one in found["files"]) == [4, 5, 5]
+    assert found["files"][0]["alive"] is False
+
+
+def test_a_healthy_job_is_in_step(tmp_path: Path, capsys: Said) -> None:
+    with _started(2, "here()\ntime.sleep(60)", tmp_path):
+        assert _trace(capsys, tmp_path) == (
+            0,
+            ["IN STEP: group 'test' generation 1 (2 ranks): all ranks finished #2, nothing is under way"],
+        )
+
+
+IN_STEP = """
+here()
+if rank == 1:
+    time.sleep(1)
+while True:
+    train_step(7)
+"""
+
+
+def test_a_stopped_rank_is_named_though_its_calls_look_like_those_of_the_others(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, IN_STEP, tmp_path) as ranks:
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        time.sleep(1.0)
+        code, lines = _trace(capsys, tmp_path, "--after", "0.2")
+        os.kill(ranks[1].pid, signal.SIGCONT)
+    assert code == 1
+    assert lines[0].startswith("STUCK: ")
+    assert sum("its process is STOPPED" in line for line in lines) >= 1
+    assert all(line.startswith("  rank 1: ") for line in lines[1:] if "STOPPED" in line)
+
+
+DEAD = """
+here()
+if rank == 1:
+    raise ValueError("a bug of the program")
+try:
+    train_step(7)
+finally:
+    time.sleep(60)
+"""
+
+
+def test_a_rank_that_raised_is_found_by_the_file_it_left(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, DEAD, tmp_path):
+        code, lines = _trace(capsys, tmp_path)
+    assert code == 1
+    assert lines[0].startswith("FAILED: rank 1 of 3 is missing from all_reduce #3 float32[7] SUM of group 'test'")
+    assert lines[0].endswith("it failed on ranks 0, 2")
+    assert any(line.startswith("  rank 1: MISSING: its last was all_reduce #2") and "GONE" in line for line in lines)
+
+
+MISMATCH = """
+try:
+    if rank == 1:
+        dist.broadcast(np.ones(7, np.float32), src=0)
+    else:
+        train_step(7 + rank)
+except dist.DistError:
+    pass
+here()
+time.sleep(60)
+"""
+
+
+def test_ranks_in_different_collectives_are_shown_side_by_side(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, MISMATCH, tmp_path):
+        code, lines = _trace(capsys, tmp_path)
+    assert code == 1
+    assert lines[0] == "DISAGREE: ranks of group 'test' generation 1 (3 ranks) called different things as #3"
+    told = [line.partition(" failed ")[0] for line in lines[1:]]
+    assert told == [
+        "  rank 0: all_reduce #3 float32[7] SUM",
+        "  rank 1: broadcast #3 float32[7] root 0",
+        "  rank 2: all_reduce #3 float32[9] SUM",
+    ]
+
+
+CROSSED = """
+first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+here()
+for group in (first, second) if rank == 0 else (second, first):
+    dist.barrier(group=group)
+"""
+
+
+def test_groups_called_in_another_order_are_a_deadlock_that_names_the_ring(tmp_path: Path, capsys: Said) -> None:
+    with _started(2, CROSSED, tmp_path):
+        code, lines = _trace(capsys, tmp_path)
+    assert code == 1
+    assert lines[0].startswith("DEADLOCK: each waits for the next: rank ")
+    assert lines[0].count(" waits in barrier #0 for rank ") == 2
+    assert sum("MISSING" in line and "now in barrier #0 of group" in line for line in lines) == 2
+
+
+MESSAGES = """
+if rank == 0:
+    dist.send(np.ones(4), 1)
+    for work in [dist.all_reduce(np.ones(5), async_op=True) for _ in range(2)]:
+        work.wait()
+else:
+    dist.recv(np.ones(4), 0)
+    waiting = dist.irecv(np.ones(6), 0, tag=9)
+    dist.all_reduce(np.ones(5))
+    dist.all_reduce(np.ones(5), async_op=True).wait()
+here()
+time.sleep(60)
+"""
+
+
+def test_messages_and_asynchronous_collectives_are_recorded(tmp_path: Path, capsys: Said) -> None:
+    with _started(2, MESSAGES, tmp_path) as ranks:
+        _, lines = _trace(capsys, tmp_path)
+        assert lines[1].startswith("  rank 1: recv float64[6] from 0 waits for")
+        calls = {one.pid: [str(call) for call in one.calls] for one in map(read, tmp_path.rglob("*.flight"))}
+    assert calls[ranks[0].pid][4:] == [
+        "send float64[4] to 1",
+        "all_reduce #3 float64[5] SUM",
+        "all_reduce #4 float64[5] SUM",
+    ]
+
+
+def test_files_of_two_hosts_are_read_together_and_what_is_damaged_is_said(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, NEVER_CALLS, tmp_path):
+        pass
+    one, two = sorted((tmp_path / "trace").iterdir())[:2], sorted((tmp_path / "trace").iterdir())[2:]
+    for name, files in (("one", one), ("two", two)):
+        (tmp_path / name).mkdir()
+        for file in files:
+            shutil.copy(file, tmp_path / name)
+    (tmp_path / "two" / "text.flight").write_text("hello")
+    (cut,) = [tmp_path / "two" / file.name for file in two]
+    os.truncate(cut, HEADER_BYTES + 100 * 384)
+    code, lines = _trace(capsys, tmp_path / "one", tmp_path / "two")
+    assert code == 1
+    assert lines[0].startswith("STUCK: rank 1 of 3 is missing from broadcast #3")
+    assert any(line.startswith("not read:") and "text.flight" in line for line in lines)
+    assert any("it was cut: 100 of 2048 records are there" in line for line in lines)
+    code, lines = _trace(capsys, *(tmp_path / "two").iterdir())  # one rank's file by name
+    assert any("no file here" in line for line in lines)
+
+
+def test_a_folder_without_files_or_with_strangers_only_is_a_usage_error(tmp_path: Path, capsys: Said) -> None:
+    code, lines = _trace(capsys, tmp_path)
+    assert code == 2
+    assert "no *.flight files" in lines[0]
+    (tmp_path / "text.flight").write_text("hello")
+    code, lines = _trace(capsys, tmp_path)
+    assert code == 2
+    assert "begins with" in lines[0]
+
+
+def test_without_a_folder_the_users_own_is_read_and_old_jobs_are_left_out(
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = tmp_path / f"resilin-flights-{os.geteuid()}"
+    place.mkdir()
+    assert _trace(capsys)[0] == 2
+    for number, sequence in ((1, 4), (2, 9)):  # two jobs, whose groups have the same name
+        made = Recorder(place / f"{number}.flight", "elsewhere", 8)
+        slot = made.begin(Place(b"default", number, 0, 0, 1), b"barrier", b"x.py:1 f")
+        made.start(slot, sequence)
+        made.end(slot, failed=False)
+        made.close()
+    code, lines = _trace(capsys)
+    assert code == 0
+    assert lines == [
+        "IN STEP: group 'default' generation 0 (1 ranks): all ranks finished #9, nothing is under way",
+        "older jobs in these files: 1, shown with --all",
+    ]
+    assert len(_trace(capsys, "--all")[1]) == 2
+
+
+def _call(rank: int, sequence: int, state: State, **changes: Any) -> Call:
+    given: dict[str, Any] = {
+        "state": state, "group": "default", "key": 1, "generation": 1, "rank": rank, "size": 3, "sequence": sequence,
+        "what": "all_reduce", "dtype": "float32", "shape": (8,), "op": "SUM", "root": -1, "line": "a.py:1 f",
+        "made": 1.0, "started": 1.0, "ended": 1.5,
+    }  # fmt: skip
+    return Call(**{**given, **changes})
+
+
+def _groups(*calls: Call, alive: bool | None = None) -> list[flights.Group]:
+    """The groups of one process for each rank."""
+    by_rank: dict[int, list[Call]] = {}
+    for call in calls:
+        by_rank.setdefault(call.rank, []).append(call)
+    return flights.groups(
+        [
+            Flight(
+                path=Path(str(rank)), host="h", pid=rank, job="", recorded=len(made), alive=alive, stopped=False,
+                damage="", calls=tuple(made),
+            )
+            for rank, made in by_rank.items()
+        ]
+    )  # fmt: skip
+
+
+def _report(*calls: Call, alive: bool | None = None, after_s: float = 0.5) -> list[str]:
+    found = _groups(*calls, alive=alive)
+    return flight_report.report(found[0], 2.0, found, after_s)
+
+
+def test_a_rank_without_a_file_and_a_group_in_step_are_named() -> None:
+    lines = _report(_call(0, 4, State.DONE), _call(2, 4, State.DONE))
+    assert lines[0].endswith("all ranks finished #4, nothing is under way")
+    assert lines[1].startswith("  rank 1: no file here")
+
+
+def test_calls_that_wait_for_their_turn_are_told_apart_from_calls_never_made() -> None:
+    lines = _report(
+        _call(0, 2, State.RUNNING), _call(1, 1, State.RUNNING), _call(1, -1, State.QUEUED), _call(2, 2, State.RUNNING)
+    )
+    assert lines[0].startswith("STUCK: ranks 0, 2 of 3 are missing from all_reduce #1 float32[8] SUM")
+
+
+def test_a_rank_that_has_not_said_yet_what_it_carries_does_not_disagree() -> None:
+    (group,) = _groups(_call(0, 4, State.RUNNING), _call(1, 4, State.RUNNING, dtype="", shape=(), op=""))
+    assert not group.disagree()
+    assert flight_report.verdict(group, 2.0, 5.0) == Verdict.UNDER_WAY
+    (group,) = _groups(
+        _call(0, 4, State.RUNNING), _call(1, 4, State.RUNNING, what="barrier", dtype="", shape=(), op="")
+    )
+    assert flight_report.verdict(group, 2.0, 5.0) == Verdict.DISAGREE
+
+
+def test_a_group_of_which_a_ring_kept_nothing_but_messages_accuses_nobody() -> None:
+    (group,) = _groups(_call(0, 4, State.RUNNING), _call(1, -1, State.DONE, what="send"))
+    assert group.missing() == []
+
+
+def test_the_group_in_which_the_cause_lies_comes_before_the_groups_that_wait_for_it(
+    tmp_path: Path, capsys: Said
+) -> None:
+    """Rank 2 is missing from 'b'; rank 1 waits there, so rank 0 waits for it in 'a'."""
+    for rank, members in ((0, (("a", 0),)), (1, (("a", None), ("b", 0))), (2, (("b", None),))):
+        made = Recorder(tmp_path / f"{rank}.flight", "elsewhere", 8)
+        for name, sequence in members:
+            place = Place(name.encode(), 1, 0, rank, 3)
+            made.end(made.begin(place, b"join", b""), failed=False)
+            if sequence is not None:
+                made.start(made.begin(place, b"barrier", b"x.py:1 f"), sequence)
+        made.close()
+    code, lines = _trace(capsys, tmp_path, "--after", "0")
+    assert code == 1
+    heads = [line for line in lines if line.startswith("STUCK")]
+    assert heads[0].startswith("STUCK: rank 2 of 3 is missing from barrier #0 of group 'b'")
+    assert heads[1].startswith("STUCK: rank 1 of 3 is missing from barrier #0 of group 'a'")
+    only = _trace(capsys, tmp_path, "--group", "a", "--ranks", "1", "-v")[1]
+    assert only[0].startswith("STUCK: rank 1 of 3 is missing from barrier #0 of group 'a'") or len(only) == 2
+    assert "[elsewhere pid" in only[1]
+
+
+def test_thousands_of_calls_on_hundreds_of_ranks_make_a_few_lines() -> None:
+    calls = [_call(rank, sequence, State.DONE, size=300) for rank in range(300) for sequence in range(40, 60)]
+    calls += [_call(rank, 60, State.RUNNING, size=300) for rank in range(300) if rank != 123]
+    lines = _report(*calls, after_s=0.0)
+    assert len(lines) == 3
+    assert lines[0].startswith("STUCK: rank 123 of 300 is missing from all_reduce #60")
+    assert lines[1].startswith("  ranks 0-122, 124-299: all_reduce #60")
+
+
+def test_the_newest_generation_of_a_group_counts() -> None:
+    found = _groups(_call(0, 4, State.RUNNING), _call(0, 1, State.DONE, generation=2, key=2))
+    (job,) = flights.jobs(found)
+    assert [group.generation for group in flights.newest(job)] == [2]
