@@ -108,6 +108,8 @@ class ProcessGroup:
             if self._fate.failure is None:
                 raise PeerLost(f"{self.title()}: a peer left before the group was made", self._fate.left) from None
             raise self._fate.error(None) from None
+        except CollectiveMismatch:  # all ranks have seen it
+            raise
         except Exception as error:  # peers that wait for this rank hear why it leaves
             self._fate.fail(GroupAborted(f"rank {self._rank} could not make its backends: {error}"), explain=True)
             raise
