@@ -125,6 +125,7 @@ NB_MODULE(_native, m) {
         .def(nb::init<int, int, int, bool>(), nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("create"))
         .def("barrier", [](Segment &s, double deadline, double spin_s) -> int { return s.barrier(deadline, spin_s); }, Release())
         .def("exchange", &exchange)
+        .def_rw("compare", &Segment::compare)
         .def("all_reduce", &all_reduce)
         .def("resume", [](Segment &s, double deadline, double spin_s) -> int { return s.resume(deadline, spin_s); }, Release())
         .def("write", &write_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"))

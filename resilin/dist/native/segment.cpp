@@ -187,11 +187,11 @@ Status Segment::exchange(const Descriptor &mine, const char *payload, size_t siz
 Status Segment::meet(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
     round_++;
     Side &side = slots_[rank_].side[round_ & 1];
-    side.descriptor = mine;
+    if (compare) side.descriptor = mine;
     std::memcpy(side.payload, payload, size);
     const Status met = enter(deadline, spin_s);
     if (met != OK) return met;
-    return same_descriptors() ? OK : MISMATCH;
+    return !compare || same_descriptors() ? OK : MISMATCH;
 }
 
 Status Segment::all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s) {

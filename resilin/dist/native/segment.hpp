@@ -74,6 +74,8 @@ class Segment {
     Status barrier(double deadline, double spin_s);
     // publish a descriptor with up to INLINE_BYTES of payload, meet all, compare descriptors
     Status exchange(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s);
+    // false only where benchmarks/dist_overhead.py measures what comparing costs: calls are not safe then
+    bool compare = true;
     // reduce `data` over all ranks in place. Above INLINE_BYTES it lies at `offset` of this rank's arena `arena`, which
     // the peers have been sent. MISSING: an arena of a peer has not arrived yet; `resume` after it has.
     Status all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s);
