@@ -88,7 +88,12 @@ class Rendezvous:
             self._task = self._loop.create_task(self._run())
 
     async def leave(self) -> None:
-        """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most."""
+        """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most.
+
+        A second call does nothing.
+        """
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._work.put_nowait(None)
         with contextlib.suppress(StoreError, TimeoutError):
