@@ -18,6 +18,7 @@ from resilin._base import env
 from resilin._base.threads import OwnedThread
 from resilin.core import rng
 from resilin.core.machine import memory
+from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.kv import FileStore
@@ -64,6 +65,7 @@ def run_ranks(
     group_name: str = "test",
     abort: bool = True,
     faults: FaultPlan | None = None,
+    backend: str | Callable[[int], str] | None = None,
     **kwargs: Any,
 ) -> Outcome:
     """Call `fn(rank, *args, **kwargs)` on `count` threads that form one group, each thread's default group.
@@ -71,6 +73,7 @@ def run_ranks(
     Each draws random numbers on its own, as a process would, from where this thread's stream stands.
     `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
     for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
+    `backend` is the group's backend string, or a function that gives each rank its own.
     `faults` strike where the plan says; a rank it kills has neither value nor error.
     """
     listeners = [listener(transport, rank) for rank in range(count)]
@@ -90,6 +93,7 @@ def run_ranks(
                 generation=1,
                 secret="test",
                 timeout_s=timeout_s,
+                backends=BackendConfig(backend(rank) if callable(backend) else backend),
             )
             groups[rank] = group
             if faults is not None:
