@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     all_reduce,
     data_loader,
+    dist_overhead,
     harness,
     install_size,
     models_step,
@@ -17,7 +18,18 @@ from benchmarks import (
     train_step,
 )
 
-ALL = [startup, install_size, all_reduce, op_overhead, train_step, models_step, data_loader, shard_mode, recovery]
+ALL = [
+    startup,
+    install_size,
+    all_reduce,
+    dist_overhead,
+    op_overhead,
+    train_step,
+    models_step,
+    data_loader,
+    shard_mode,
+    recovery,
+]
 
 
 def run_all() -> int:

@@ -47,7 +47,10 @@ def headline(group: Group, now: float, after_s: float) -> str:
     if group.disagree():
         return f"{how}: ranks of {group} ({group.size} ranks) called different things as #{at}"
     waiting = group.waiting()
-    since = f", waited for {spell(now - min(c.started for c in waiting.values()))}" if waiting else ""
+    since = ""
+    if waiting:
+        began, lives = min(c.started for c in waiting.values()), any(group.members[r].flight.alive for r in waiting)
+        since = f", waited for {_rounded(now - began)}" if lives else f", waited for from {_moment(began)} on"
     if absent:
         verb = "is" if len(absent) == 1 else "are"
         text = f"{ranks(absent)} of {group.size} {verb} missing from {call} of {group}{since}"

@@ -1,0 +1,72 @@
+"""Times all_reduce with and without its two companions: the comparison of calls between ranks, and the flight recorder.
+
+Only resilin has them, and they are always on, so this reaches inside: no user can switch the comparison off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from benchmarks.library import Library
+from resilin.testing.ranks import join_from_environment
+
+MODES = {"bare": (False, False), "compared": (True, False), "recorded": (False, True), "both": (True, True)}
+SIZES = (1 << 10, 64 << 10)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where ranks meet, and the length of the run."""
+    parser.add_argument("--transport", required=True, choices=("shm", "tcp"))
+    parser.add_argument("--meet", required=True, help="a file that does not exist yet")
+    parser.add_argument("--blocks", type=int, required=True, help="of 100 calls, for each size and mode")
+
+
+def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
+    """Samples per size and mode: seconds per call, one for each block. Blocks of all modes take turns."""
+    library.torch.set_num_threads(1)
+    os.environ.update(TEST_TRANSPORT=args.transport, TEST_INIT_METHOD=f"file://{args.meet}")
+    group = join_from_environment()
+    switch = _Switch(group)
+    samples: dict[str, dict[str, list[float]]] = {str(size): {mode: [] for mode in MODES} for size in SIZES}
+    for size in SIZES:
+        tensor = library.torch.zeros(size // 4)
+        for block in range(args.blocks + 1):
+            for mode, (compared, recorded) in MODES.items():
+                library.dist.barrier()
+                switch.turn(compared, recorded)
+                taken = _block(library.dist, tensor)
+                switch.turn(True, True)
+                if block:  # the first warms up
+                    samples[str(size)][mode].append(taken)
+    library.dist.destroy_process_group()
+    return {"samples": samples}
+
+
+def _block(dist: Any, tensor: Any, calls: int = 100) -> float:
+    begin = time.perf_counter()
+    for _ in range(calls):
+        dist.all_reduce(tensor)
+    return (time.perf_counter() - begin) / calls
+
+
+class _Switch:
+    """Turns the comparison and the recorder of one group's end on and off; all ranks do so at the same call."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self._log = group, group._log
+        self._segment = getattr(group._host, "_segment", None)
+        if self._log is None:
+            raise SystemExit("no flight recorder here: see the warning above")
+
+    def turn(self, compared: bool, recorded: bool) -> None:
+        """On or off."""
+        self._group._log = self._log if recorded else None
+        if self._segment is not None:
+            self._segment.compare = compared
+        elif compared:
+            vars(self._group._host).pop("agree", None)
+        else:
+            self._group._host.agree = lambda mine, deadline: None
