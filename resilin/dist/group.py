@@ -104,7 +104,8 @@ class ProcessGroup:
         """Finish what needs the peers' help before the first collective."""
         try:
             self.backend.attach(deadline)
-        except Aborted:
+        except (Aborted, PeerLost) as error:
+            self._fate.hear_why(error.ranks if isinstance(error, PeerLost) else None)
             if self._fate.failure is None:
                 raise PeerLost(f"{self.title()}: a peer left before the group was made", self._fate.left) from None
             raise self._fate.error(None) from None
