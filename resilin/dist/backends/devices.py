@@ -27,11 +27,11 @@ from resilin.dist.backends.registry import HOST, BackendConfig
 from resilin.dist.backends.setup import Messages, Peers, Setup
 from resilin.dist.backends.staged import StagedBackend
 from resilin.dist.kv.base import PrefixStore, Store
-from resilin.dist.kv.tcp import TCPStore
+from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.message import Descriptor, Frame, Kind, device_code
 from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import CollectiveMismatch, DistBackendError, ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, PeerLost, ResilinError, UsageError
 
 _BUILT_IN = {registry.Backend.MPI: mpi.make}  # besides the host's own, which the group brings
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
@@ -170,6 +170,8 @@ class DeviceBackends:
             except Exception as error:
                 if self._aborted is not None:  # what it waited for was ended
                     raise Aborted from error
+                if isinstance(error, ServerGone):
+                    raise PeerLost(f"rank 0, which served the store of backend {name!r}, left", [0]) from error
                 if isinstance(error, ResilinError | Aborted):
                     raise
                 raise DistBackendError(f"{where} could not be made: {error!r}") from error
