@@ -22,14 +22,15 @@ import numpy as np
 
 from resilin._base import ranks
 from resilin.dist import reduce_op
-from resilin.dist.arguments import Output, contiguous, cut, one_dtype, root_of, rows_of, same_layout, shaped
+from resilin.dist.arguments import Output, contiguous, cut, listed, one_dtype, root_of, rows_of, same_layout, shaped
+from resilin.dist.block import Reduction, buffer_of, open_block, parts_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
-from resilin.dist.reduce_op import ReduceOp
+from resilin.dist.reduce_op import PremulSum, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
 from resilin.dist.world import get_world_size, is_initialized, resolve
-from resilin.errors import CollectiveTimeout, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
 
 
 def _run(
@@ -39,17 +40,27 @@ def _run(
     outputs: Sequence[Output],
     async_op: bool,
     timeout: timedelta | float | None = None,
+    results: Sequence[Any] | None = None,
 ) -> Work | None:
+    """`results` are the tensors in the Work's future, if not those of `outputs`, which are stored at the end."""
+
     def whole(call: Any) -> None:
         task(call)
         for output in outputs:
             output.store()
 
-    tensors = [output.tensor for output in outputs]
-    return group.run(kind, whole, tensors, async_op=async_op, timeout_s=seconds(timeout))
+    tensors = [output.tensor for output in outputs] if results is None else list(results)
+
+    def launch(later: bool) -> Work | None:
+        return group.run(kind, whole, tensors, async_op=later, timeout_s=seconds(timeout))
+
+    block = open_block(group)
+    return launch(async_op) if block is None else block.add(launch, async_op)
 
 
-def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+def all_reduce(
+    tensor: Any, op: ReduceOp | PremulSum = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
     """Reduce `tensor` elementwise over all ranks of `group`, in place.
 
     Shape: any; equal on every rank. float16 and bfloat16 are summed in float32 and rounded once.
@@ -61,14 +72,40 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None, asyn
         return None
     target = Output(tensor, load=True)
     flat = target.flat
-    op = reduce_op.check(op, flat.dtype)
+    known = reduce_op.check(op, flat.dtype)
+    block = open_block(pg)
+    if block is not None:
+        return block.add(Reduction(target, op), async_op)  # type: ignore[no-any-return]
     backend = pg.backend
 
     def task(call: Any) -> None:
-        backend.all_reduce(call, flat, op)
-        target.store()
+        terms = reduce_op.scaled(op, flat)
+        backend.all_reduce(call, terms, known)
+        target.take(terms)
 
     return pg.run(Kind.ALL_REDUCE, task, [tensor], async_op=async_op)
+
+
+def reduce_together(pg: ProcessGroup, pack: Sequence[Reduction], async_op: bool) -> Work | None:
+    """The all_reduces of a pack as one call over their elements in a row."""
+    op, flats = pack[0].op, [call.target.flat for call in pack]
+    known = reduce_op.check(op, flats[0].dtype)
+    backend = pg.backend
+
+    def task(call: Any) -> None:
+        terms = reduce_op.scaled(op, flats[0] if len(pack) == 1 else buffer_of(flats))
+        try:
+            backend.all_reduce(call, terms, known)
+        except CollectiveMismatch as error:
+            if len(pack) == 1:
+                raise
+            shapes = ", ".join(str(list(flat.shape)) for flat in flats)
+            raise CollectiveMismatch(f"{error}; here {len(pack)} tensors are reduced together: {shapes}") from None
+        parts = [terms] if len(pack) == 1 else parts_of(terms, flats)
+        for one, part in zip(pack, parts, strict=True):
+            one.target.take(part)
+
+    return pg.run(Kind.ALL_REDUCE, task, [call.target.tensor for call in pack], async_op=async_op)
 
 
 def tree_all_reduce(
@@ -109,13 +146,15 @@ def broadcast(
     target = Output(tensor, load=root == pg.rank())
     backend, flat = pg.backend, target.flat
     outputs = [target] if root != pg.rank() else []
-    return _run(pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op)
+    return _run(
+        pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op, results=[tensor]
+    )
 
 
 def reduce(
     tensor: Any,
     dst: int | None = None,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
     group: Any = None,
     async_op: bool = False,
     group_dst: int | None = None,
@@ -127,9 +166,15 @@ def reduce(
     root = root_of(pg, dst, group_dst, "dst")
     target = Output(tensor, load=True)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(op, flat.dtype)
-    outputs = [target] if root == pg.rank() else []
-    return _run(pg, Kind.REDUCE, lambda call: backend.reduce(call, flat, op, root), outputs, async_op)
+    known = reduce_op.check(op, flat.dtype)
+
+    def task(call: Any) -> None:
+        terms = reduce_op.scaled(op, flat)
+        backend.reduce(call, terms, known, root)
+        if root == pg.rank():
+            target.take(terms)
+
+    return _run(pg, Kind.REDUCE, task, [], async_op, results=[tensor])
 
 
 def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -138,7 +183,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
     if pg is None:
         return None
     array = contiguous(tensor)
-    targets = [Output(output) for output in tensor_list]
+    targets = [Output(output) for output in listed(tensor_list, "all_gather: tensor_list")]
     same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
     flats, backend = shaped([t.flat for t in targets], array), pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
@@ -156,8 +201,15 @@ def all_gather_into_tensor(
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
 
 
+all_gather_single = all_gather_into_tensor  # PyTorch's newer name
+
+
 def reduce_scatter(
-    output: Any, input_list: Sequence[Any], op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    output: Any,
+    input_list: Sequence[Any],
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Work | None:
     """`output = op over ranks of input_list[this rank]`. Shape: all tensors equal, on every rank."""
     pg = resolve(group)
@@ -165,15 +217,19 @@ def reduce_scatter(
         return None
     target = Output(output)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(op, flat.dtype)
-    inputs = [contiguous(tensor) for tensor in input_list]
+    known = reduce_op.check(op, flat.dtype)
+    inputs = [contiguous(tensor) for tensor in listed(input_list, "reduce_scatter: input_list")]
     same_layout(inputs, flat, pg.size(), "input_list")
     alike = shaped(inputs, flat)
-    return _run(pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, alike, flat, op), [target], async_op)
+
+    def task(call: Any) -> None:
+        backend.reduce_scatter(call, [reduce_op.scaled(op, one) for one in alike], flat, known)
+
+    return _run(pg, Kind.REDUCE_SCATTER, task, [target], async_op)
 
 
 def reduce_scatter_tensor(
-    output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    output: Any, input: Any, op: ReduceOp | PremulSum = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """As reduce_scatter, with the P inputs concatenated (or stacked) in one tensor of P times the output's size."""
     pg = resolve(group)
@@ -181,9 +237,39 @@ def reduce_scatter_tensor(
         return None
     target, whole = Output(output), contiguous(input)
     backend, flat = pg.backend, target.flat
-    op = reduce_op.check(op, flat.dtype)
-    rows = rows_of(whole, flat, pg.size(), "input")
-    return _run(pg, Kind.REDUCE_SCATTER, lambda call: backend.reduce_scatter(call, rows, flat, op), [target], async_op)
+    known = reduce_op.check(op, flat.dtype)
+
+    def task(call: Any) -> None:
+        rows = rows_of(reduce_op.scaled(op, whole), flat, pg.size(), "input")
+        backend.reduce_scatter(call, rows, flat, known)
+
+    rows_of(whole, flat, pg.size(), "input")
+    return _run(pg, Kind.REDUCE_SCATTER, task, [target], async_op)
+
+
+reduce_scatter_single = reduce_scatter_tensor  # PyTorch's newer name
+
+
+def gather_single(
+    input_tensor: Any,
+    output_tensor: Any = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0)."""
+    pg = resolve(group)
+    if pg is None:
+        return None
+    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+    array = contiguous(input_tensor)
+    if (output_tensor is None) == (root == pg.rank()):
+        raise UsageError(f"gather_single: output_tensor must be given on the destination rank {root} and only there")
+    targets = [] if output_tensor is None else [Output(output_tensor)]
+    rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
+    flats, backend = rows[0] if rows else None, pg.backend
+    return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
 
 def gather(
@@ -200,9 +286,11 @@ def gather(
         return None
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
     array = contiguous(tensor)
+    if not gather_list:
+        gather_list = None
     if (gather_list is None) == (root == pg.rank()):
         raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
-    targets = [Output(output) for output in gather_list or ()]
+    targets = [Output(output) for output in listed(gather_list or [], "gather: gather_list")]
     flats = None
     if gather_list is not None:
         same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
@@ -232,7 +320,7 @@ def scatter(
         raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
     inputs = None
     if scatter_list is not None:
-        inputs = [contiguous(tensor) for tensor in scatter_list]
+        inputs = [contiguous(tensor) for tensor in listed(scatter_list, "scatter: scatter_list")]
         same_layout(inputs, flat, pg.size(), "scatter_list")
         inputs = shaped(inputs, flat)
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
@@ -248,8 +336,8 @@ def all_to_all(
     pg = resolve(group)
     if pg is None:
         return None
-    inputs = [contiguous(tensor) for tensor in input_tensor_list]
-    targets = [Output(output) for output in output_tensor_list]
+    inputs = [contiguous(tensor) for tensor in listed(input_tensor_list, "all_to_all: input_tensor_list")]
+    targets = [Output(output) for output in listed(output_tensor_list, "all_to_all: output_tensor_list")]
     if len(inputs) != pg.size() or len(targets) != pg.size():
         raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(targets)}")
     backend, flats = pg.backend, [t.flat.reshape(-1) for t in targets]

@@ -30,7 +30,8 @@ def array_of(tensor: Any) -> Array:
         devices.type_of(array)
     if array.dtype not in DTYPE_CODES:
         raise UsageError(f"collectives do not carry dtype {array.dtype}")
-    return array
+    found: Array = array
+    return found
 
 
 class Output:
@@ -65,7 +66,7 @@ class Output:
 def listed(tensors: Any, what: str) -> Sequence[Any]:
     """`tensors`. UsageTypeError unless it is a list or a tuple: a tensor would be cut into its rows."""
     if not isinstance(tensors, list | tuple):
-        raise UsageTypeError(f"{what}: expected a list of tensors, one per rank, got {type(tensors).__name__}")
+        raise UsageTypeError(f"{what}: expected a list of tensors, got {type(tensors).__name__}")
     return tensors
 
 

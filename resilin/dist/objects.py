@@ -1,5 +1,8 @@
 """Collectives of Python objects, pickled: peers have proved the job's secret before a byte is read.
 
+With `weights_only` what arrives may hold only plain values, containers, numpy arrays and tensors (`dist.pickled`): the
+rank that receives something else raises DistError.
+
 Sizes travel first, then the padded bytes, by the tensor collectives; so errors and order are theirs. A rank whose
 object cannot be pickled sends _NOTHING for its size: it raises UsageError, the others DistError, and the group stays
 usable.
@@ -7,18 +10,17 @@ usable.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from resilin.dist import api, p2p
+from resilin.dist import api, p2p, pickled
 from resilin.dist.arguments import root_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array
 from resilin.dist.world import resolve
-from resilin.errors import DistError, UsageError
+from resilin.errors import DistError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
 _EMPTY: Array = np.empty(0, np.uint8)
@@ -27,7 +29,7 @@ _EMPTY: Array = np.empty(0, np.uint8)
 def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
     """The bytes of `thing`; or the error that this rank raises once it has told the others."""
     try:
-        return np.frombuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+        return np.frombuffer(pickled.dump(thing), np.uint8)
     except Exception as error:  # noqa: BLE001 - whatever a __reduce__ raises: the cause of what this rank will raise
         refused = UsageError(
             f"{what}, {pg.title()}: expected an object that pickle can write, got {type(thing).__name__}: {error}; "
@@ -35,6 +37,13 @@ def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
         )
         refused.__cause__ = error
         return refused
+
+
+def _check_places(what: str, things: Any, needed: int) -> None:
+    if not isinstance(things, list):
+        raise UsageTypeError(f"{what}: expected a list, got {type(things).__name__}")
+    if len(things) < needed:
+        raise UsageError(f"{what}: expected {needed} places at least, got {len(things)}")
 
 
 def _size(data: Array | UsageError) -> int:
@@ -54,8 +63,8 @@ def _sent(what: str, pg: ProcessGroup, data: Array | UsageError, sizes: Mapping[
     return data
 
 
-def _load(data: Array, size: int) -> Any:
-    return pickle.loads(data[:size].tobytes())
+def _load(data: Array, size: int, weights_only: bool) -> Any:
+    return pickled.load(data[:size].tobytes(), weights_only)
 
 
 def _sizes(mine: int, pg: ProcessGroup) -> list[int]:
@@ -71,19 +80,18 @@ def _padded(data: Array, size: int) -> Array:
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, weights_only: bool = False) -> None:
-    """`object_list[r] = obj of rank r` on every rank."""
+    """`object_list[r] = obj of rank r` on every rank. Places beyond the number of ranks stay as they are."""
     pg = resolve(group)
     if pg is None:
         return
-    if len(object_list) != pg.size():
-        raise UsageError(f"all_gather_object: object_list needs {pg.size()} places, has {len(object_list)}")
-    pickled = _dump("all_gather_object", pg, obj)
-    sizes = _sizes(_size(pickled), pg)
-    data = _sent("all_gather_object", pg, pickled, dict(enumerate(sizes)))
+    _check_places("all_gather_object: object_list", object_list, pg.size())
+    dumped = _dump("all_gather_object", pg, obj)
+    sizes = _sizes(_size(dumped), pg)
+    data = _sent("all_gather_object", pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
     rows = np.empty((pg.size(), largest), np.uint8)
     api.all_gather_into_tensor(rows, _padded(data, largest), pg)
-    object_list[:] = [_load(row, size) for row, size in zip(rows, sizes, strict=True)]
+    object_list[: pg.size()] = [_load(row, size, weights_only) for row, size in zip(rows, sizes, strict=True)]
 
 
 def gather_object(
@@ -99,14 +107,16 @@ def gather_object(
     pg = resolve(group)
     if pg is None:
         return
-    pickled = _dump("gather_object", pg, obj)
-    sizes = _sizes(_size(pickled), pg)
-    data = _sent("gather_object", pg, pickled, dict(enumerate(sizes)))
+    dumped = _dump("gather_object", pg, obj)
+    sizes = _sizes(_size(dumped), pg)
+    data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
-    rows = None if object_gather_list is None else np.empty((pg.size(), largest), np.uint8)
+    rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
     api.gather(_padded(data, largest), None if rows is None else list(rows), dst, pg, group_dst=group_dst)
     if rows is not None and object_gather_list is not None:
-        object_gather_list[:] = [_load(row, size) for row, size in zip(rows, sizes, strict=True)]
+        object_gather_list[: pg.size()] = [
+            _load(row, size, weights_only) for row, size in zip(rows, sizes, strict=True)
+        ]
 
 
 def broadcast_object_list(
@@ -124,16 +134,16 @@ def broadcast_object_list(
         return
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what = "broadcast_object_list"
-    pickled = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
-    size = np.array([_size(pickled), len(object_list)], np.int64)
+    dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
+    size = np.array([_size(dumped), len(object_list)], np.int64)
     api.broadcast(size, group=pg, group_src=root)
-    data = _sent(what, pg, pickled, {root: int(size[0])})
+    data = _sent(what, pg, dumped, {root: int(size[0])})
     data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
     api.broadcast(data, group=pg, group_src=root)
     if int(size[1]) != len(object_list):
         raise UsageError(f"broadcast_object_list: rank {root} sent {size[1]} objects, this list has {len(object_list)}")
     if pg.rank() != root:
-        object_list[:] = _load(data, data.size)
+        object_list[:] = _load(data, data.size, weights_only)
 
 
 def scatter_object_list(
@@ -149,8 +159,7 @@ def scatter_object_list(
     pg = resolve(group)
     if pg is None:
         return
-    if not scatter_object_output_list:
-        raise UsageError("scatter_object_list: the output list needs at least one place")
+    _check_places("scatter_object_list: scatter_object_output_list", scatter_object_output_list, 1)
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what, given = "scatter_object_list", scatter_object_input_list
     blobs: list[Array | UsageError] = []
@@ -169,7 +178,7 @@ def scatter_object_list(
     largest = int(sizes.max())
     mine = np.empty(largest, np.uint8)
     api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
-    scatter_object_output_list[0] = _load(mine, int(sizes[pg.rank()]))
+    scatter_object_output_list[0] = _load(mine, int(sizes[pg.rank()]), weights_only)
 
 
 def send_object_list(
@@ -185,9 +194,9 @@ def send_object_list(
     pg = resolve(group)
     if pg is None:
         return
-    pickled = _dump("send_object_list", pg, list(object_list))
-    p2p.send(np.array([_size(pickled)], np.int64), dst, pg, _TAG, group_dst)
-    data = _sent("send_object_list", pg, pickled, {})
+    dumped = _dump("send_object_list", pg, list(object_list))
+    p2p.send(np.array([_size(dumped)], np.int64), dst, pg, _TAG, group_dst)
+    data = _sent("send_object_list", pg, dumped, {})
     p2p.send(data, dst, pg, _TAG, group_dst)
 
 
@@ -209,7 +218,7 @@ def recv_object_list(
     _sent("recv_object_list", pg, _EMPTY, {pg.ranks.index(sender): int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
     p2p.recv(data, sender, pg, _TAG)
-    object_list[:] = _load(data, data.size)
+    object_list[:] = _load(data, data.size, weights_only)
     return sender
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from resilin.dist.arguments import Output, array_of, contiguous, root_of
 from resilin.dist.backends import devices
+from resilin.dist.block import open_block
 from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
 from resilin.dist.work import Work
@@ -32,7 +33,7 @@ def isend(
     work = Work(f"isend to rank {to} with tag {tag}, {pg.title()}")
     pg.send(devices.to_host(contiguous(tensor)), to, tag)
     work._future.set_result([tensor])
-    return work
+    return _noted(pg, work)
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
@@ -50,7 +51,15 @@ def irecv(
 ) -> Work | None:
     """As recv; wait for the Work before using `tensor`."""
     pg = resolve(group)
-    return None if pg is None else _post(pg, tensor, src, tag, group_src)
+    return None if pg is None else _noted(pg, _post(pg, tensor, src, tag, group_src))
+
+
+def _noted(pg: ProcessGroup, work: Work) -> Work:
+    """`work`, for which an open block of the group waits, too."""
+    block = open_block(pg)
+    if block is not None:
+        block.append(work)
+    return work
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
@@ -114,10 +123,10 @@ class P2POp:
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     """Start all operations, receives before anything is sent; their Works, in the order of the list.
 
-    UsageError for an empty list, and for operations of more than one group.
+    UsageError for operations of more than one group.
     """
-    ops = p2p_op_list if isinstance(p2p_op_list, list | tuple) else [p2p_op_list]
-    if not ops or not all(isinstance(op, P2POp) for op in ops):
+    ops: Any = p2p_op_list if isinstance(p2p_op_list, list | tuple) else [p2p_op_list]
+    if not all(isinstance(op, P2POp) for op in ops):
         raise UsageError(f"batch_isend_irecv: p2p_op_list: expected a list of P2POp, got {p2p_op_list!r:.80}")
     if any(op.group is not ops[0].group for op in ops):
         raise UsageError("batch_isend_irecv: expected operations of one group, got several groups")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Number
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 Array = npt.NDArray[Any]
 
@@ -26,6 +28,39 @@ class ReduceOp(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+    PREMUL_SUM = 8
+    """A sum of factors times tensors; made by `_make_nccl_premul_sum(factor)`, for it needs the factor."""
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """ReduceOp.PREMUL_SUM: each rank's tensor times its own `factor`, rounded to the dtype, then summed."""
+
+    factor: Any
+
+    def scaled(self, array: Array) -> Array:
+        """A copy of `array` times the factor, in its dtype."""
+        product: Array = array * getattr(self.factor, "_array", self.factor)
+        return product.astype(array.dtype)
+
+
+def _make_nccl_premul_sum(factor: Any) -> PremulSum:
+    """The op of PyTorch's name: a sum of `factor` times the tensor; a number or a tensor of one element.
+
+    UsageTypeError for anything else. Unlike in PyTorch, every backend can do it, not only NCCL.
+    """
+    number = getattr(factor, "_array", factor)
+    if not isinstance(number, Number) and getattr(number, "size", 0) != 1:
+        raise UsageTypeError(f"premul_sum: factor: expected a number or a tensor of one element, got {factor!r}")
+    return PremulSum(factor)
+
+
+def supports_complex(reduceOp: Any) -> bool:
+    """Whether complex tensors can be reduced with this op: SUM, AVG, PRODUCT and PREMUL_SUM.
+
+    PyTorch refuses PRODUCT, because it reduces real and imaginary parts apart; here the numbers are multiplied.
+    """
+    return isinstance(reduceOp, PremulSum) or ReduceOp(reduceOp) in _COMPLEX
 
 
 # Wire codes of dtypes: fixed for ever, shared with native/reduce.hpp. Never reuse one.
@@ -49,6 +84,7 @@ _CODES: tuple[type, ...] = (
 DTYPE_CODES: dict[np.dtype[Any], int] = {np.dtype(scalar): code for code, scalar in enumerate(_CODES)}
 DTYPES: tuple[np.dtype[Any], ...] = tuple(DTYPE_CODES)
 _HALF = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
+_COMPLEX = {ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.PREMUL_SUM}
 _BITWISE = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR}
 
 _COMBINE: dict[ReduceOp, Callable[..., Any]] = {
@@ -64,12 +100,21 @@ _COMBINE: dict[ReduceOp, Callable[..., Any]] = {
 
 
 def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
-    """`given` as the ReduceOp it is, if that is defined for `dtype`; UsageError otherwise, before anything is sent."""
+    """`given` as the ReduceOp it is, if that is defined for `dtype`; UsageError otherwise, before anything is sent.
+
+    A PremulSum is a SUM of what `scaled` gives.
+    """
+    premultiplied = isinstance(given, PremulSum)
     try:
-        op = ReduceOp(given)
+        op = ReduceOp.SUM if premultiplied else ReduceOp(given)
     except ValueError:
         names = ", ".join(known.name for known in ReduceOp)
-        raise UsageError(f"op: expected a ReduceOp, as in op=ReduceOp.SUM, got {given!r}; there are {names}") from None
+        what = f"op: expected a ReduceOp, as in op=ReduceOp.SUM, got {given!r}; there are {names}"
+        raise UsageTypeError(what) from None
+    if op is ReduceOp.PREMUL_SUM:
+        raise UsageError("ReduceOp.PREMUL_SUM needs its factor: op=_make_nccl_premul_sum(factor)")
+    if premultiplied and dtype.kind in "bui":
+        raise UsageError(f"ReduceOp.PREMUL_SUM needs a floating-point or complex tensor, got {dtype}")
     if dtype not in DTYPE_CODES:
         raise UsageError(f"collectives do not carry dtype {dtype}; they carry {', '.join(str(d) for d in DTYPES)}")
     if op in _BITWISE and dtype.kind not in "bui":
@@ -84,6 +129,11 @@ def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
 def array_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, whatever its dtype."""
     return array.reshape(-1).view(np.uint8).data
+
+
+def scaled(given: Any, array: Array) -> Array:
+    """What is really summed: `array` itself, or for a PremulSum a copy times its factor."""
+    return given.scaled(array) if isinstance(given, PremulSum) else array
 
 
 def accumulator(array: Array, op: ReduceOp) -> Array:

@@ -32,7 +32,7 @@ class Work:
         self,
         what: str,
         on_timeout: Callable[[BaseException], None] | None = None,
-        source: int = -1,
+        source: int | None = None,
         awaited: tuple[int, int] | tuple[()] = (),
     ) -> None:
         self.what = what
@@ -83,8 +83,12 @@ class Work:
         return self._future.value()
 
     def source_rank(self) -> int:
-        """For a receive: the rank it came from, in the group."""
+        """For a receive: the rank it came from, in the group. UsageError for anything else."""
+        if self._source is None:
+            raise UsageError(f"{self.what}: source_rank() is for receives only")
         return self._source
+
+    _source_rank = source_rank  # PyTorch's other name of it
 
     def __bool__(self) -> bool:
         raise UsageError("Work has no truth value: call .wait(), or .is_completed() to ask")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from numbers import Integral
@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from resilin._base import auth, env, host
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline, spell
+from resilin.dist import group as groups
 from resilin.dist import meeting
 from resilin.dist.backends import mpi
 from resilin.dist.backends.registry import Backend, BackendConfig, checked
@@ -24,16 +25,25 @@ from resilin.dist.kv.base import PrefixStore, Store
 from resilin.dist.kv.file import FileStore
 from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.work import seconds
-from resilin.errors import DistError, DistStoreError, UsageError
+from resilin.errors import DistError, DistStoreError, UsageError, UsageTypeError
 
 if TYPE_CHECKING:
     from resilin.store.base import Store as Coordination
 
 
-class GroupMember:
-    """torch.distributed.GroupMember: what `new_group` returns to a process outside the new group."""
+default_pg_timeout = timedelta(seconds=DEFAULT_TIMEOUT_S)
 
-    WORLD: ProcessGroup | None = None
+
+class _GroupMemberType(type):
+    @property
+    def WORLD(cls) -> ProcessGroup | None:
+        """The default group of now; None when there is none."""
+        return default_group() if is_initialized() else None
+
+
+class GroupMember(metaclass=_GroupMemberType):
+    """`GroupMember.WORLD` is the default group; NON_GROUP_MEMBER what `new_group` returns outside the new group."""
+
     NON_GROUP_MEMBER: Any = object()
 
 
@@ -64,6 +74,7 @@ def set_default_group(group: ProcessGroup | None) -> None:
     The subgroups of the one it replaces are closed: nobody can name them any more.
     """
     before, _WORLD.default = _WORLD.default, group
+    groups.WORLD = group
     if before is not None and before is not group:
         before.close_subgroups()
 
@@ -73,7 +84,7 @@ def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
     if getattr(_WORLD.thread, "group", None) is before:
         _WORLD.thread.group = after
     elif _WORLD.default is before:
-        _WORLD.default = after
+        groups.WORLD = _WORLD.default = after
     else:
         _exchange(default_group(), before, after)
     if before in _WORLD.owned:
@@ -113,7 +124,7 @@ def resolve(group: Any) -> ProcessGroup | None:
     if group is GroupMember.NON_GROUP_MEMBER:
         return None
     if not isinstance(group, ProcessGroup):
-        raise UsageError(f"group: expected a ProcessGroup, as new_group() returns, got {group!r}")
+        raise UsageTypeError(f"group: expected a ProcessGroup, as new_group() returns, got {group!r}")
     return group
 
 
@@ -159,6 +170,20 @@ def _config(where: str, group: Any) -> BackendConfig:
     if found is None:
         raise UsageError(f"{where}: this process is not in the group")
     return found.backend.config
+
+
+def get_pg_count() -> int:
+    """How many groups this process is in: the default group and what was made of it."""
+    return _count(default_group()) if is_initialized() else 0
+
+
+def _count(group: ProcessGroup) -> int:
+    return 1 + sum(_count(part) for part in group.subgroups)
+
+
+def _get_process_group_name(pg: ProcessGroup) -> str:
+    """The group's name, which is the same on all its ranks."""
+    return pg.name
 
 
 def get_process_group_ranks(group: Any = None) -> list[int]:
@@ -207,21 +232,23 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: Any = None,
+    _ranks: Sequence[int] | None = None,
 ) -> None:
     """Make the default group; every rank calls it. Blocks until all have, at most `timeout` (30 min).
 
     `init_method`: `env://` (default: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), `tcp://host:port`, `file:///path`; or
     pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`. Backend
-    "mpi" needs none of these under `mpiexec`. `backend`: see `dist.backends.registry`; equal on all ranks.
+    "mpi" needs none of these under `mpiexec`. `backend`: see `dist.backends.registry`; equal on all ranks. `device_id`
+    changes nothing. `_ranks`, of a part of a job: default groups of other ranks may meet in the same store.
     Raises: UsageError for a bad combination; CollectiveMismatch on all ranks for different backends; SecretRequired
     beyond loopback without RESILIN_SECRET; DistStoreError or CollectiveTimeout naming the ranks that never joined.
     """
     if is_initialized():
         raise UsageError("init_process_group: there is a default group already; destroy_process_group() first")
     backends = checked("init_process_group", backend)
-    for name, number in (("rank", rank), ("world_size", world_size)):
+    for argument, number in (("rank", rank), ("world_size", world_size)):
         if not isinstance(number, Integral):
-            raise UsageError(f"init_process_group: {name}: expected an integer, got {number!r}")
+            raise UsageTypeError(f"init_process_group: {argument}: expected an integer, got {number!r}")
     limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout) or 0.0
     deadline = Deadline(limit)
     if store is not None and init_method is not None:
@@ -231,6 +258,7 @@ def init_process_group(
         given = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
         _check_rank(rank, world_size)
     default = "mpi://" if Backend.MPI in backends.device_backend_map.values() and rank < 0 > world_size else "env://"
+    name = group_name or ("default" if not _ranks else f"ranks-{'-'.join(map(str, _ranks))}")
     joined = partial(connect, timeout_s=limit, backends=backends, options=pg_options)
     gone: ServerGone | None = None
     while True:
@@ -240,7 +268,7 @@ def init_process_group(
             if keys is None:
                 keys, rank, world_size = _store_of(init_method or default, rank, world_size, deadline.left() or 0.0)
                 owned.append(keys)
-            group = _join(keys, owned, rank, world_size, group_name or "default", joined, deadline)
+            group = _join(keys, owned, rank, world_size, name, joined, deadline)
             break
         except BaseException as error:
             for thing in owned:
@@ -295,7 +323,7 @@ def destroy_process_group(group: Any = None) -> None:
         return
     found.close()
     if found is _WORLD.default:
-        _WORLD.default = None
+        groups.WORLD = _WORLD.default = None
     for thing in _WORLD.owned.pop(found, []):
         thing.close()
 

@@ -46,6 +46,8 @@ def expected(op: ReduceOp, parts: list[Array]) -> Array:
 
 def defined(op: ReduceOp, dtype: np.dtype[Any]) -> bool:
     """Whether `op` exists for `dtype`."""
+    if op is ReduceOp.PREMUL_SUM:  # alone it lacks its factor
+        return False
     if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
         return dtype.kind in "bui"
     if op in (ReduceOp.MIN, ReduceOp.MAX):

@@ -53,6 +53,8 @@ class Backend(str):
     MPI = "mpi"
     NCCL = "nccl"
     CUDA_IPC = "cuda_ipc"
+    UCC = "ucc"  # PyTorch's, which nobody makes here unless registered
+    XCCL = "xccl"
 
     backend_list: ClassVar[list[str]] = [UNDEFINED, CPU, GLOO, NCCL, MPI, CUDA_IPC]
     default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": CPU, "cuda": NCCL}
@@ -208,6 +210,16 @@ def is_mpi_available() -> bool:
 def is_nccl_available() -> bool:
     """Whether CuPy and a CUDA device are there. Imports CuPy."""
     return is_backend_available(Backend.NCCL)
+
+
+def is_ucc_available() -> bool:
+    """False, unless a backend called "ucc" was registered."""
+    return is_backend_available("ucc")
+
+
+def is_xccl_available() -> bool:
+    """False, unless a backend called "xccl" was registered."""
+    return is_backend_available("xccl")
 
 
 def get_default_backend_for_device(device: Any) -> str:

@@ -81,7 +81,7 @@ def shifted(key: str, packed: bytes) -> tuple[bytes, bytes]:
 
 
 def take_first(key: str, values: dict[str, bytes]) -> bytes | None:
-    """Take the oldest entry of the queue `key` out of `values`, whose lock the caller holds; None when there is none."""
+    """Take the oldest entry of the queue `key` out of `values`; the caller holds their lock. None: there is none."""
     packed = values.pop(text(key), None)
     if packed is None:
         return None

@@ -23,7 +23,15 @@ from resilin.dist.forked import track
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, encode, paired, text, whole
 from resilin.dist.kv.hash import HashStore
 from resilin.dist.reception import Reception, Refusals, Visit
-from resilin.errors import DistError, DistNetworkError, DistStoreError, HandshakeError, SecretRequired, UsageError
+from resilin.errors import (
+    DistError,
+    DistNetworkError,
+    DistStoreError,
+    HandshakeError,
+    SecretRequired,
+    UsageError,
+    UsageTypeError,
+)
 
 _PURPOSE = b"resilin dist key-value store"
 _LENGTH = struct.Struct(">I")
@@ -130,10 +138,11 @@ _NUMBER = {operation: number for number, operation in enumerate(_OPERATIONS)}
 
 def _check_address(host_name: str, port: int, is_master: bool) -> None:
     if not isinstance(host_name, str):
-        raise UsageError(f"TCPStore: host_name: expected the server's name or address, got {host_name!r}")
+        raise UsageTypeError(f"TCPStore: host_name: expected the server's name or address, got {host_name!r}")
     lowest = 0 if is_master else 1  # 0: the server takes any free port
     if not isinstance(port, Integral) or not lowest <= port <= _HIGHEST_PORT:
-        raise UsageError(f"TCPStore: port: expected an integer from {lowest} to {_HIGHEST_PORT}, got {port!r}")
+        kind = UsageError if isinstance(port, Integral) else UsageTypeError
+        raise kind(f"TCPStore: port: expected an integer from {lowest} to {_HIGHEST_PORT}, got {port!r}")
 
 
 def require_secret(address: str, secret: str) -> None:

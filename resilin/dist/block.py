@@ -1,0 +1,148 @@
+"""Calls of a group that wait for the end of a `_coalescing_manager` block, and which of them can be one. No I/O.
+
+Small all_reduces that follow one another, with one dtype and one op, become one over their elements in a row. Their
+bits stay those of separate calls: below PACK_BYTES every backend reduces each element along a path that does not
+depend on its place. The layout of a pack goes into the shape of its buffer, so that ranks whose packs are made of
+other shapes are found by the check that every collective makes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from resilin.dist.arguments import Output
+from resilin.dist.future import collect_all
+from resilin.dist.group import ProcessGroup
+from resilin.dist.message import MAX_DIMS
+from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
+from resilin.dist.work import Work
+from resilin.errors import UsageError
+
+PACK_BYTES = 128 << 10  # half of RING_MIN_BYTES of backends/scheduled.py, for 16-bit numbers are summed in 32 bits
+_ROWS = 64  # a pack's buffer is padded to a number of rows that its layout chooses, of at most as many
+
+Launch = Callable[[bool], "Work | None"]  # with async_op
+
+
+class Reduction:
+    """An all_reduce that waits: its tensor and op, both checked."""
+
+    def __init__(self, target: Output, op: ReduceOp | PremulSum) -> None:
+        self.target = target
+        self.op = op
+
+    def joins(self, other: Reduction) -> bool:
+        """Whether the two can be in one pack, as far as dtype and op go."""
+        mine, its = self.target.flat, other.target.flat
+        return type(mine) is type(its) is np.ndarray and mine.dtype == its.dtype and self.op == other.op
+
+
+class Block:
+    """What the manager gives: `works` are there once the block has ended with `async_ops`."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.calls: list[Reduction | Launch] = []
+
+    def append(self, work: Work | None) -> None:
+        """Let `wait` wait for `work`, too."""
+        if work is not None:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        """Wait for all calls of the block; raises the first error."""
+        for work in self.works:
+            work.wait()
+
+    def add(self, call: Reduction | Launch, async_op: bool) -> Any:
+        """Take a call. What stands for its Work raises UsageError, whatever is asked of it."""
+        self.calls.append(call)
+        return _Postponed() if async_op else None
+
+
+class _Postponed:
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UsageError(f"Work.{name}: this call runs when its _coalescing_manager block ends: wait for the manager")
+
+
+_OPEN: dict[ProcessGroup, Block] = {}  # each in the hands of the one thread that is this rank of the group
+
+
+def open_block(group: ProcessGroup) -> Block | None:
+    """The block that collects the calls of `group` now."""
+    return _OPEN.get(group) if _OPEN else None
+
+
+def begin(group: ProcessGroup) -> Block:
+    """Collect the calls of `group` from now on."""
+    if group in _OPEN:
+        raise UsageError(f"_coalescing_manager: a block of {group!r} is open already: blocks of one group do not nest")
+    block = _OPEN[group] = Block()
+    return block
+
+
+def end(group: ProcessGroup) -> None:
+    """Collect no more calls of `group`."""
+    del _OPEN[group]
+
+
+def packs(calls: Sequence[Reduction | Launch]) -> list[list[Reduction] | Launch]:
+    """The calls in their order, reductions that can be one call in one list."""
+    found: list[list[Reduction] | Launch] = []
+    size = 0
+    for call in calls:
+        if not isinstance(call, Reduction):
+            found.append(call)
+            continue
+        last = found[-1] if found else None
+        size += call.target.flat.nbytes
+        fits = isinstance(last, list) and call.joins(last[0]) and size <= PACK_BYTES
+        if fits and isinstance(last, list) and _apart([*last, call]):
+            last.append(call)
+        else:
+            found.append([call])
+            size = call.target.flat.nbytes
+    return found
+
+
+def _apart(pack: Sequence[Reduction]) -> bool:
+    """Whether no two write the same memory: then their order does not matter."""
+    spans = sorted(np.lib.array_utils.byte_bounds(call.target.array) for call in pack if call.target.array.size)
+    return all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def buffer_of(arrays: Sequence[Array]) -> Array:
+    """The elements of all arrays in a row, padded with zeros to a shape that tells layouts apart."""
+    digest = zlib.crc32(repr([array.shape for array in arrays]).encode())
+    rows, place = 1 + digest % _ROWS, digest // _ROWS % (MAX_DIMS - 1)
+    total = sum(array.size for array in arrays)
+    columns = -(-total // rows)
+    flat = np.zeros(rows * columns, arrays[0].dtype)
+    np.concatenate([array.reshape(-1) for array in arrays], out=flat[:total])
+    return flat.reshape((1,) * place + (rows,) + (1,) * (MAX_DIMS - 2 - place) + (columns,))
+
+
+def parts_of(buffer: Array, arrays: Sequence[Array]) -> list[Array]:
+    """The parts of what `buffer_of` made of `arrays`, in their shapes."""
+    flat, starts = buffer.reshape(-1), np.cumsum([0, *(array.size for array in arrays)])
+    return [flat[at : at + array.size].reshape(array.shape) for at, array in zip(starts, arrays, strict=False)]
+
+
+def joined(what: str, works: Sequence[Work], outputs: list[Any], group: ProcessGroup) -> Work:
+    """A Work that is done when all of `works` are, with the first error in their order."""
+    one = Work(what, group.abort)
+
+    def settle(_: Any) -> None:
+        error = next((work.exception() for work in works if work.exception() is not None), None)
+        if error is None:
+            one._future.set_result(outputs)
+        else:
+            one._future.set_exception(error)
+
+    collect_all([work.get_future() for work in works]).add_done_callback(settle)
+    return one

@@ -1,0 +1,107 @@
+"""Several collectives in one go: `_coalescing_manager`, and the functions for lists of tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from resilin.dist import api, block, reduce_op
+from resilin.dist.arguments import Output, listed, one_dtype
+from resilin.dist.block import Block, Reduction
+from resilin.dist.future import Future
+from resilin.dist.group import ProcessGroup
+from resilin.dist.reduce_op import PremulSum, ReduceOp
+from resilin.dist.work import Work
+from resilin.dist.world import resolve
+from resilin.errors import UsageError
+
+
+@contextlib.contextmanager
+def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Block]:
+    """Collect this rank's collectives of `group` inside the block, and start them, in order, when it ends.
+
+    Runs of small `all_reduce`s with one dtype and op become one call, with the bits of separate ones; all ranks must
+    make the same calls in their blocks, of any kinds. They are done when the block ends; with `async_ops`, when
+    `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too. `device` changes
+    nothing. A block that ends by an error starts none of its calls.
+    """
+    pg = resolve(group)
+    if pg is None:
+        yield Block()
+        return
+    calls = block.begin(pg)
+    try:
+        yield calls
+    finally:
+        block.end(pg)
+    started = _start(pg, calls.calls, async_ops)
+    if async_ops:
+        calls.append(started)
+    else:
+        calls.wait()
+
+
+def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op: bool) -> Work | None:
+    """Start the calls in order; a Work for all of them when `async_op`, unless there are none."""
+    works = [
+        api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op)
+        for pack in block.packs(calls)
+    ]
+    given = [work for work in works if work is not None]
+    if not given:
+        return None
+    outputs = [tensor for call in calls if isinstance(call, Reduction) for tensor in [call.target.tensor]]
+    return block.joined(f"{len(calls)} collectives of one block, {pg.title()}", given, outputs, pg)
+
+
+def all_reduce_coalesced(
+    tensors: Sequence[Any], op: ReduceOp | PremulSum = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Future[list[Any]] | None:
+    """Reduce every tensor of the list in place over all ranks; small ones together in one call.
+
+    Shape:   any for each; the same list of shapes on every rank, and one dtype.
+    Returns: with `async_op` a Future of the list, as in PyTorch.
+    Order, Checked, Raises: as `all_reduce`; a mismatch of shapes of small tensors shows each rank's own list.
+    """
+    pg = resolve(group)
+    if pg is None:
+        return None
+    targets = [Output(tensor, load=True) for tensor in listed(tensors, "all_reduce_coalesced: tensors")]
+    if not targets:
+        raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
+    one_dtype([target.flat for target in targets], "all_reduce_coalesced")
+    reduce_op.check(op, targets[0].flat.dtype)
+    work = _start(pg, [Reduction(target, op) for target in targets], async_op)
+    return None if work is None else work.get_future()
+
+
+def all_gather_coalesced(
+    output_tensor_lists: Sequence[Sequence[Any]],
+    input_tensor_list: Sequence[Any],
+    group: Any = None,
+    async_op: bool = False,
+) -> Future[list[Any]] | None:
+    """`output_tensor_lists[r][i] = input_tensor_list[i] of rank r`. Shape: `input_tensor_list` equal on every rank.
+
+    With `async_op` a Future of `output_tensor_lists`, as in PyTorch.
+    """
+    pg = resolve(group)
+    if pg is None:
+        return None
+    inputs = listed(input_tensor_list, "all_gather_coalesced: input_tensor_list")
+    outputs = [
+        listed(row, "all_gather_coalesced: output_tensor_lists[i]")
+        for row in listed(output_tensor_lists, "all_gather_coalesced: output_tensor_lists")
+    ]
+    if len(outputs) != pg.size() or any(len(row) != len(inputs) for row in outputs) or not inputs:
+        raise UsageError(
+            f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there are "
+            f"inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
+        )
+    works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
+    given = [work for work in works if work is not None]
+    if not given:
+        return None
+    what = f"all_gather_coalesced of {len(inputs)} tensors, {pg.title()}"
+    return block.joined(what, given, list(output_tensor_lists), pg).get_future()

@@ -1,0 +1,76 @@
+"""Cases of mistakes: arguments that are refused, ranks that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resilin.dist as dist
+from resilin.dist.reduce_op import ReduceOp
+from resilin.errors import CollectiveMismatch, UsageError
+from resilin.testing.check_group.cases import case
+
+
+@case
+def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) -> None:
+    array: Any = np.ones(3, np.float32)
+    text: Any = "0"
+    sum_: Any = "sum"
+    for call, said in (
+        (lambda: dist.all_reduce(array, op=sum_), "expected a ReduceOp, as in op=ReduceOp.SUM, got 'sum'"),
+        (lambda: dist.broadcast(array, group_src=text), "group_src: expected a rank in"),
+        (lambda: dist.broadcast(array, src=text), "global rank '0' is not in"),
+        (lambda: dist.all_reduce(array, group=5), "group: expected a ProcessGroup"),
+        (lambda: dist.new_group([text]), "must be distinct ranks"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            call()
+
+
+@case
+def all_to_all_names_split_sizes_that_do_not_fit(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    more = 1 if rank == 0 else 0  # rank 0 expects one element too many from everybody else
+    sizes = [5 if r == rank else 5 + more for r in range(size)]
+    outputs = [np.zeros(n, np.float32) for n in sizes]
+    inputs = [np.ones(5, np.float32) for _ in range(size)]
+    if rank == 0:
+        with pytest.raises(CollectiveMismatch, match="rank 1 sends 20 bytes, this rank expects 24"):
+            dist.all_to_all(outputs, inputs)
+    else:
+        dist.all_to_all(outputs, inputs)
+    dist.barrier()
+
+
+@case
+def a_mismatch_raises_on_all_ranks_shows_both_sides_and_leaves_the_group_usable(rank: int, size: int) -> None:
+    if size < 2:
+        return
+    last = rank == size - 1
+
+    def refused(call: Callable[[], Any], *words: str) -> None:
+        with pytest.raises(CollectiveMismatch) as caught:
+            call()
+        for word in words:
+            assert word in str(caught.value)
+
+    for count in (10, 10_000):
+        ours = np.ones(count, np.float32)
+        refused(lambda n=count: dist.all_reduce(np.ones(n + last, np.float32)), f"[{count}]", f"[{count + 1}]")  # type: ignore[misc]
+        kind = np.float64 if last else np.float32
+        refused(lambda n=count, k=kind: dist.all_reduce(np.ones(n, k)), "float32", "float64")  # type: ignore[misc]
+        refused(lambda o=ours: dist.all_reduce(o, ReduceOp.MAX if last else ReduceOp.SUM), "SUM", "MAX")  # type: ignore[misc]
+        refused(lambda o=ours: dist.broadcast(o, 0) if last else dist.all_reduce(o), "broadcast", "all_reduce")  # type: ignore[misc]
+        refused(lambda o=ours: dist.broadcast(o, 1 if last else 0), "root 0", "root 1")  # type: ignore[misc]
+        pair = np.zeros((size * count, 2), kind)
+        refused(lambda p=pair: dist.all_to_all_single(p, p), "float32[*, 2]", "float64[*, 2]")  # type: ignore[misc]
+        refused(lambda p=pair: dist.all_to_all([*p[:size]], [*p[:size]]), "float32[*]", "float64[*]")  # type: ignore[misc]
+        rows = np.zeros((size * count, 2) if last else size * count * 2, np.float32)
+        refused(lambda r=rows: dist.all_to_all_single(r, r), "float32[*]", "float32[*, 2]")  # type: ignore[misc]
+        assert (ours == 1).all()
+        dist.all_reduce(ours)
+        assert (ours == size).all()

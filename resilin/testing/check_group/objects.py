@@ -1,0 +1,57 @@
+"""Cases of objects, which travel pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import resilin.dist as dist
+from resilin.errors import DistError, UsageError
+from resilin.testing.check_group.cases import case
+
+
+@case
+def objects_travel(rank: int, size: int) -> None:
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank, "text": "x" * 3000 * rank})
+    assert [len(thing["text"]) for thing in gathered] == [3000 * r for r in range(size)]
+    box: list[Any] = ["first", {"second": 2}] if rank == 0 else [None, None]
+    dist.broadcast_object_list(box, src=0)
+    assert box == ["first", {"second": 2}]
+    rootlist: list[Any] | None = [None] * size if rank == size - 1 else None
+    dist.gather_object((rank, "y"), rootlist, dst=size - 1)
+    assert rootlist is None or rootlist == [(r, "y") for r in range(size)]
+    out: list[Any] = [None]
+    dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, src=0)
+    assert out == [f"for {rank}"]
+
+
+class _Unpicklable:
+    def __reduce__(self) -> Any:
+        raise ZeroDivisionError("this object does not travel")
+
+
+@case
+def an_object_that_cannot_be_pickled_is_an_error_on_all_ranks_at_once(rank: int, size: int) -> None:
+    last = size - 1
+    thing: Any = _Unpicklable() if rank == last else "fine"
+    one = [None]
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_gather_object([None] * size, thing),
+        lambda: dist.gather_object(thing, [None] * size if rank == 0 else None, dst=0),
+        lambda: dist.broadcast_object_list([thing], src=last),
+        lambda: dist.scatter_object_list(one, [thing] * size if rank == last else None, src=last),
+        lambda: dist.scatter_object_list(one, [1] * (size + 1) if rank == last else None, src=last),
+    ]
+    if size > 1 and rank in (0, last):
+        calls.append(lambda: dist.send_object_list([thing], 0) if rank == last else dist.recv_object_list(one, last))
+    for i, call in enumerate(calls):
+        with pytest.raises(UsageError if rank == last else DistError) as caught:
+            call()
+        asked = f"needs {size} objects, got {size + 1}" if i == 4 else "expected an object that pickle can write"
+        assert (asked if rank == last else f"rank {last} could not send any") in str(caught.value)
+    box: list[Any] = [None] * size
+    dist.all_gather_object(box, rank)
+    assert box == list(range(size))
