@@ -222,6 +222,8 @@ class DeviceBackends:
             port = int(peers.all_gather(str(port).encode(), deadline)[0])
             if self._store is None:
                 self._store = TCPStore(address, port, timeout=limit, secret=owner.secret)
+            if self._aborted is not None:  # before the store was there to be closed
+                self._store.close()
         return PrefixStore(kind, self._store)
 
     # --- which ---
