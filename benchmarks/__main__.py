@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
-    all_reduce,
+    collectives,
     data_loader,
     dist_overhead,
     harness,
@@ -21,7 +21,7 @@ from benchmarks import (
 ALL = [
     startup,
     install_size,
-    all_reduce,
+    collectives,
     dist_overhead,
     op_overhead,
     train_step,

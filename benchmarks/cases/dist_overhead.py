@@ -57,7 +57,8 @@ class _Switch:
 
     def __init__(self, group: Any) -> None:
         self._group, self._log = group, group._log
-        self._segment = getattr(group._host, "_segment", None)
+        shared = getattr(group._host, "_memory", None)
+        self._segment = None if shared is None else shared.segment()
         if self._log is None:
             raise SystemExit("no flight recorder here: see the warning above")
 

@@ -13,7 +13,7 @@ from resilin._base.clock import SYSTEM, Deadline
 from resilin.dist import loader
 from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.group import connect
-from resilin.dist.message import HEADER, Frame
+from resilin.dist.message import HEADER, Frame, Kind
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp
 from resilin.dist.world import set_default_group
 from resilin.errors import DistError, DistNetworkError, GroupAborted, WorldChanged
@@ -208,8 +208,8 @@ def test_memory_of_a_peer_that_cannot_be_mapped_is_named_at_once():
 def two_ends():
     """Both ends of a control segment of two ranks."""
     fd = os.memfd_create("test")
-    zero = loader.native.Segment(fd, 0, 2, True)
-    one = loader.native.Segment(fd, 1, 2, False)
+    zero = loader.native.Segment(fd, 0, 2, 4096)
+    one = loader.native.Segment(fd, 1, 2, 0)
     yield zero, one
     zero.close()
     one.close()
@@ -235,8 +235,9 @@ def test_a_rank_that_comes_after_a_peer_has_given_up_writes_nothing_into_its_mem
 
     def call(rank):
         limit = SYSTEM.monotonic() + (0.2 if rank == 0 else 10.0)
-        arguments = arrays[rank], 0, 1, float32, int(ReduceOp.SUM), 0, 0, limit, 0.0
-        statuses[rank] = two_ends[rank].all_reduce(*arguments)
+        array, kind = arrays[rank], int(Kind.ALL_REDUCE)
+        arguments = array, 0, kind, float32, int(ReduceOp.SUM), -1, [array], [(0, 0)], [], limit, 0.0
+        statuses[rank] = loader.native.Collectives(two_ends[rank]).run(*arguments)
 
     call(0)  # alone: gives up
     assert statuses[0] == TIMEOUT

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from resilin.dist.backends.base import Backend
 from resilin.dist.backends.hierarchy import HierarchyBackend
-from resilin.dist.backends.shm import Share, ShmBackend
+from resilin.dist.backends.shm import ShmBackend
+from resilin.dist.backends.shm_memory import Share
 from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.mesh import Topology
 

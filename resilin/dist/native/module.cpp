@@ -8,8 +8,8 @@
 
 #include <cstring>
 
+#include "collectives.hpp"
 #include "flight.hpp"
-#include "segment.hpp"
 #include "signals.hpp"
 
 namespace nb = nanobind;
@@ -39,26 +39,47 @@ Descriptor describe(PyArrayObject *array, uint64_t sequence, int kind, int dtype
     return d;
 }
 
-int all_reduce(Segment &self, nb::handle handle, uint64_t sequence, int kind, int dtype, int op, uint64_t arena,
-               uint64_t offset, double deadline, double spin_s) {
-    PyArrayObject *array = as_array(handle);
-    const Descriptor mine = describe(array, sequence, kind, dtype, op, -1);
-    char *data = PyArray_BYTES(array);
-    const auto count = static_cast<size_t>(PyArray_SIZE(array));
-    nb::gil_scoped_release release;
-    return self.all_reduce(mine, data, count, arena, offset, deadline, spin_s);
+// Tensors with their places: (arena, offset), or None for what travels in the slot.
+std::vector<Piece> pieces(Segment &segment, nb::list arrays, nb::list places) {
+    if (arrays.size() != places.size() || arrays.size() > MAX_REGIONS) throw nb::value_error("too many arrays, or not one place for each");
+    std::vector<Piece> made;
+    made.reserve(arrays.size());
+    size_t in_slot = 0;
+    for (size_t i = 0; i < arrays.size(); i++) {
+        PyArrayObject *array = as_array(arrays[i]);
+        Piece piece{PyArray_BYTES(array), static_cast<size_t>(PyArray_NBYTES(array)), IN_SLOT, 0};
+        if (places[i].is_none()) {
+            in_slot += (piece.size + 63) / 64 * 64;
+        } else {
+            const auto place = nb::cast<std::pair<uint64_t, uint64_t>>(places[i]);
+            piece.arena = place.first;
+            piece.offset = place.second;
+        }
+        made.push_back(piece);
+    }
+    if (in_slot > segment.inline_bytes()) throw nb::value_error("the arrays do not fit the slot");
+    return made;
 }
 
-int exchange(Segment &self, nb::bytes descriptor, nb::handle payload, double deadline, double spin_s) {
+// One collective. `like`: the array that ranks must agree on.
+int run(Collectives &self, nb::handle like, uint64_t sequence, int kind, int dtype, int op, int root, nb::list inputs,
+        nb::list places, nb::list outputs, double deadline, double spin_s) {
+    Job job{describe(as_array(like), sequence, kind, dtype, op, root), pieces(self.segment(), inputs, places), {}};
+    if (kind == ALL_TO_ALL) job.mine.shape[0] = -1; // rows may differ from pair to pair: message.py's ANY_EXTENT
+    job.outputs.reserve(outputs.size());
+    for (nb::handle output : outputs)
+        job.outputs.push_back({PyArray_BYTES(as_array(output)), static_cast<size_t>(PyArray_NBYTES(as_array(output)))});
+    nb::gil_scoped_release release;
+    return self.run(std::move(job), deadline, spin_s);
+}
+
+int exchange(Segment &self, nb::bytes descriptor, nb::list arrays, nb::list places, double deadline, double spin_s) {
     if (descriptor.size() != sizeof(Descriptor)) throw nb::value_error("a descriptor has 80 bytes");
     Descriptor mine;
     std::memcpy(&mine, descriptor.c_str(), sizeof mine);
-    PyArrayObject *array = as_array(payload);
-    const auto size = static_cast<size_t>(PyArray_NBYTES(array));
-    if (size > INLINE_BYTES) throw nb::value_error("the payload does not fit a slot");
-    const char *data = PyArray_BYTES(array);
+    const std::vector<Piece> made = pieces(self, arrays, places);
     nb::gil_scoped_release release;
-    return self.exchange(mine, data, size, deadline, spin_s);
+    return self.exchange(mine, made.data(), static_cast<int>(made.size()), deadline, spin_s);
 }
 
 nb::object view(char *at, size_t size, bool writable) {
@@ -117,20 +138,21 @@ NB_MODULE(_native, m) {
     m.doc() = "Shared-memory collectives of resilin.dist.";
     if (_import_array() < 0) throw nb::python_error();
     m.attr("INLINE_BYTES") = INLINE_BYTES;
+    m.attr("MAX_REGIONS") = MAX_REGIONS;
     m.attr("MAX_RANKS") = MAX_RANKS;
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
     using Release = nb::call_guard<nb::gil_scoped_release>;
     bind_flight(m);
     nb::class_<Segment>(m, "Segment")
-        .def(nb::init<int, int, int, bool>(), nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("create"))
+        .def(nb::init<int, int, int, size_t>(), nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("inline_bytes"))
         .def("barrier", [](Segment &s, double deadline, double spin_s) -> int { return s.barrier(deadline, spin_s); }, Release())
         .def("exchange", &exchange)
         .def_rw("compare", &Segment::compare)
-        .def("all_reduce", &all_reduce)
-        .def("resume", [](Segment &s, double deadline, double spin_s) -> int { return s.resume(deadline, spin_s); }, Release())
         .def("write", &write_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"))
-        .def("payload", [](Segment &s, int rank, size_t size) {
-            return view(const_cast<char *>(s.side(rank).payload), size <= INLINE_BYTES ? size : INLINE_BYTES, false);
+        .def("inline_bytes", &Segment::inline_bytes)
+        .def("regions", [](Segment &s, int rank) { return s.side(rank).n_regions; })
+        .def("region", [](Segment &s, int rank, size_t index) {
+            return view(s.locate(rank, index), s.side(rank).regions[index].size, true);
         })
         .def("descriptor", [](Segment &s, int rank) {
             return nb::bytes(reinterpret_cast<const char *>(&s.side(rank).descriptor), sizeof(Descriptor));
@@ -142,7 +164,17 @@ NB_MODULE(_native, m) {
         .def("abort", &Segment::abort, nb::arg("code"), nb::arg("rank"), nb::arg("dead") = -1)
         .def("close", &Segment::close)
         .def("add_arena", &Segment::add_arena, nb::arg("rank"), nb::arg("id"), nb::arg("fd"), nb::arg("size"), Release())
+        .def("adopt", &Segment::adopt, nb::arg("from"), nb::arg("ranks"), Release())
         .def("view", [](Segment &s, int rank, uint64_t id, uint64_t offset, size_t size) {
             return view(s.address(rank, id, offset, size), size, true);
+        });
+    nb::class_<Collectives>(m, "Collectives")
+        .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
+        .def("run", &run)
+        .def("resume", [](Collectives &c, double deadline, double spin_s) -> int { return c.resume(deadline, spin_s); }, Release())
+        .def("misfits", [](Collectives &c) {
+            nb::list found;
+            for (const auto &misfit : c.misfits()) found.append(nb::make_tuple(misfit.rank, misfit.sent, misfit.expected));
+            return found;
         });
 }

@@ -30,7 +30,7 @@ constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
 constexpr int SPINS_PER_LOOK = 64;     // turns between two looks at the clock
 constexpr uint64_t PROBE = 32;
 constexpr double SHORTEST_SHARE = 1.0 / 16;
-constexpr size_t LINE_BYTES = 64;
+constexpr size_t LINE_BYTES = 64; // pieces in a slot start at one
 
 double now() {
     timespec t;
@@ -54,19 +54,22 @@ int futex_wait(std::atomic<uint32_t> *word, uint32_t expected, double deadline) 
 
 size_t Segment::bytes(int ranks) { return sizeof(Header) + sizeof(Slot) * static_cast<size_t>(ranks); }
 
-Segment::Segment(int fd, int rank, int ranks, bool create) : rank_(rank), ranks_(ranks), size_(bytes(ranks)) {
+Segment::Segment(int fd, int rank, int ranks, size_t inline_bytes) : rank_(rank), ranks_(ranks), size_(bytes(ranks)) {
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) throw std::invalid_argument("rank or ranks out of range");
+    if (inline_bytes > INLINE_BYTES) throw std::invalid_argument("more than a slot holds");
+    const bool create = inline_bytes != 0;
     if (create && ftruncate(fd, static_cast<off_t>(size_)) != 0) throw std::runtime_error("no memory for the control segment");
     struct stat info;
     if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) < size_) throw std::runtime_error("control segment too short");
-    void *at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    void *at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) throw std::runtime_error("cannot map the control segment");
     header_ = static_cast<Header *>(at);
     slots_ = reinterpret_cast<Slot *>(static_cast<char *>(at) + sizeof(Header));
     if (create) { // a fresh memfd is zero: every counter starts right
         header_->ranks = static_cast<uint32_t>(ranks);
+        header_->inline_bytes = inline_bytes;
         header_->magic = MAGIC;
-    } else if (header_->magic != MAGIC || header_->ranks != static_cast<uint32_t>(ranks)) {
+    } else if (header_->magic != MAGIC || header_->ranks != static_cast<uint32_t>(ranks) || header_->inline_bytes > INLINE_BYTES) {
         munmap(at, size_);
         throw std::runtime_error("not a control segment for this group");
     }
@@ -180,60 +183,38 @@ bool Segment::same_descriptors() {
     return true;
 }
 
-Status Segment::exchange(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
-    return settle(meet(mine, payload, size, deadline, spin_s));
+Status Segment::exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
+    return settle(meet(mine, pieces, n, deadline, spin_s));
 }
 
-Status Segment::meet(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s) {
+Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
     round_++;
     Side &side = slots_[rank_].side[round_ & 1];
     if (compare) side.descriptor = mine;
-    std::memcpy(side.payload, payload, size);
+    side.n_regions = static_cast<uint32_t>(n);
+    side.shared = 0;
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const Piece &piece = pieces[i];
+        side.regions[i] = {piece.arena, piece.in_slot() ? at : piece.offset, piece.size};
+        if (piece.in_slot()) {
+            if (piece.size) std::memcpy(side.payload + at, piece.data, piece.size);
+            at += (piece.size + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+        } else {
+            side.shared = 1;
+        }
+    }
     const Status met = enter(deadline, spin_s);
     if (met != OK) return met;
     return !compare || same_descriptors() ? OK : MISMATCH;
 }
 
-Status Segment::all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s) {
-    const size_t size = count * item_size(mine.dtype);
-    pending_ = {data, count, size, mine.dtype, static_cast<Op>(mine.op)};
-    if (size <= INLINE_BYTES) {
-        const Status met = exchange(mine, data, size, deadline, spin_s);
-        if (met != OK) return met;
-        const char *srcs[MAX_RANKS];
-        for (int r = 0; r < ranks_; r++) srcs[r] = side(r).payload;
-        reduce(mine.dtype, pending_.op, srcs, ranks_, &data, 1, count);
-        return OK;
-    }
-    Side &own = slots_[rank_].side[(round_ + 1) & 1];
-    own.arena = arena;
-    own.offset = offset;
-    const Status met = exchange(mine, nullptr, 0, deadline, spin_s);
-    return met != OK ? met : reduce_shared(deadline, spin_s);
-}
-
-Status Segment::resume(double deadline, double spin_s) { return reduce_shared(deadline, spin_s); }
-
-// Every rank reduces one slice of all ranks' buffers, in rank order, and writes it back to all of them.
-Status Segment::reduce_shared(double deadline, double spin_s) {
-    char *at[MAX_RANKS];
-    for (int r = 0; r < ranks_; r++) {
-        at[r] = r == rank_ ? pending_.data : address(r, side(r).arena, side(r).offset, pending_.size);
-        if (!at[r]) {
-            missing_ = {r, side(r).arena};
-            return MISSING;
-        }
-    }
-    const size_t item = item_size(pending_.dtype), line = LINE_BYTES / item; // whole cache lines per rank
-    const size_t lines = (pending_.count + line - 1) / line, n = static_cast<size_t>(ranks_), me = static_cast<size_t>(rank_);
-    size_t start = me * lines / n * line, stop = (me + 1) * lines / n * line;
-    if (stop > pending_.count) stop = pending_.count;
-    if (start < stop) {
-        for (int r = 0; r < ranks_; r++) at[r] += start * item;
-        const Status written = write(pending_.dtype, pending_.op, at, ranks_, at, ranks_, stop - start);
-        if (written != OK) return written;
-    }
-    return barrier(deadline, spin_s);
+char *Segment::locate(int rank, size_t index) {
+    const Side &published = side(rank);
+    const Region &region = published.regions[index];
+    if (region.arena == IN_SLOT) return const_cast<char *>(published.payload) + region.offset;
+    missing_ = {rank, region.arena};
+    return address(rank, region.arena, region.offset, region.size);
 }
 
 // `touching` is set before the abort word is read, and a rank that leaves sets the word before it reads `touching`: one
@@ -278,6 +259,24 @@ bool Segment::add_arena(int rank, uint64_t id, int fd, size_t size) {
     if (entry.first) munmap(entry.first, entry.second);
     entry = {static_cast<char *>(at), size};
     return true;
+}
+
+size_t Segment::adopt(Segment &from, const std::vector<int> &ranks) {
+    const std::scoped_lock guard(mutex_, from.mutex_);
+    size_t count = 0;
+    if (!header_ || &from == this) return 0;
+    for (auto at = from.arenas_.begin(); at != from.arenas_.end();) {
+        const auto [rank, id] = at->first;
+        const int here = rank < static_cast<int>(ranks.size()) ? ranks[static_cast<size_t>(rank)] : -1;
+        if (here < 0 || here >= ranks_ || here == rank_) {
+            ++at;
+            continue;
+        }
+        arenas_[{here, id}] = at->second;
+        at = from.arenas_.erase(at);
+        count++;
+    }
+    return count;
 }
 
 char *Segment::address(int rank, uint64_t id, uint64_t offset, size_t size) {

@@ -3,6 +3,7 @@
 // between any two instructions and the others still notice (their control sockets close) and abort.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace resilin::dist {
 
-constexpr size_t INLINE_BYTES = 4096; // payloads up to this travel in the slot: one barrier instead of two
+constexpr size_t INLINE_BYTES = 64 << 10; // the most that travels in a slot: one barrier instead of two
+constexpr int MAX_REGIONS = MAX_RANKS + 64;
 constexpr size_t DESCRIPTOR_BYTES = 80;
 constexpr size_t GUARD_BYTES = 256 << 10; // peers' memory is written in blocks of this size, the abort word read before each
 constexpr double SETTLE_S = 0.05;         // how long a rank that leaves a failed call waits for blocks in flight
@@ -31,10 +33,25 @@ static_assert(sizeof(Descriptor) == DESCRIPTOR_BYTES);
 
 // What one rank publishes for one call. Two sides in turn: a slow reader of call n is never overtaken, because a writer
 // of call n+2 has passed a barrier that the reader entered after reading.
+struct Region {
+    uint64_t arena, offset, size; // arena IN_SLOT: `offset` counts in the payload
+};
+constexpr uint64_t IN_SLOT = ~uint64_t{0};
+
 struct Side {
     Descriptor descriptor;
+    uint32_t n_regions;
+    uint32_t shared; // 1: a region lies in an arena, so nobody may change it before a second barrier
+    Region regions[MAX_REGIONS];
+    alignas(64) char payload[INLINE_BYTES];
+};
+
+// One tensor of this rank that peers read or write in a call: in an arena that they have been sent, or copied to the slot.
+struct Piece {
+    char *data;
+    size_t size;
     uint64_t arena, offset;
-    char payload[INLINE_BYTES];
+    bool in_slot() const { return arena == IN_SLOT; }
 };
 
 struct alignas(64) Slot {
@@ -45,6 +62,7 @@ struct alignas(64) Slot {
 
 struct Header {
     uint32_t magic, ranks;
+    uint64_t inline_bytes; // what all ranks send in their slots, at most INLINE_BYTES
     alignas(64) std::atomic<uint32_t> event;    // futex: changes with every completed barrier and with an abort
     std::atomic<uint32_t> sleepers;             // a hint: too high after a kill, never too low
     alignas(64) std::atomic<uint64_t> arrivals; // of all ranks in all barriers so far
@@ -63,8 +81,8 @@ constexpr uint32_t STOPPED = 2; // cause in the abort word: a rank of this host 
 // GUARD_BYTES of what it was reducing, when it runs again. A dead rank writes nothing and is not waited for.
 class Segment {
   public:
-    // maps `fd` (stays the caller's); `create` initialises it for `ranks` ranks
-    Segment(int fd, int rank, int ranks, bool create);
+    // maps `fd` (stays the caller's). Who creates it says how much travels in slots; 0: map what a peer has created.
+    Segment(int fd, int rank, int ranks, size_t inline_bytes);
     ~Segment();
     Segment(const Segment &) = delete;
     Segment &operator=(const Segment &) = delete;
@@ -72,26 +90,30 @@ class Segment {
 
     // enter the next barrier and wait for all. Deadline: absolute CLOCK_MONOTONIC seconds.
     Status barrier(double deadline, double spin_s);
-    // publish a descriptor with up to INLINE_BYTES of payload, meet all, compare descriptors
-    Status exchange(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s);
+    // publish a descriptor and `n` pieces, meet all, compare descriptors. Those in the slot have at most inline_bytes()
+    // together, each rounded up to a cache line.
+    Status exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s);
+    size_t inline_bytes() const { return header_->inline_bytes; }
+    // where piece `index` of `rank` lies after `exchange`; null while its arena has not arrived, which `missing` then names
+    char *locate(int rank, size_t index);
     // false only where benchmarks/dist_overhead.py measures what comparing costs: calls are not safe then
     bool compare = true;
-    // reduce `data` over all ranks in place. Above INLINE_BYTES it lies at `offset` of this rank's arena `arena`, which
-    // the peers have been sent. MISSING: an arena of a peer has not arrived yet; `resume` after it has.
-    Status all_reduce(const Descriptor &mine, char *data, size_t count, uint64_t arena, uint64_t offset, double deadline, double spin_s);
-    Status resume(double deadline, double spin_s);
     // reduce `count` elements per array into memory of peers; OK, ABORTED (partly done), MISMATCH: not defined
     Status write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count);
 
     const Side &side(int rank) const { return slots_[rank].side[round_ & 1]; }
-    int mismatched() const { return mismatched_; }            // after MISMATCH: a rank that differs from rank 0
-    std::pair<int, uint64_t> missing() const { return missing_; } // after MISSING: rank and arena
-    std::vector<int> late() const;                            // ranks that have not entered the current barrier
+    int rank() const { return rank_; }
+    int ranks() const { return ranks_; }
+    int mismatched() const { return mismatched_; }                // after MISMATCH: a rank that differs from rank 0
+    std::pair<int, uint64_t> missing() const { return missing_; } // rank and arena
+    std::vector<int> late() const;                                // ranks that have not entered the current barrier
     uint64_t aborted() const { return header_->abort.load(std::memory_order_acquire); } // 0, or as in Header
     void abort(uint32_t code, int rank, int dead); // `rank`: whom to blame; `dead`: this slot's rank writes no more, or -1
 
     // map a peer's arena of `size` bytes behind `fd` (stays the caller's); false when the file is shorter
     bool add_arena(int rank, uint64_t id, int fd, size_t size);
+    // take over the arenas of `from`; ranks[r]: who rank r of `from` is here, -1: left out. How many they are.
+    size_t adopt(Segment &from, const std::vector<int> &ranks);
     // address of [offset, offset + size) of a peer's arena, or null when it is not mapped or too short
     char *address(int rank, uint64_t id, uint64_t offset, size_t size);
 
@@ -99,21 +121,13 @@ class Segment {
     void close();
 
   private:
-    Status meet(const Descriptor &mine, const char *payload, size_t size, double deadline, double spin_s);
+    Status meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s);
     Status enter(double deadline, double spin_s);
     Status settle(Status status);
     Status wait(uint64_t number, double deadline, double spin_s);
     bool spin(uint64_t number, double longest_s);
     void wake();
     bool same_descriptors();
-    Status reduce_shared(double deadline, double spin_s);
-
-    struct Pending { // the all_reduce that `resume` continues
-        char *data;
-        size_t count, size;
-        int dtype;
-        Op op;
-    };
 
     int rank_, ranks_;
     size_t size_;
@@ -125,7 +139,6 @@ class Segment {
     double spin_share_ = 1.0; // of the longest spin, for the next one
     int mismatched_ = -1;
     std::pair<int, uint64_t> missing_{-1, 0};
-    Pending pending_{};
     std::mutex mutex_;
     std::map<std::pair<int, uint64_t>, std::pair<char *, size_t>> arenas_; // guarded by mutex_
 };

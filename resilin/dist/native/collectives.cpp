@@ -1,0 +1,144 @@
+#include "collectives.hpp"
+
+#include <algorithm>
+
+#include "copy.hpp"
+
+namespace resilin::dist {
+namespace {
+
+constexpr size_t LINE_BYTES = 64;
+constexpr size_t STREAM_MIN_BYTES = 12 << 20; // copied by all ranks in one call: from here on caches only cost
+
+} // namespace
+
+Status Collectives::run(Job job, double deadline, double spin_s) {
+    job_ = std::move(job);
+    misfits_.clear();
+    at_.assign(static_cast<size_t>(segment_.ranks()), nullptr);
+    const Status met = segment_.exchange(job_.mine, job_.inputs.data(), static_cast<int>(job_.inputs.size()), deadline, spin_s);
+    if (met != OK) return met;
+    shared_ = false;
+    for (int r = 0; r < segment_.ranks(); r++) shared_ |= segment_.side(r).shared != 0;
+    return resume(deadline, spin_s);
+}
+
+// Nothing was touched while an arena is missing: the work can be done from its start.
+Status Collectives::resume(double deadline, double spin_s) {
+    const Status done = work();
+    return done != OK || !shared_ ? done : segment_.barrier(deadline, spin_s);
+}
+
+Status Collectives::work() {
+    switch (job_.mine.kind) {
+    case ALL_REDUCE: return all_reduce();
+    case REDUCE: return reduce();
+    case REDUCE_SCATTER: return reduce_scatter();
+    case BROADCAST: return broadcast();
+    case ALL_GATHER:
+    case GATHER: return gather();
+    case SCATTER: return scatter();
+    case ALL_TO_ALL: return all_to_all();
+    default: return OK; // a barrier has no work
+    }
+}
+
+// Where input `index` of `rank` lies, into at_[rank]; false when its arena is missing.
+bool Collectives::find(int rank, size_t index) {
+    char *&at = at_[static_cast<size_t>(rank)];
+    const bool own = rank == segment_.rank() && !job_.inputs[index].in_slot();
+    at = own ? job_.inputs[index].data : segment_.locate(rank, index);
+    return at != nullptr;
+}
+
+// All ranks' tensors to one: `count` elements in rank order.
+Status Collectives::combine(char *into, size_t count) {
+    const bool known = dist::reduce(job_.mine.dtype, static_cast<Op>(job_.mine.op), at_.data(), segment_.ranks(), &into, 1, count);
+    return known ? OK : MISMATCH;
+}
+
+// This rank's slice of all ranks' tensors, reduced in rank order, written to those of `targets`.
+Status Collectives::share(const std::vector<int> &targets) {
+    const size_t item = item_size(job_.mine.dtype), count = job_.inputs[0].size / item;
+    const size_t line = LINE_BYTES / item, lines = (count + line - 1) / line; // whole cache lines for each rank
+    const auto n = static_cast<size_t>(segment_.ranks()), me = static_cast<size_t>(segment_.rank());
+    const size_t start = me * lines / n * line, stop = std::min((me + 1) * lines / n * line, count);
+    if (start >= stop) return OK;
+    std::vector<char *> to;
+    for (char *&at : at_) at += start * item;
+    for (const int rank : targets) to.push_back(at_[static_cast<size_t>(rank)]);
+    return segment_.write(job_.mine.dtype, static_cast<Op>(job_.mine.op), at_.data(), static_cast<int>(n), to.data(),
+                          static_cast<int>(to.size()), stop - start);
+}
+
+Status Collectives::all_reduce() {
+    std::vector<int> everybody;
+    for (int r = 0; r < segment_.ranks(); r++) {
+        if (!find(r, 0)) return MISSING;
+        everybody.push_back(r);
+    }
+    if (shared_) return share(everybody);
+    return combine(job_.inputs[0].data, job_.inputs[0].size / item_size(job_.mine.dtype));
+}
+
+Status Collectives::reduce() {
+    for (int r = 0; r < segment_.ranks(); r++)
+        if (!find(r, 0)) return MISSING;
+    if (shared_) return share({job_.mine.root});
+    if (segment_.rank() != job_.mine.root) return OK;
+    return combine(job_.inputs[0].data, job_.inputs[0].size / item_size(job_.mine.dtype));
+}
+
+Status Collectives::reduce_scatter() {
+    for (int r = 0; r < segment_.ranks(); r++)
+        if (!find(r, static_cast<size_t>(segment_.rank()))) return MISSING;
+    return combine(job_.outputs[0].data, job_.outputs[0].size / item_size(job_.mine.dtype));
+}
+
+Status Collectives::broadcast() {
+    const int root = job_.mine.root;
+    if (segment_.rank() == root) return OK;
+    if (!find(root, 0)) return MISSING;
+    const Output &out = job_.outputs[0];
+    copy(out.data, at_[static_cast<size_t>(root)], out.size, out.size * at_.size() >= STREAM_MIN_BYTES);
+    return OK;
+}
+
+Status Collectives::gather() {
+    if (job_.outputs.empty()) return OK; // not the root
+    for (int r = 0; r < segment_.ranks(); r++)
+        if (!find(r, 0)) return MISSING;
+    const size_t n = at_.size(), whole = job_.outputs[0].size * n;
+    const size_t copied = job_.mine.kind == GATHER ? whole : whole * n;
+    for (size_t step = 0; step < n; step++) { // each rank starts at another peer, so that they do not queue
+        const size_t r = (static_cast<size_t>(segment_.rank()) + step) % n;
+        copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, copied >= STREAM_MIN_BYTES);
+    }
+    return OK;
+}
+
+Status Collectives::scatter() {
+    const int root = job_.mine.root;
+    if (!find(root, static_cast<size_t>(segment_.rank()))) return MISSING;
+    const Output &out = job_.outputs[0];
+    copy(out.data, at_[static_cast<size_t>(root)], out.size, out.size * at_.size() >= STREAM_MIN_BYTES);
+    return OK;
+}
+
+Status Collectives::all_to_all() {
+    const size_t n = at_.size(), me = static_cast<size_t>(segment_.rank());
+    size_t copied = 0;
+    for (size_t r = 0; r < n; r++) {
+        if (!find(static_cast<int>(r), me)) return MISSING;
+        copied += job_.outputs[r].size;
+    }
+    for (size_t step = 0; step < n; step++) {
+        const size_t r = (me + step) % n, sent = segment_.side(static_cast<int>(r)).regions[me].size;
+        const Output &out = job_.outputs[r];
+        if (sent == out.size) copy(out.data, at_[r], sent, copied * n >= STREAM_MIN_BYTES);
+        else misfits_.push_back({static_cast<int>(r), sent, out.size});
+    }
+    return OK;
+}
+
+} // namespace resilin::dist

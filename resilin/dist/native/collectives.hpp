@@ -1,0 +1,62 @@
+// The collectives of one host, on top of a control segment: who reads what from whom.
+//
+//   publish descriptor and tensors ── barrier ── work on everybody's memory ── barrier, where it was not in the slots
+//
+// Ranks read one another's inputs and write their own outputs. Only all_reduce and reduce write into memory of peers,
+// each rank one slice, guarded as Segment::write says.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "segment.hpp"
+
+namespace resilin::dist {
+
+// as message.py numbers them
+enum Kind : int { BARRIER, ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, GATHER, SCATTER, ALL_TO_ALL, TREE_ALL_REDUCE };
+
+struct Output {
+    char *data;
+    size_t size;
+};
+
+struct Job {
+    Descriptor mine;             // its kind says what to do; dtype, op and root belong to it
+    std::vector<Piece> inputs;   // all_reduce: the tensor; reduce_scatter, scatter, all_to_all: one for each rank
+    std::vector<Output> outputs; // all_gather, gather, all_to_all: one from each rank; none for all_reduce and reduce
+};
+
+class Collectives {
+  public:
+    explicit Collectives(Segment &segment) : segment_(segment) {}
+
+    Segment &segment() { return segment_; }
+    // OK, or as Segment's calls. MISSING: an arena of a peer has not arrived yet; `resume` after it has.
+    Status run(Job job, double deadline, double spin_s);
+    Status resume(double deadline, double spin_s);
+    // rank, bytes it sent, bytes expected here: all_to_all pairs that did not fit in the last call, and were not copied
+    struct Misfit { int rank; size_t sent, expected; };
+    const std::vector<Misfit> &misfits() const { return misfits_; }
+
+  private:
+    Status work();
+    Status all_reduce();
+    Status reduce();
+    Status reduce_scatter();
+    Status broadcast();
+    Status gather();
+    Status scatter();
+    Status all_to_all();
+    bool find(int rank, size_t index);
+    Status share(const std::vector<int> &targets);
+    Status combine(char *into, size_t count);
+
+    Segment &segment_;
+    Job job_;
+    bool shared_ = false; // some rank published memory outside the slots
+    std::vector<char *> at_; // of the pieces that `find` found, by rank
+    std::vector<Misfit> misfits_;
+};
+
+} // namespace resilin::dist
