@@ -4,14 +4,24 @@ Pure: no socket, no array. A schedule for one rank is a list of steps; parts are
 one buffer cut into `world_size` chunks (`bounds`). Within a step a rank may send and receive at the same time. Tests
 run the schedules of all ranks on lists of integers.
 
-    ring       2(P-1) steps, 2(P-1)/P of the buffer per rank: large buffers
     doubling   log2 P steps of the whole buffer: small ones; every rank sums in the same tree, so bits are equal
-    binomial   log2 P steps: broadcast and reduce
+    halving    2 log2 P steps, 2(P-1)/P of the buffer per rank: many ranks
+    direct     2(P-1) steps, 2(P-1)/P of the buffer per rank; nothing waits for a third rank, so it costs two latencies
+    binomial   log2 P steps: broadcast and reduce of small buffers
+    chain      P-1 links, each of which carries the buffer once, in P parts one after the other: large ones
+
+Which one is taken depends on the number of bytes and ranks alone: `all_reduce`, `broadcast` and `reduce` choose.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# What a message costs, for choosing: docs/design/collectives.md has the model, benchmarks/results the measurements.
+LATENCY_S = 40e-6  # until the first byte of a message that nobody waits for yet has arrived and was noticed
+MESSAGE_S = 10e-6  # of both processors per message, beside its bytes
+BYTE_S = 0.6e-9  # per byte sent while as much arrives: a TCP connection carries 1.6 GB/s each way
+COMBINE_S = 0.1e-9  # per byte of a sum
 
 
 @dataclass(frozen=True)
@@ -38,27 +48,40 @@ def bounds(count: int, chunks: int) -> list[int]:
     return [i * count // chunks for i in range(chunks + 1)]
 
 
-def ring_reduce_scatter(rank: int, size: int) -> list[Step]:
-    """After it, rank r holds the complete chunk r. Chunk c is summed in the order c+1, c+2, ..., c."""
-    steps = []
-    for k in range(size - 1):
-        out, into = (rank - 1 - k) % size, (rank - 2 - k) % size
-        steps.append(Step(Part((rank + 1) % size, out, out + 1), Part((rank - 1) % size, into, into + 1), True))
-    return steps
+def direct_reduce_scatter(rank: int, size: int) -> list[Step]:
+    """After it, rank r holds the complete chunk r. Chunk c is summed in the order c, c-1, c-2, ..., c+1."""
+    return [Step(Part(to, to, to + 1), Part(source, rank, rank + 1), True) for to, source in pairwise(rank, size)]
 
 
-def ring_all_gather(rank: int, size: int) -> list[Step]:
+def direct_all_gather(rank: int, size: int) -> list[Step]:
     """From rank r holding chunk r to every rank holding all."""
-    steps = []
-    for k in range(size - 1):
-        out, into = (rank - k) % size, (rank - 1 - k) % size
-        steps.append(Step(Part((rank + 1) % size, out, out + 1), Part((rank - 1) % size, into, into + 1)))
-    return steps
+    return [Step(Part(to, rank, rank + 1), Part(source, source, source + 1)) for to, source in pairwise(rank, size)]
 
 
-def ring_all_reduce(rank: int, size: int) -> list[Step]:
-    """Reduce-scatter, then all-gather, along one ring."""
-    return ring_reduce_scatter(rank, size) + ring_all_gather(rank, size)
+def direct_all_reduce(rank: int, size: int) -> list[Step]:
+    """Every rank sums one chunk, which all others send it, and sends the sum to all."""
+    return direct_reduce_scatter(rank, size) + direct_all_gather(rank, size)
+
+
+def halving_all_reduce(rank: int, size: int) -> list[Step]:
+    """Recursive halving, then doubling: partners exchange halves of what they share. Extra ranks as in doubling."""
+    power = 1 << (size.bit_length() - 1)
+    whole = (0, size)
+    if rank >= power:
+        partner = Part(rank - power, *whole)
+        return [Step(send=partner), Step(recv=partner)]
+    joined = rank + power < size
+    there = Part(rank + power, *whole)
+    mine, distance = whole, power // 2
+    steps, back = [Step(recv=there, combine=True)] if joined else [], []
+    while distance:
+        peer, middle = rank ^ distance, sum(mine) // 2
+        halves = (mine[0], middle), (middle, mine[1])
+        keep, give = halves if rank < peer else halves[::-1]
+        steps.append(Step(Part(peer, *give), Part(peer, *keep), True))
+        back.append(Step(Part(peer, *keep), Part(peer, *give)))
+        mine, distance = keep, distance // 2
+    return steps + back[::-1] + ([Step(send=there)] if joined else [])
 
 
 def doubling_all_reduce(rank: int, size: int) -> list[Step]:
@@ -101,6 +124,63 @@ def binomial_reduce(rank: int, size: int, root: int) -> list[Step]:
         Step(send=step.recv) if step.recv else Step(recv=step.send, combine=True)
         for step in reversed(binomial_broadcast(rank, size, root))
     ]
+
+
+def chain_broadcast(rank: int, size: int, root: int) -> list[Step]:
+    """The whole buffer from `root` along a line of ranks; each passes one chunk on while it receives the next."""
+    place = (rank - root) % size
+    before, after = _neighbours(rank, size, place)
+    return _pass_on(size, before, after, combine=False)
+
+
+def chain_reduce(rank: int, size: int, root: int) -> list[Step]:
+    """The sum of all buffers to `root`, along the same line backwards: each adds its own and passes the sum on."""
+    place = (rank - root) % size
+    before, after = _neighbours(rank, size, place)
+    return _pass_on(size, after, before, combine=True)
+
+
+def _neighbours(rank: int, size: int, place: int) -> tuple[int | None, int | None]:
+    return (rank - 1) % size if place > 0 else None, (rank + 1) % size if place < size - 1 else None
+
+
+def _pass_on(chunks: int, source: int | None, to: int | None, combine: bool) -> list[Step]:
+    steps = []
+    for chunk in range(chunks + 1):
+        send = Part(to, chunk - 1, chunk) if chunk > 0 and to is not None else None
+        recv = Part(source, chunk, chunk + 1) if chunk < chunks and source is not None else None
+        if send or recv:
+            steps.append(Step(send, recv, combine))
+    return steps
+
+
+def all_reduce(rank: int, size: int, nbytes: int) -> list[Step]:
+    """The schedule that costs least, by the model of the constants above."""
+    rounds = (size - 1).bit_length()
+    folded = 0 if size & (size - 1) == 0 else 2 * (MESSAGE_S + LATENCY_S + nbytes * BYTE_S)  # the extra ranks' way
+    whole, shared = nbytes * (BYTE_S + COMBINE_S), nbytes * (2 * BYTE_S + COMBINE_S) * (size - 1) / size
+    costs = {
+        doubling_all_reduce: rounds * (LATENCY_S + MESSAGE_S + whole) + folded,
+        direct_all_reduce: 2 * LATENCY_S + 2 * (size - 1) * MESSAGE_S + shared,
+        halving_all_reduce: 2 * rounds * (LATENCY_S + MESSAGE_S) + shared + folded,
+    }
+    return min(costs, key=costs.__getitem__)(rank, size)
+
+
+def broadcast(rank: int, size: int, nbytes: int, root: int) -> list[Step]:
+    """A binomial tree, or a chain where the links' bandwidth matters more than their number."""
+    return (chain_broadcast if _by_chain(size, nbytes) else binomial_broadcast)(rank, size, root)
+
+
+def reduce(rank: int, size: int, nbytes: int, root: int) -> list[Step]:
+    """As `broadcast`."""
+    return (chain_reduce if _by_chain(size, nbytes) else binomial_reduce)(rank, size, root)
+
+
+def _by_chain(size: int, nbytes: int) -> bool:
+    tree = (size - 1).bit_length() * (LATENCY_S + MESSAGE_S + nbytes * BYTE_S)
+    chain = (size - 1) * LATENCY_S + size * MESSAGE_S + nbytes * BYTE_S * (2 * size - 2) / size
+    return size > 2 and chain < tree
 
 
 def dissemination(rank: int, size: int) -> list[Step]:

@@ -56,26 +56,52 @@ def own(size):
     return [[[rank] for _ in range(size)] for rank in range(size)]
 
 
+ALL_REDUCE = (schedules.doubling_all_reduce, schedules.direct_all_reduce, schedules.halving_all_reduce)
+
+
 @given(RANKS)
 def test_all_reduce_schedules_bring_every_rank_once_to_everybody(size):
-    for schedule in (schedules.ring_all_reduce, schedules.doubling_all_reduce):
+    for schedule in ALL_REDUCE:
         for chunks in play([schedule(rank, size) for rank in range(size)], own(size)):
             assert all(sorted(chunk) == list(range(size)) for chunk in chunks)
 
 
 @given(RANKS)
-def test_reduce_scatter_completes_each_ranks_own_chunk(size):
-    state = play([schedules.ring_reduce_scatter(rank, size) for rank in range(size)], own(size))
-    assert all(sorted(state[rank][rank]) == list(range(size)) for rank in range(size))
+def test_direct_and_halving_sum_each_chunk_in_one_order_for_all_ranks(size):
+    for schedule in ALL_REDUCE[1:]:
+        states = play([schedule(rank, size) for rank in range(size)], own(size))
+        assert all(state == states[0] for state in states)
+
+
+@given(RANKS)
+def test_reduce_scatter_completes_each_ranks_own_chunk_in_the_order_that_its_docstring_says(size):
+    state = play([schedules.direct_reduce_scatter(rank, size) for rank in range(size)], own(size))
+    assert all(state[rank][rank] == [(rank - k) % size for k in range(size)] for rank in range(size))
 
 
 @given(RANKS, st.data())
 def test_broadcast_and_reduce_meet_at_any_root(size, data):
     root = data.draw(st.integers(0, size - 1))
-    sent = play([schedules.binomial_broadcast(rank, size, root) for rank in range(size)], own(size))
-    assert all(chunk == [root] for chunks in sent for chunk in chunks)
-    summed = play([schedules.binomial_reduce(rank, size, root) for rank in range(size)], own(size))
-    assert all(sorted(chunk) == list(range(size)) for chunk in summed[root])
+    for schedule in (schedules.binomial_broadcast, schedules.chain_broadcast):
+        sent = play([schedule(rank, size, root) for rank in range(size)], own(size))
+        assert all(chunk == [root] for chunks in sent for chunk in chunks)
+    for schedule in (schedules.binomial_reduce, schedules.chain_reduce):
+        summed = play([schedule(rank, size, root) for rank in range(size)], own(size))
+        assert all(sorted(chunk) == list(range(size)) for chunk in summed[root])
+
+
+def test_the_choice_of_a_schedule_goes_by_bytes_and_ranks_alone():
+    def chosen(size, nbytes):
+        steps = schedules.all_reduce(1, size, nbytes)
+        return next(each.__name__ for each in ALL_REDUCE if each(1, size) == steps)
+
+    assert chosen(2, 64 << 10) == chosen(4, 16 << 10) == "doubling_all_reduce"
+    assert chosen(2, 25 << 20) == chosen(4, 1 << 20) == chosen(8, 1 << 20) == "direct_all_reduce"
+    assert chosen(64, 1 << 20) == chosen(1024, 1 << 20) == "halving_all_reduce"
+    assert schedules.broadcast(0, 4, 1000, 0) == schedules.binomial_broadcast(0, 4, 0)
+    assert schedules.broadcast(0, 4, 25 << 20, 0) == schedules.chain_broadcast(0, 4, 0)
+    assert schedules.reduce(0, 4, 25 << 20, 1) == schedules.chain_reduce(0, 4, 1)
+    assert schedules.all_reduce(0, 1, 1000) == schedules.broadcast(0, 1, 1000, 0) == []
 
 
 @given(RANKS)

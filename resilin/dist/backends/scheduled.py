@@ -13,9 +13,10 @@ summation and the errors of all others:
         def close(self): ...                  # free the connections
 
 It may replace any collective that its transport does better (an MPI library's own broadcast), provided that it calls
-`agree` first and keeps to the contract in `base.py`. Algorithms are schedules (`dist.schedules`); `run` walks through
-their steps. Before data moves, ranks agree on the call by passing descriptors round (dissemination, log2 P steps), so a
-mismatch is an error on all of them.
+`agree` first and keeps to the contract in `base.py`. Algorithms are schedules (`dist.schedules`), which become lists of
+transfers; `flow` walks through them, one step after the other, and a transport that can overlap steps without changing
+their results may replace it. Before data moves, ranks agree on the call by passing descriptors round (dissemination,
+log2 P steps), so a mismatch is an error on all of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +36,19 @@ from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, co
 from resilin.dist.schedules import Part, Step
 from resilin.dist.tree import Plan, Subtree
 
-RING_MIN_BYTES = 256 << 10  # below this the log2 P steps of doubling beat the ring's bandwidth on loopback
+
+class Transfer(NamedTuple):
+    """One step: send `out` to rank `to` while `into` arrives from rank `source`; either side may be absent.
+
+    Arrays are contiguous. Within a step `out` is what it was before anything arrived.
+    """
+
+    to: int | None
+    out: Array | None
+    source: int | None
+    into: Array | None
+    combine: bool = False
+    """Whether what arrives is combined with `into` (else it replaces it)."""
 
 
 class ScheduledBackend(ABC):
@@ -89,37 +103,41 @@ class ScheduledBackend(ABC):
         self.agree(call.describe(), call.deadline())
 
     def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
-        """See Backend. Below RING_MIN_BYTES recursive doubling, else a ring."""
+        """See Backend. Doubling, halving or direct, whichever costs least; half types and averages always direct."""
         deadline = call.deadline()
         self.agree(call.describe(array, op), deadline)
-        total = accumulator(array, op).reshape(-1)
-        self.sum_up(total, op, deadline)
-        finish(op, total, self._size)
-        _store(array, total)
+        flat = array.reshape(-1)
+        if not _widened(array, op, self._size) and op is not ReduceOp.AVG:
+            self.sum_up(flat, op, deadline)
+            return
+        cut = schedules.bounds(flat.size, self._size)
+        parts = [flat[cut[i] : cut[i + 1]] for i in range(self._size)]
+        self._reduce_parts(parts, parts[self._rank], op, deadline)
+        self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
     def sum_up(self, total: Array, op: ReduceOp, deadline: Deadline) -> None:
         """The data phase of an all_reduce of a flat accumulator, without agreement and without AVG's division."""
-        ring = total.nbytes >= RING_MIN_BYTES and total.size >= self._size
-        schedule = schedules.ring_all_reduce if ring else schedules.doubling_all_reduce
-        self.run(schedule(self._rank, self._size), total, op, deadline)
+        self.run(schedules.all_reduce(self._rank, self._size, total.nbytes), total, op, deadline)
 
     def spread(self, flat: Array, root: int, deadline: Deadline) -> None:
         """The data phase of a broadcast."""
-        self.run(schedules.binomial_broadcast(self._rank, self._size, root), flat, None, deadline)
+        self.run(schedules.broadcast(self._rank, self._size, flat.nbytes, root), flat, None, deadline)
 
     def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
-        """See Backend. A binomial tree."""
+        """See Backend. A binomial tree or a chain."""
         deadline = call.deadline()
         self.agree(call.describe(array, op, root), deadline)
         total = accumulator(array, op).reshape(-1)
-        total = total.copy() if np.may_share_memory(total, array) else total
-        self.run(schedules.binomial_reduce(self._rank, self._size, root), total, op, deadline)
+        steps = schedules.reduce(self._rank, self._size, total.nbytes, root)
+        if self._rank != root and any(step.recv for step in steps) and np.may_share_memory(total, array):
+            total = total.copy()
+        self.run(steps, total, op, deadline)
         if self._rank == root:
             finish(op, total, self._size)
             _store(array, total)
 
     def broadcast(self, call: Call, array: Array, root: int) -> None:
-        """See Backend. A binomial tree."""
+        """See Backend. A binomial tree or a chain."""
         deadline = call.deadline()
         self.agree(call.describe(array, None, root), deadline)
         self.spread(array.reshape(-1), root, deadline)
@@ -131,66 +149,81 @@ class ScheduledBackend(ABC):
         if clobbers([array], outputs, 0, outputs[self._rank]):
             array = array.copy()
         np.copyto(outputs[self._rank], array)
-        for to, source in schedules.pairwise(self._rank, self._size):
-            self.exchange(to, array_bytes(array), source, array_bytes(outputs[source]), deadline)
+        pairs = schedules.pairwise(self._rank, self._size)
+        self.flow([Transfer(to, array, source, outputs[source]) for to, source in pairs], None, deadline)
 
     def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
-        """See Backend. A ring over the concatenated inputs."""
+        """See Backend. Every rank sums its part as the others send it."""
         deadline = call.deadline()
         self.agree(call.describe(output, op), deadline)
-        total = np.concatenate([accumulator(part, op).reshape(-1) for part in inputs])
-        self.run(schedules.ring_reduce_scatter(self._rank, self._size), total, op, deadline)
-        mine = total[self._rank * output.size : (self._rank + 1) * output.size]
-        finish(op, mine, self._size)
-        _store(output, mine)
+        if clobbers(inputs, [output], self._rank, output):
+            inputs = [part.copy() for part in inputs]
+        self._reduce_parts(inputs, output, op, deadline)
+
+    def _reduce_parts(self, parts: Sequence[Array], output: Array, op: ReduceOp, deadline: Deadline) -> None:
+        """`output = op over ranks of their parts[this rank]`, averages divided: own part first, then rank-1, ...."""
+        pairs = schedules.pairwise(self._rank, self._size)
+        if not _widened(output, op, self._size):
+            if output is not parts[self._rank]:
+                np.copyto(output, parts[self._rank])
+            self.flow([Transfer(to, parts[to], source, output, True) for to, source in pairs], op, deadline)
+            finish(op, output, self._size)
+            return
+        arrived = np.empty((len(pairs), *output.shape), output.dtype)
+        transfers = [Transfer(to, parts[to], source, row) for (to, source), row in zip(pairs, arrived, strict=True)]
+        self.flow(transfers, None, deadline)
+        total = accumulator(parts[self._rank], op)
+        for row in arrived:
+            combine(op, total, accumulator(row, op))
+        finish(op, total, self._size)
+        output[...] = total.astype(output.dtype)
 
     def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
         """See Backend. `root` receives from one rank after the other."""
         deadline = call.deadline()
         self.agree(call.describe(array, None, root), deadline)
         if outputs is None:
-            self.exchange(root, array_bytes(array), None, None, deadline)
+            self.flow([Transfer(root, array, None, None)], None, deadline)
             return
         np.copyto(outputs[self._rank], array)
-        for peer in range(self._size):
-            if peer != self._rank:
-                self.exchange(None, None, peer, array_bytes(outputs[peer]), deadline)
+        self.flow([Transfer(None, None, peer, outputs[peer]) for peer in self._others()], None, deadline)
 
     def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
         """See Backend. `root` sends to one rank after the other."""
         deadline = call.deadline()
         self.agree(call.describe(output, None, root), deadline)
         if inputs is None:
-            self.exchange(None, None, root, array_bytes(output), deadline)
+            self.flow([Transfer(None, None, root, output)], None, deadline)
             return
         if clobbers(inputs, [output], self._rank, output):
             inputs = [part.copy() for part in inputs]
         np.copyto(output, inputs[self._rank])
-        for peer in range(self._size):
-            if peer != self._rank:
-                self.exchange(peer, array_bytes(inputs[peer]), None, None, deadline)
+        self.flow([Transfer(peer, inputs[peer], None, None) for peer in self._others()], None, deadline)
+
+    def _others(self) -> list[int]:
+        return [peer for peer in range(self._size) if peer != self._rank]
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """See Backend. Pairwise exchanges, sizes first."""
+        """See Backend. Every pair exchanges sizes, then every pair exchanges data."""
         deadline = call.deadline()
         self.agree(call.describe_parts(inputs), deadline)
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
             inputs = [part.copy() for part in inputs]
-        wrong: list[tuple[int, int, int]] = []
-        for to, source in [(self._rank, self._rank), *schedules.pairwise(self._rank, self._size)]:
-            out, into = array_bytes(inputs[to]), array_bytes(outputs[source])
-            size = bytearray(len(out).to_bytes(8, "little"))
-            announced = bytearray(size)
-            if source != self._rank:
-                self.exchange(to, memoryview(size), source, memoryview(announced), deadline)
-            coming = int.from_bytes(announced, "little")
-            if coming != len(into):
-                wrong.append((self._members[source], coming, len(into)))
-                into = memoryview(bytearray(coming))
-            if source == self._rank:
-                into[:] = out
-            else:
-                self.exchange(to, out, source, into, deadline)
+        pairs = schedules.pairwise(self._rank, self._size)
+        sizes = np.array([part.nbytes for part in inputs], np.int64)
+        coming = sizes.copy()  # what each rank sends us; of ourselves we know
+        announcements = [Transfer(to, sizes[to : to + 1], source, coming[source : source + 1]) for to, source in pairs]
+        self.flow(announcements, None, deadline)
+        wrong = [
+            (self._members[source], int(coming[source]), outputs[source].nbytes)
+            for source in range(self._size)
+            if coming[source] != outputs[source].nbytes
+        ]
+        unfit = {self._members.index(rank): np.empty(size, np.uint8) for rank, size, _ in wrong}
+        into = [unfit.get(source, outputs[source]) for source in range(self._size)]
+        if self._rank not in unfit:
+            np.copyto(into[self._rank], inputs[self._rank])
+        self.flow([Transfer(to, inputs[to], source, into[source]) for to, source in pairs], None, deadline)
         if wrong:
             raise split_mismatch(wrong)
 
@@ -201,16 +234,18 @@ class ScheduledBackend(ABC):
         cut = schedules.bounds(output.size, self._size)
         mine = slice(cut[self._rank], cut[self._rank + 1])
         slices: dict[Subtree, Array] = {node: part.reshape(-1)[mine] for node, part in parts.items()}
+        transfers = []
         for to, source in schedules.pairwise(self._rank, self._size):
             send = [part.reshape(-1)[cut[to] : cut[to + 1]] for _, part in sorted(parts.items())]
             nodes = plan.subtrees(source)
             block = np.empty((len(nodes), mine.stop - mine.start), output.dtype)
-            packed = np.concatenate(send) if send else np.empty(0, output.dtype)
-            self.exchange(to, array_bytes(packed), source, array_bytes(block), deadline)
+            packed = send[0] if len(send) == 1 else np.concatenate(send) if send else np.empty(0, output.dtype)
+            transfers.append(Transfer(to, packed, source, block))
             slices.update(zip(nodes, block, strict=True))
+        self.flow(transfers, None, deadline)
         flat = output.reshape(-1)
         flat[mine] = join(slices, plan)
-        self.run(schedules.ring_all_gather(self._rank, self._size), flat, None, deadline)
+        self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
     def agree(self, mine: Descriptor, deadline: Deadline) -> None:
         """Return when every rank has made the same call; CollectiveMismatch on every rank when one has not.
@@ -240,25 +275,26 @@ class ScheduledBackend(ABC):
     def run(self, steps: Sequence[Step], flat: Array, op: ReduceOp | None, deadline: Deadline) -> None:
         """Walk through one rank's steps over a flat array, cut by `schedules.bounds`; what arrives combines by `op`."""
         cut = schedules.bounds(flat.size, self._size)
-        scratch: Array | None = None
+        transfers = []
         for step in steps:
-            into = None
-            if step.recv is not None:
-                into = _part(flat, cut, step.recv)
-                if step.combine:
-                    if scratch is None or scratch.size < into.size:
-                        scratch = np.empty(into.size, flat.dtype)
-                    target, into = into, scratch[: into.size]
-            out = None if step.send is None else array_bytes(_part(flat, cut, step.send))
-            self.exchange(
-                step.send.peer if step.send else None,
-                out,
-                step.recv.peer if step.recv else None,
-                None if into is None else array_bytes(into),
-                deadline,
-            )
-            if step.combine and into is not None and op is not None:
-                combine(op, target, into)
+            to, out = (None, None) if step.send is None else (step.send.peer, _part(flat, cut, step.send))
+            source, into = (None, None) if step.recv is None else (step.recv.peer, _part(flat, cut, step.recv))
+            transfers.append(Transfer(to, out, source, into, step.combine))
+        self.flow(transfers, op, deadline)
+
+    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
+        """Make the transfers, with the results of one after the other; what arrives combines by `op`."""
+        scratch = np.empty(0, np.uint8)
+        for to, out, source, into, adds in transfers:
+            landing = into
+            if adds and into is not None:
+                if scratch.nbytes < into.nbytes:
+                    scratch = np.empty(into.nbytes, np.uint8)
+                landing = scratch[: into.nbytes].view(into.dtype)
+            sent = None if out is None else array_bytes(out)
+            self.exchange(to, sent, source, None if landing is None else array_bytes(landing), deadline)
+            if landing is not into and landing is not None and into is not None and op is not None:
+                combine(op, into.reshape(-1), landing)
 
 
 def _part(flat: Array, cut: Sequence[int], part: Part) -> Array:
@@ -268,3 +304,9 @@ def _part(flat: Array, cut: Sequence[int], part: Part) -> Array:
 def _store(array: Array, flat: Array) -> None:
     if not np.may_share_memory(array, flat):
         array.reshape(-1)[:] = flat.astype(array.dtype)
+
+
+def _widened(array: Array, op: ReduceOp, terms: int) -> bool:
+    """Whether sums of `array` need a wider dtype than its own. Two terms do not: they are rounded once in any case."""
+    wide = accumulator(array.reshape(-1)[:0], op).dtype != array.dtype
+    return wide and not (terms == 2 and op in (ReduceOp.SUM, ReduceOp.PRODUCT))

@@ -1,4 +1,9 @@
-"""Collectives over one stream socket per pair of ranks, with numpy's arithmetic. Works on any POSIX host."""
+"""Collectives over one stream socket per pair of ranks.
+
+The native walk (native/stream.hpp) overlaps the steps of a schedule, reduces what arrives while it is in cache, and
+sleeps until a fair amount has come. Without native code `exchange` does one step after the other, with numpy's
+arithmetic and the same bits, on any POSIX host.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,20 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import SYSTEM, Deadline
+from resilin.dist import loader
 from resilin.dist.backends.base import Aborted
-from resilin.dist.backends.scheduled import ScheduledBackend
+from resilin.dist.backends.scheduled import ScheduledBackend, Transfer
 from resilin.dist.forked import track
+from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp, array_bytes
 from resilin.errors import CollectiveTimeout, PeerLost
 
 _SOCKET_BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 20  # most bytes per system call, so that both directions of an exchange take turns
+_FOREVER_S = 1e9
+_DONE, _GONE, _LATE, _STOPPED, _STUCK = range(5)  # native/stream.hpp: Flow
 
 
 class StreamBackend(ScheduledBackend):
@@ -39,9 +49,14 @@ class StreamBackend(ScheduledBackend):
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
 
+        numbers = [self._sockets[peer].fileno() if peer in self._sockets else -1 for peer in range(size)]
+        self._native: Any = None if loader.native is None else loader.native.Streams(numbers)
+
     def abort(self, rank: int, lost: bool) -> None:
         """See Backend. A shut socket returns whoever reads or writes it."""
         self._aborted = True
+        if self._native is not None:
+            self._native.stop()
         for sock in self._sockets.values():
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -51,10 +66,40 @@ class StreamBackend(ScheduledBackend):
         for sock in self._sockets.values():
             sock.close()
 
+    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
+        """See ScheduledBackend."""
+        if self._native is None:
+            super().flow(transfers, op, deadline)
+            return
+        sends = [(i, t.to, array_bytes(t.out), False) for i, t in enumerate(transfers) if t.out is not None]
+        arrivals = [
+            (i, t.source, array_bytes(t.into), t.combine) for i, t in enumerate(transfers) if t.into is not None
+        ]
+        dtype = next((DTYPE_CODES[t.into.dtype] for t in transfers if t.combine and t.into is not None), 0)
+        self._walk(sends, arrivals, dtype, ReduceOp.SUM if op is None or op is ReduceOp.AVG else op, deadline)
+
+    def _walk(self, sends: list[Any], arrivals: list[Any], dtype: int, op: ReduceOp, deadline: Deadline) -> None:
+        left = deadline.left()
+        until = SYSTEM.monotonic() + (_FOREVER_S if left is None else left)
+        status, to, source = self._native.walk(sends, arrivals, dtype, int(op), until)
+        if status == _DONE:
+            return
+        if status == _STOPPED or self._aborted:
+            raise Aborted
+        if status == _GONE:
+            raise self._gone(max(to, source))
+        if status == _LATE:
+            raise self._late(to, source)
+        raise AssertionError(f"a schedule that cannot go on: {sends}, {arrivals}")
+
     def exchange(
         self, to: int | None, out: memoryview | None, source: int | None, into: memoryview | None, deadline: Deadline
     ) -> None:
         """See ScheduledBackend."""
+        if self._native is not None:
+            sends = [] if out is None else [(0, to, out, False)]
+            self._walk(sends, [] if into is None else [(0, source, into, False)], 0, ReduceOp.SUM, deadline)
+            return
         sending = out if out is not None and len(out) else None
         receiving = into if into is not None and len(into) else None
         while sending is not None or receiving is not None:
@@ -96,9 +141,12 @@ class StreamBackend(ScheduledBackend):
             both = select.POLLIN | (select.POLLOUT if to == source else 0)
             poller.register(self._sockets[source], both)
         left = deadline.left()
-        if not poller.poll(None if left is None else left * 1000 + 1) and deadline.passed():
+        if deadline.passed() or (not poller.poll(None if left is None else left * 1000 + 1) and deadline.passed()):
             if self._aborted:
                 raise Aborted
-            late = {self._members[peer] for peer in (to, source) if peer is not None}
-            names = " and ".join(f"rank {rank}" for rank in sorted(late))
-            raise CollectiveTimeout(f"{names} did not answer", late)
+            raise self._late(to, source)
+
+    def _late(self, *peers: int | None) -> CollectiveTimeout:
+        late = {self._members[peer] for peer in peers if peer is not None and peer >= 0}
+        names = " and ".join(f"rank {rank}" for rank in sorted(late))
+        return CollectiveTimeout(f"{names} did not answer", late)

@@ -11,6 +11,7 @@
 #include "collectives.hpp"
 #include "flight.hpp"
 #include "signals.hpp"
+#include "stream_module.hpp"
 
 namespace nb = nanobind;
 using namespace resilin::dist;
@@ -143,6 +144,7 @@ NB_MODULE(_native, m) {
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
     using Release = nb::call_guard<nb::gil_scoped_release>;
     bind_flight(m);
+    bind_streams(m);
     nb::class_<Segment>(m, "Segment")
         .def(nb::init<int, int, int, size_t>(), nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("inline_bytes"))
         .def("barrier", [](Segment &s, double deadline, double spin_s) -> int { return s.barrier(deadline, spin_s); }, Release())

@@ -1,0 +1,83 @@
+// Moves a collective's bytes over connected stream sockets: one per peer, sending and receiving at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "reduce.hpp"
+
+namespace resilin::dist {
+
+// Bytes to or from one peer, part of step `step` of a schedule.
+struct Move {
+    int64_t step;
+    int peer;
+    char *at;
+    size_t size;
+    bool combine; // what arrives is combined with what lies there; otherwise it replaces it
+};
+
+enum class Flow : int { DONE, GONE, LATE, STOPPED, STUCK };
+
+struct FlowEnd {
+    Flow status;
+    int to, source; // GONE: the peer that is gone; LATE: whom we wait for; -1: nobody
+};
+
+// One rank's sockets by peer (-1: none, as for the rank itself). They are non-blocking and stay the caller's.
+class Streams {
+  public:
+    explicit Streams(std::vector<int> sockets);
+    ~Streams();
+    Streams(const Streams &) = delete;
+    Streams &operator=(const Streams &) = delete;
+
+    // Walk through a schedule: the sends in their order and the receives in theirs, each as soon as its data allows.
+    // A byte is sent once every receive of an earlier step has written it, and overwritten once every send of this step
+    // or an earlier one has taken it: so steps overlap, and results are those of one step after the other. What is
+    // combined is combined in pieces at fixed places, own data first. Deadline: absolute CLOCK_MONOTONIC seconds.
+    FlowEnd walk(const std::vector<Move> &sends, const std::vector<Move> &receives, int dtype, Op op, double deadline);
+
+    // End a running walk with STOPPED, and every later one. Any thread.
+    void stop();
+    // `peer` sends no more than `total` bytes over the life of this object, and takes none: past that it is gone. Any thread.
+    void end(int peer, int64_t total);
+    // bytes to and from `peer` so far; no walk is running
+    int64_t sent(int peer) const { return peers_[peer].sent; }
+    int64_t received(int peer) const { return peers_[peer].received; }
+
+  private:
+    struct Peer {
+        int socket;
+        int wanted = 1; // SO_RCVLOWAT
+        int64_t sent = 0, received = 0;
+        std::atomic<int64_t> ends{-1};
+    };
+
+    struct Cursor { // the progress of one walk
+        const std::vector<Move> &sends, &receives;
+        size_t s = 0, r = 0;     // the moves at work
+        size_t sent = 0;         // bytes of sends[s]
+        size_t got = 0, set = 0; // bytes of receives[r]: arrived, and in place
+    };
+
+    FlowEnd finish(Cursor &c, int dtype, Op op, double deadline);
+    size_t sendable(const Cursor &c) const;
+    size_t receivable(const Cursor &c) const;
+    bool send_some(Cursor &c, size_t room, FlowEnd &end);
+    bool receive_some(Cursor &c, size_t room, int dtype, Op op, FlowEnd &end);
+    bool wait(const Cursor &c, size_t out, size_t in, double deadline, FlowEnd &end);
+    void want(Peer &peer, size_t bytes);
+    void wake();
+
+    size_t count_;
+    std::unique_ptr<Peer[]> peers_;
+    std::vector<char> piece_; // what arrives to be combined, while it is in cache
+    std::atomic<bool> stopped_{false};
+    int wake_; // eventfd: readable once something other than a socket changed
+};
+
+} // namespace resilin::dist
