@@ -31,9 +31,10 @@ from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.message import Descriptor, Frame, Kind, device_code
 from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import CollectiveMismatch, DistBackendError, PeerLost, ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, DistStoreError, PeerLost, ResilinError, UsageError
 
 _BUILT_IN = {registry.Backend.MPI: mpi.make}  # besides the host's own, which the group brings
+_KNOCK_S = 1.0  # connecting to a store is tried this long before the group's fate is looked at
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
 
 
@@ -119,6 +120,11 @@ class DeviceBackends:
         self._cpu = host
         self._aborted: tuple[int, bool] | None = None
         self._store: TCPStore | None = None
+
+    @property
+    def one_path(self) -> bool:
+        """Whether the CPU's backend reduces every element in one order, whatever its place and the array's size."""
+        return bool(getattr(self._cpu, "one_path", False))
 
     @property
     def name(self) -> str:
@@ -220,11 +226,23 @@ class DeviceBackends:
                 self._store = TCPStore(address, 0, is_master=True, timeout=limit, secret=owner.secret)
                 port = self._store.port
             port = int(peers.all_gather(str(port).encode(), deadline)[0])
-            if self._store is None:
-                self._store = TCPStore(address, port, timeout=limit, secret=owner.secret)
+            while self._store is None:
+                self._store = self._knock(address, port, deadline)
+            self._store.set_timeout(timedelta(seconds=limit))
             if self._aborted is not None:  # before the store was there to be closed
                 self._store.close()
         return PrefixStore(kind, self._store)
+
+    def _knock(self, address: str, port: int, deadline: Deadline) -> TCPStore | None:
+        """The store that rank 0 serves; None after a while, unless that is because the group has ended."""
+        try:
+            return TCPStore(address, port, timeout=_KNOCK_S, secret=self._owner.secret)
+        except DistStoreError:
+            if self._aborted is not None:
+                raise Aborted from None
+            if deadline.passed():
+                raise
+            return None
 
     # --- which ---
 
