@@ -15,9 +15,10 @@ from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, ending, environment, failure, membership, worlds
+from resilin.elastic import control, ending, environment, failure, membership, sizing, worlds
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
+from resilin.elastic.live import Showing
 from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
@@ -78,6 +79,7 @@ class Agent:
         )
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
         self._teller = Teller(config.node_id, self._slots, reporter)
+        self._showing = Showing(self._rendezvous, self._slots, clock)
         self._spare: Spare | None = None
         self._told = _Told()
         self._waiting = Waiting(
@@ -128,6 +130,7 @@ class Agent:
     async def _shutdown(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._showing.close()
         for task in self._tasks:
             task.cancel()
         await self._supervisor.close()
@@ -165,7 +168,7 @@ class Agent:
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         self._apply(view)
-        situation = membership.assess(view, self._config.membership, self._clock.monotonic())
+        situation = membership.assess(view, self._limits, self._clock.monotonic())
         if situation.reason != self._told.reason:
             log.event(_log, logging.INFO, "situation", action=situation.action, reason=situation.reason)
             self._told.reason = situation.reason
@@ -180,13 +183,15 @@ class Agent:
             self._lead(view, situation)
         self._again |= self._teller.worlds(view, self._clock.monotonic())
         self._teller.standbys(view)
+        self._dismiss(view)
         self._fill(view)
+        self._showing.update()
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
         self._arm(situation, cause, unanswered, self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
-            new, _ = membership.decide(view, self._config.membership, self._clock.monotonic())
+            new, _ = membership.decide(view, self._limits, self._clock.monotonic())
             if new is not None:
                 self._rendezvous.propose(new)
         elif situation.action == "fail":
@@ -265,12 +270,28 @@ class Agent:
     def _variables(self, place: environment.Place) -> Any:
         return lambda error_file: environment.variables(place, self._config.job, self._config.inherited, error_file)
 
+    @property
+    def _limits(self) -> membership.Config:
+        """What the job allows, with what people asked for."""
+        return sizing.limits(self._config.membership, self._rendezvous.view.wanted)
+
+    def _dismiss(self, view: View) -> None:
+        """Let workers go that have no place by people's wish; the node itself stays."""
+        if self._leaving is not None or not sizing.is_dismissed(view, self._limits, self._config.node_id):
+            return
+        work = ending.dismiss(self._slots, self._config.shutdown_timeout_s)
+        if work is not None:
+            self._reporter.line("this node is to take no part: its workers finish their step and end")
+            self._spawn_task(work)
+
     def _fill(self, view: View) -> None:
         """Replace failed workers of a program that recovers in place, and start those of an invited node."""
         current = view.generation
         if current is None or self._leaving is not None or not membership.recovers_in_place(view):
             return
-        is_invited = self._config.node_id in membership.invited(view, self._config.membership)
+        if sizing.is_dismissed(view, self._limits, self._config.node_id):
+            return
+        is_invited = self._config.node_id in membership.invited(view, self._limits)
         for slot in self._slots:
             wanted = slot.replace or (is_invited and slot.state == "idle")
             if not wanted or slot.running:
@@ -337,8 +358,8 @@ class Agent:
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it
         self._teller.deaths(view, self._told.reason)
-        slot.replace = membership.may_replace(view, self._config.membership)
-        situation = membership.assess(view, self._config.membership, self._clock.monotonic())
+        slot.replace = membership.may_replace(view, self._limits)
+        situation = membership.assess(view, self._limits, self._clock.monotonic())
         self._reporter.death(what, joined=member, final=situation.action == "fail")
 
     def _stop_workers(self, everything: bool = False) -> None:
@@ -416,6 +437,8 @@ class Agent:
             rank_hint=config.rank_hint,
             failure=first.to_json() if first is not None else None,
             unjoined=self._unjoined,
+            min_nodes=config.membership.min_nodes,
+            max_nodes=config.membership.max_nodes,
         )
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

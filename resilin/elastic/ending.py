@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from resilin.elastic import control, failure
 from resilin.elastic.config import Outcome
@@ -45,6 +46,25 @@ async def leave(slots: Sequence[LocalSlot], number: int, grace_s: float) -> None
             pending.append(_killed_after(slot, grace_s))
         else:
             pending.append(stop(slot, grace_s, number))
+    await asyncio.gather(*pending)
+
+
+def dismiss(slots: Sequence[LocalSlot], grace_s: float) -> Coroutine[Any, Any, None] | None:
+    """Let the workers of a node that stays in the job finish their step and end; None: all of them know already."""
+    pending: list[Coroutine[Any, Any, object]] = []
+    for slot in slots:
+        if not slot.running or slot.dismissed or slot.stopping or slot.state == "done":
+            continue
+        slot.dismissed = True
+        if slot.endpoint:
+            slot.send(control.Leave(reason="the node is to take no part"))
+            pending.append(_killed_after(slot, grace_s))
+        else:
+            pending.append(stop(slot, grace_s))
+    return _all(pending) if pending else None
+
+
+async def _all(pending: Sequence[Coroutine[Any, Any, object]]) -> None:
     await asyncio.gather(*pending)
 
 

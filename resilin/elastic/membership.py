@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
+from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot, Wanted
 
 Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "interrupt", "succeed", "closed"]
 Fate = Literal["unstarted", "running", "ready", "done", "absent", "failed", "left", "stopped", "lost"]
@@ -53,6 +53,8 @@ class View:
     nodes: tuple[Seen, ...] = ()
     generation: Generation | None = None
     closed: Closed | None = None
+    wanted: Wanted | None = None
+    """What people asked for; `sizing.adjusted` has already made the nodes so."""
 
     def node(self, node_id: str) -> Node | None:
         """The live node with this id."""

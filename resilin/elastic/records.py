@@ -1,7 +1,9 @@
-"""What agents write to the store: one record per node, the current generation, the end of the job. Pure.
+"""What stands in the store of a job: one record per node, the current generation, the end of the job. Pure.
 
 Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), `generation` (compare-and-put by the
-leader), `closed`. All values are JSON objects with exactly the fields below.
+leader), `closed`; and from people, by `resilin drain`, `scale` and `top`: `wanted` (compare-and-put), `watched` (under
+a lease of whoever watches). While that is there, every node writes `/resilin//live/<job>/<node id>` now and then;
+nobody follows these keys. All values are JSON objects with exactly the fields below.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ class Node:
     """The first failure on this node in the current generation, as `failure.Failure.to_json`."""
     unjoined: int = 0
     """How many of its workers have failed before they were members of a generation."""
+    min_nodes: int = 0
+    """Of its `--nnodes`, for people; 0: unknown."""
+    max_nodes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +120,35 @@ class Closed:
     """The exit code of all nodes, when it failed."""
 
 
-def to_bytes(record: Node | Generation | Closed) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What people asked of a running job."""
+
+    min_nodes: int = 0
+    """Instead of what `--nnodes` says; 0: as that says."""
+    max_nodes: int = 0
+    drained: tuple[str, ...] = ()
+    """Ids or hosts of nodes that take no part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """Where a node's workers are."""
+
+    steps: tuple[tuple[int, int, str], ...]
+    """Of each worker that works on one: its slot, the step, and where in it ("" when unknown)."""
+    at: float
+    """Seconds of the node's own monotonic clock."""
+    failure: str = ""
+    """The last failure of a worker of this node, as a sentence."""
+
+
+def live_prefix(job: str) -> str:
+    """Where the nodes of `job` write their `Live`: no other job's keys begin so, a name is never empty."""
+    return f"/resilin//live/{job}/"
+
+
+def to_bytes(record: Node | Generation | Closed | Wanted | Live) -> bytes:
     """A record as it stands in the store."""
     return json.dumps(asdict(record), separators=(",", ":")).encode()
 
@@ -147,6 +180,24 @@ def closed(key: str, value: bytes) -> Closed:
     try:
         return Closed(**_load(key, value))
     except TypeError as error:
+        raise _bad(key, value) from error
+
+
+def wanted(key: str, value: bytes) -> Wanted:
+    """The inverse of `to_bytes`."""
+    body = _load(key, value)
+    try:
+        return Wanted(**{**body, "drained": tuple(map(str, body.get("drained", ())))})
+    except TypeError as error:
+        raise _bad(key, value) from error
+
+
+def live(key: str, value: bytes) -> Live:
+    """The inverse of `to_bytes`."""
+    body = _load(key, value)
+    try:
+        return Live(**{**body, "steps": tuple((slot, step, at) for slot, step, at in body["steps"])})
+    except (TypeError, KeyError, ValueError) as error:
         raise _bad(key, value) from error
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import calls, records
+from resilin.elastic import calls, records, sizing
 from resilin.elastic.membership import Seen, View
-from resilin.elastic.records import Closed, Generation, Node
+from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
 from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreTimeout, UsageError
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
@@ -59,9 +59,13 @@ class Rendezvous:
         self._prefix = f"/resilin/{options.job}/"
         self._own_key = f"{self._prefix}nodes/{options.node_id}"
         self._generation_key, self._closed_key = f"{self._prefix}generation", f"{self._prefix}closed"
+        self._wanted_key, self._watched_key = f"{self._prefix}wanted", f"{self._prefix}watched"
+        self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
         self._entries: dict[str, KeyValue] = {}
         self._generation: Generation | None = None  # the parsed entry
         self._closed: Closed | None = None  # the parsed entry
+        self._wanted: Wanted | None = None  # the parsed entry
+        self._showing = False  # a `show` is under way
         self._nodes: dict[str, Seen] = {}  # by key
         self._view: View | None = None  # made of the above; None: not since the last change
         self._own: Node | None = None
@@ -109,7 +113,9 @@ class Rendezvous:
         nodes, _ = await self._call(lambda: self._store.range(f"{self._prefix}nodes/"))
         if all(kv.key == self._own_key for kv in nodes):
             await self._call(
-                lambda: self._store.txn((), [Op.delete(self._generation_key), Op.delete(self._closed_key)])
+                lambda: self._store.txn(
+                    (), [Op.delete(key) for key in (self._generation_key, self._closed_key, self._wanted_key)]
+                )
             )
         if self._lease is not None:
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
@@ -137,8 +143,14 @@ class Rendezvous:
             own = self._own
             if own is not None:
                 nodes = [replace(seen, node=own) if seen.node.id == own.id else seen for seen in nodes]
-            self._view = View(nodes=tuple(nodes), generation=self._generation, closed=self._closed)
+            view = View(nodes=tuple(nodes), generation=self._generation, closed=self._closed, wanted=self._wanted)
+            self._view = sizing.adjusted(view)
         return self._view
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody wants to see where the workers are (`show`)."""
+        return self._watched_key in self._entries
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
@@ -159,7 +171,20 @@ class Rendezvous:
         """Write the job's end; the first one counts."""
         self._submit(lambda: self._compare_and_put(self._closed_key, 0, records.to_bytes(closed)))
 
+    def show(self, live: Live) -> None:
+        """Let those who watch see where this node's workers are; left out while the last one is still under way."""
+        if not self._showing and self.outage is None:
+            self._showing = True
+            self._submit(lambda: self._write_live(live))
+
     # ---------------------------------------------------------------------------------- store calls
+
+    async def _write_live(self, live: Live) -> None:
+        try:
+            lease = self._lease
+            await self._call(lambda: self._store.put(self._live_key, records.to_bytes(live), lease))
+        finally:
+            self._showing = False
 
     async def _write_own(self) -> None:
         node, lease = self._own, self._lease
@@ -272,7 +297,7 @@ class Rendezvous:
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
         self._entries.clear()
-        self._generation = self._closed = self._view = None
+        self._generation = self._closed = self._view = self._wanted = None
         known, self._nodes = self._nodes, {}
         for entry in entries:
             self._take(entry, known)
@@ -287,6 +312,8 @@ class Rendezvous:
                 self._generation = None
             elif kv.key == self._closed_key:
                 self._closed = None
+            elif kv.key == self._wanted_key:
+                self._wanted = None
         for kv in fresh:
             self._take(kv, self._nodes)
         if fresh or dead:
@@ -299,6 +326,8 @@ class Rendezvous:
             self._generation = records.generation(entry.key, entry.value)
         elif entry.key == self._closed_key:
             self._closed = records.closed(entry.key, entry.value)
+        elif entry.key == self._wanted_key:
+            self._wanted = records.wanted(entry.key, entry.value)
         elif entry.key.startswith(f"{self._prefix}nodes/"):
             before = known.get(entry.key)
             again = before is not None and before.create_revision == entry.create_revision

@@ -60,6 +60,7 @@ class LocalSlot:
         self.failure: Failure | None = None
         self.stopping = False  # asked to end for a restart: its end is no failure
         self.replace = False  # its last process failed and may be replaced
+        self.dismissed = False  # asked to end because the node is to take no part: the slot can be used again
         self._reset(rank=0, generation=0)
 
     def _reset(self, rank: int, generation: int) -> None:
@@ -82,7 +83,7 @@ class LocalSlot:
         self.step: int | None = None
         self.at = ""
         self.report: Mapping[str, Any] = {}
-        self.stopping = self.replace = False
+        self.stopping = self.replace = self.dismissed = False
         self.endpoint = ""
         self.failure = None
 
@@ -210,7 +211,7 @@ class LocalSlot:
             return
         if self.streams is not None:
             self.streams.close()
-        if self.stopping:
+        if self.stopping or (self.dismissed and worker.code == 0):
             self.state = "idle"
         elif worker.code == 0:
             self.state = "left" if self.state == "ready" else "done"

@@ -24,6 +24,7 @@ from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
 from resilin.launcher import arguments, dry_run, exit_codes, hosting, plan
 from resilin.launcher.hosting import OpenStore
+from resilin.launcher.local import Desk
 from resilin.launcher.plan import LaunchPlan
 
 
@@ -107,7 +108,15 @@ async def _run(
         store_in_process=opened.in_process,
         meeting=what.meeting.endpoint,
     )
-    return await Agent(config, opened.store, process, reporter).run()
+    agent = Agent(config, opened.store, process, reporter)
+    alone = what.meeting.backend == "standalone"
+    desk = Desk(opened.store, what.job.name, config.node_id, in_process=opened.in_process, alone=alone)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(desk.opened())
+        except OSError as error:
+            reporter.line(f"`resilin status` and the like cannot ask this node: {error}")
+        return await agent.run()
 
 
 def _folder(what: LaunchPlan) -> Path:

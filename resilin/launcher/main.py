@@ -1,19 +1,22 @@
-"""`resilin`: the command line beside `elastic-run`. One file per subcommand, with `add_arguments` and `run`."""
+"""`resilin`: the command line beside `elastic-run`. A subcommand is what declares its options, and what runs it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, doctor, exit_codes, status, store, trace
+from resilin.launcher import arguments, doctor, exit_codes, sizes, status, store, top, trace
 
-_COMMANDS = {
-    "doctor": (doctor, "say what this machine and installation can do"),
-    "status": (status, "show the nodes and the generation of a running job"),
-    "store": (store, "serve the coordination store as a program of its own"),
-    "trace": (trace, "say which rank is missing from which collective"),
+_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
+    "doctor": (doctor.add_arguments, doctor.run, "say what this machine and installation can do"),
+    "drain": (sizes.add_drain_arguments, sizes.drain, "let a node's workers finish their step and end; it stays idle"),
+    "scale": (sizes.add_scale_arguments, sizes.scale, "change how many nodes of a running job take part"),
+    "status": (status.add_arguments, status.run, "show the nodes and the generation of a running job"),
+    "store": (store.add_arguments, store.run, "serve the coordination store as a program of its own"),
+    "top": (top.add_arguments, top.run, "watch the workers of a running job"),
+    "trace": (trace.add_arguments, trace.run, "say which rank is missing from which collective"),
 }
 
 
@@ -26,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, text) in _COMMANDS.items():
-        module.add_arguments(commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + "."))
+    for name, (declare, _, text) in _COMMANDS.items():
+        declare(commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + "."))
     return result
 
 
@@ -37,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         log.configure(arguments.log_level())
-        return int(_COMMANDS[args.command][0].run(args))
+        return _COMMANDS[args.command][1](args)
 
     return exit_codes.guarded(f"resilin {args.command}", body)
 

@@ -6,6 +6,8 @@
     done PLACE...                    exit PLACE         stop NODE...    over PLACE... (told so)
     asked STEP PLACE... (to leave, and left after it)
     missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
+    drain NODE... (no other is)      scale MIN:MAX
+    dismissed (adds a line with the nodes whose workers shall end)
 
 A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
 workers of a restart run. Places in the output are node/slot#incarnation.
@@ -15,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resilin.elastic import membership
+from resilin.elastic import membership, sizing
 from resilin.elastic.membership import Config, Seen, View
-from resilin.elastic.records import Generation, Node, Slot
+from resilin.elastic.records import Generation, Node, Slot, Wanted
 
 
 class Script:
@@ -36,12 +38,17 @@ class Script:
         told = getattr(self, f"_{command}")(*words)
         return [*(told or ()), *self.settle()] if command != "job" else []
 
+    def seen(self) -> tuple[View, Config]:
+        """What agents decide by: with what people asked for."""
+        return sizing.adjusted(self.view), sizing.limits(self.config, self.view.wanted)
+
     def settle(self) -> list[str]:
         """Decide until nothing more is decided."""
         lines = []
         for _ in range(10):
-            situation = membership.assess(self.view, self.config, self.now)
-            new, reason = membership.decide(self.view, self.config, self.now)
+            view, config = self.seen()
+            situation = membership.assess(view, config, self.now)
+            new, reason = membership.decide(view, config, self.now)
             assert reason == situation.reason
             if new is None:
                 return [*lines, f"{situation.action}: {situation.reason}"]
@@ -84,6 +91,19 @@ class Script:
 
     def _leave(self, name: str) -> None:
         self._change(name, lambda node: replace(node, leaving=True))
+
+    def _drain(self, *names: str) -> None:
+        self.view = replace(self.view, wanted=replace(self.view.wanted or Wanted(), drained=names))
+
+    def _scale(self, size: str) -> None:
+        low, _, high = size.partition(":")
+        wanted = replace(self.view.wanted or Wanted(), min_nodes=int(low), max_nodes=int(high))
+        self.view = replace(self.view, wanted=wanted)
+
+    def _dismissed(self) -> list[str]:
+        view, config = self.seen()
+        found = [s.node.id for s in view.nodes if sizing.is_dismissed(view, config, s.node.id)]
+        return [f"dismissed {' '.join(found) or 'nobody'}"]
 
     def _wait(self, seconds: str) -> None:
         self.now += float(seconds)

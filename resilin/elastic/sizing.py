@@ -1,0 +1,58 @@
+"""What people ask of a running job (`resilin drain`, `resilin scale`), as membership sees it. Pure.
+
+A node that shall take no part looks to every decision as one that was asked to go (`leaving`): its workers finish their
+step and end, the others go on. Unlike that one it stays, as a spare, and is taken again when people want it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from resilin.elastic import membership
+from resilin.elastic.membership import Config, View
+from resilin.elastic.records import Node, Wanted
+
+
+def limits(config: Config, wanted: Wanted | None) -> Config:
+    """What the job allows: as its flags say, and instead what people asked for since."""
+    if wanted is None or not wanted.max_nodes:
+        return config
+    return replace(config, min_nodes=wanted.min_nodes or config.min_nodes, max_nodes=wanted.max_nodes)
+
+
+def is_drained(node: Node, wanted: Wanted | None) -> bool:
+    """Whether people want this node to take no part."""
+    return wanted is not None and (node.id in wanted.drained or node.host in wanted.drained)
+
+
+def adjusted(view: View) -> View:
+    """`view` in which nodes that shall take no part are leaving: drained ones, and members beyond the wanted number.
+
+    Of the members the last ones in node-rank order go, so the first ones keep their ranks.
+    """
+    wanted = view.wanted
+    if wanted is None:
+        return view
+    going = {seen.node.id for seen in view.nodes if is_drained(seen.node, wanted)}
+    if wanted.max_nodes and view.generation is not None:
+        here = {seen.node.id for seen in view.nodes if not seen.node.leaving} - going
+        staying = [node for node in view.generation.nodes if node in here]
+        going |= set(staying[wanted.max_nodes :])
+    nodes = [replace(s, node=replace(s.node, leaving=True)) if s.node.id in going else s for s in view.nodes]
+    return replace(view, nodes=tuple(nodes))
+
+
+def is_dismissed(view: View, config: Config, node_id: str) -> bool:
+    """Whether the workers of a node have no place any more, by people's wish, in a program that recovers in place.
+
+    Other programs' workers are stopped with all others.
+    """
+    node, current = view.node(node_id), view.generation
+    if view.wanted is None or view.closed is not None or node is None or current is None:
+        return False
+    if not membership.recovers_in_place(view):
+        return False
+    if node.leaving:
+        return True
+    outside = node_id not in current.nodes and current.kind == "inplace"
+    return outside and node_id not in membership.invited(view, config) and bool(view.wanted.max_nodes)

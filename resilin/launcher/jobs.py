@@ -1,0 +1,173 @@
+"""A running job as people ask for it: found by its store's address or through an agent of this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from resilin._base import env
+from resilin._base.secret import read_file
+from resilin.elastic import records
+from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
+from resilin.errors import RendezvousError, UsageError
+from resilin.launcher import local
+from resilin.store.base import KeyValue, Lease, Store
+from resilin.store.connect import connect, without_password
+
+TIMEOUT_S = 5.0
+
+
+class Access(Protocol):
+    """What both ways to a job's store can do."""
+
+    name: str
+    alone: bool
+    """Whether no other node can ever come to the job."""
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        """The entries whose keys begin with `prefix`."""
+        ...
+
+    def compare_and_put(self, key: str, revision: int, value: bytes) -> bool:
+        """Write `value` if the entry is still that of `revision` (0: none); whether it was."""
+        ...
+
+    def hold(self, key: str) -> None:
+        """Have `key` there until `close`."""
+
+    def close(self) -> None:
+        """Use it no more."""
+
+
+class _Remote:
+    """A store that this process is a client of."""
+
+    def __init__(self, url: str, secret: str | None) -> None:
+        self.name, self.alone = without_password(url), False
+        self._store: Store = connect(url, secret, TIMEOUT_S)
+        self._leases: list[Lease] = []
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        return self._store.range(prefix)[0]
+
+    def compare_and_put(self, key: str, revision: int, value: bytes) -> bool:
+        return self._store.compare_and_put(key, revision, value)[0]
+
+    def hold(self, key: str) -> None:
+        self._leases.append(local.hold(self._store, key))
+
+    def close(self) -> None:
+        for lease in self._leases:
+            lease.revoke()
+        self._store.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What stands in the store of a job."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    """Oldest first: that one leads."""
+    generation: Generation | None
+    closed: Closed | None
+    wanted: Wanted
+    wanted_revision: int
+    live: dict[str, Live] = field(default_factory=dict)
+    """By node id: of those that were watched a moment ago."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The least and the most nodes: as people asked for, else as the flags of the oldest node say."""
+        low, high = self.wanted.min_nodes, self.wanted.max_nodes
+        return (low or self.nodes[0].min_nodes, high or self.nodes[0].max_nodes)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
+    """Declare the options that say which job is meant. `optional`: its name may be left out."""
+    if optional:
+        what = "the job's name (--rdzv-id); may be left out when one job runs here"
+        parser.add_argument("job", nargs="?", default="", help=what)
+    else:
+        parser.add_argument("job", help="the job's name (--rdzv-id)")
+    parser.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="its store: embedded://host:port (or just host:port), etcd://host:port or file:///folder; default: ask an "
+        "elastic-run of this machine and this user",
+    )
+    parser.add_argument("--secret-file", metavar="FILE", help="holds the job's secret (default: RESILIN_SECRET)")
+
+
+@contextmanager
+def opened(args: argparse.Namespace) -> Iterator[tuple[Access, str]]:
+    """The way to the job that `args` name, and its name. RendezvousError: no such job here."""
+    if args.endpoint and not args.job:
+        raise UsageError("--endpoint: expected the job's name, too")
+    access: Access
+    if args.endpoint:
+        url = args.endpoint if "://" in args.endpoint else f"embedded://{args.endpoint}"
+        secret = read_file(args.secret_file, "--secret-file") if args.secret_file else env.get("RESILIN_SECRET")
+        access, name = _Remote(url, secret), args.job
+    else:
+        found = _here(args.job)
+        access, name = found, found.job
+    try:
+        yield access, name
+    finally:
+        access.close()
+
+
+def _here(name: str) -> local.AgentClient:
+    """An agent of this machine that takes part in the job; of the only job when it has no name."""
+    found: dict[str, local.AgentClient] = {}
+    for agent in local.agents():
+        if agent.job in found or (name and agent.job != name):
+            agent.close()
+        else:
+            found[agent.job] = agent
+    if len(found) == 1:
+        return found.popitem()[1]
+    names = sorted(found)
+    for agent in found.values():
+        agent.close()
+    if names:
+        raise UsageError(f"several jobs run here, say which one: {', '.join(names)}")
+    what = f"job {name!r}" if name else "job"
+    raise RendezvousError(
+        f"no {what} of this user has a node on this machine; ask on one of its nodes, or name its store: --endpoint URL"
+    )
+
+
+def read(access: Access, name: str) -> Job:
+    """The job as it is now. RendezvousError when no node of it is there."""
+    prefix = f"/resilin/{name}/"
+    entries = access.range(prefix)
+    found = sorted((kv for kv in entries if kv.key.startswith(f"{prefix}nodes/")), key=lambda kv: kv.create_revision)
+    if not found:
+        raise RendezvousError(f"no node of a job {name!r} is registered at {access.name}")
+    named = {kv.key.removeprefix(prefix): kv for kv in entries}
+    current, closed, wanted = (named.get(key) for key in ("generation", "closed", "wanted"))
+    lives = access.range(records.live_prefix(name))
+    return Job(
+        name=name,
+        nodes=tuple(records.node(kv.key, kv.value) for kv in found),
+        generation=records.generation(current.key, current.value) if current else None,
+        closed=records.closed(closed.key, closed.value) if closed else None,
+        wanted=records.wanted(wanted.key, wanted.value) if wanted else Wanted(),
+        wanted_revision=wanted.mod_revision if wanted else 0,
+        live={kv.key.rpartition("/")[2]: records.live(kv.key, kv.value) for kv in lives},
+    )
+
+
+def watch(access: Access, name: str) -> None:
+    """Have the nodes say where their workers are, until `access` is closed."""
+    access.hold(f"/resilin/{name}/watched")
+
+
+def write_wanted(access: Access, job: Job, wanted: Wanted) -> bool:
+    """Ask for `wanted` instead of what `job` says; False when somebody else asked for something meanwhile."""
+    return access.compare_and_put(f"/resilin/{job.name}/wanted", job.wanted_revision, records.to_bytes(wanted))

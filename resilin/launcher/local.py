@@ -1,0 +1,224 @@
+"""The Unix sockets at which agents of this machine answer their own user: `resilin status`, `top`, `drain`, `scale`.
+
+They lie in a folder that only this user may enter, and both ends ask the kernel who the other one is; so even a job in
+which nothing listens can be asked. Frames of `_base.framing`, each one JSON object:
+
+    {"op": "who"}                                            -> {"job": j, "node": n, "alone": no other can come}
+    {"op": "range", "prefix": p}                             -> {"entries": [[key, text, create, mod], ...]}
+    {"op": "put", "key": k, "mod": revision, "text": t}      -> {"written": bool}
+    {"op": "hold", "key": k}                                 -> {}   the key is there until the connection ends
+    anything that cannot be done                             -> {"error": text}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from resilin._base import auth, env, framing
+from resilin._base.clock import Deadline
+from resilin.elastic import records
+from resilin.errors import ResilinError, StoreError, StoreTimeout
+from resilin.store.base import KeyValue, Lease, Store
+
+_MAX_BYTES = 16 << 20
+_BACKLOG = 8
+HOLD_S = 10.0
+TIMEOUT_S = 5.0
+
+
+def folders() -> Iterator[Path]:
+    """Where this user's sockets may lie: one agent may have a session's folder in its environment, another one not."""
+    runtime = env.get("XDG_RUNTIME_DIR")
+    if runtime:
+        yield Path(runtime) / "resilin"
+    yield Path(f"/tmp/resilin-{os.getuid()}")
+
+
+def folder() -> Path:
+    """The first of `folders` that can be used, made when it is not there. OSError: none can be, or is ours alone."""
+    problem: OSError | None = None
+    for path in folders():
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            _check_own(path)
+            return path
+        except OSError as error:
+            problem = error
+    assert problem is not None
+    raise problem
+
+
+def _check_own(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise OSError(f"{path} is no folder of this user's alone (mode 0700)")
+
+
+# ---------------------------------------------------------------------------------------------- an agent's side
+
+
+class Desk:
+    """Answers at a socket of its own for one node of `job`. Use `opened`, in the agent's loop."""
+
+    def __init__(self, store: Store, job: str, node_id: str, *, in_process: bool, alone: bool) -> None:
+        self._store = store
+        self._in_process = in_process  # then calls never block
+        self._who = {"job": job, "node": node_id, "alone": alone}
+        self._prefixes = (f"/resilin/{job}/", records.live_prefix(job))
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> Any:
+        """Answer until the block ends. OSError when there is no place for a socket."""
+        path = folder() / f"{os.getpid()}-{secrets.token_hex(3)}.sock"
+        connections: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            connections.add(task)
+            try:
+                await self._serve(reader, writer)
+            finally:
+                connections.discard(task)
+                writer.close()
+
+        server = await asyncio.start_unix_server(serve, path, limit=_MAX_BYTES, backlog=_BACKLOG)
+        try:
+            path.chmod(0o600)
+            yield path
+        finally:
+            server.close()
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+            path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        leases: list[Lease] = []
+        decoder = framing.FrameDecoder(_MAX_BYTES)
+        try:
+            auth.require_same_user(writer.get_extra_info("socket"))
+            while data := await reader.read(1 << 16):
+                for payload in decoder.feed(data):
+                    writer.write(framing.encode(json.dumps(await self._answer(payload, leases)).encode()))
+                    await writer.drain()
+        except (OSError, ResilinError):  # it hung up, is somebody else's, or does not speak this: nobody to tell
+            return
+        finally:
+            for lease in leases:
+                with contextlib.suppress(StoreError):
+                    await self._call(lease.revoke)
+
+    async def _answer(self, payload: bytes, leases: list[Lease]) -> dict[str, Any]:
+        try:
+            return await self._do(json.loads(payload), leases)
+        except (ResilinError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    async def _do(self, request: dict[str, Any], leases: list[Lease]) -> dict[str, Any]:
+        op = request["op"]
+        if op == "who":
+            return dict(self._who)
+        key = str(request["prefix" if op == "range" else "key"])
+        if not key.startswith(self._prefixes):
+            raise ValueError(f"{key!r} does not belong to this job")
+        if op == "range":
+            entries, _ = await self._call(lambda: self._store.range(key))
+            return {"entries": [[kv.key, kv.value.decode(), kv.create_revision, kv.mod_revision] for kv in entries]}
+        if op == "put":
+            value, revision = str(request["text"]).encode(), int(request["mod"])
+            written, _ = await self._call(lambda: self._store.compare_and_put(key, revision, value))
+            return {"written": written}
+        if op == "hold":
+            leases.append(await self._call(lambda: hold(self._store, key)))
+            return {}
+        raise ValueError(f"unknown op {op!r}")
+
+    async def _call(self, call: Callable[[], Any]) -> Any:
+        return call() if self._in_process else await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+def hold(store: Store, key: str) -> Lease:
+    """Have `key` in `store` until the lease is revoked, or a little after this process has ended."""
+    lease = store.lease(HOLD_S)
+    store.put(key, b"{}", lease)
+    return lease
+
+
+# ------------------------------------------------------------------------------------------------ a user's side
+
+
+class AgentClient:
+    """A connection to one agent of this machine; what it does to the job's store, that agent does."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError: nobody answers there any more."""
+        self.name = str(path)
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(str(path))
+            who = self._ask(op="who")
+        except BaseException:
+            self._socket.close()
+            raise
+        self.job, self.node, self.alone = str(who["job"]), str(who["node"]), bool(who["alone"])
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        """The entries whose keys begin with `prefix`."""
+        return [
+            KeyValue(key=key, value=text.encode(), create_revision=create, mod_revision=mod, version=0)
+            for key, text, create, mod in self._ask(op="range", prefix=prefix)["entries"]
+        ]
+
+    def compare_and_put(self, key: str, revision: int, value: bytes) -> bool:
+        """Write `value` if the entry is still that of `revision` (0: none); whether it was."""
+        return bool(self._ask(op="put", key=key, mod=revision, text=value.decode())["written"])
+
+    def hold(self, key: str) -> None:
+        """Have `key` there until `close`."""
+        self._ask(op="hold", key=key)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        try:
+            framing.send_frame(self._socket, json.dumps(request).encode())
+            answer: dict[str, Any] = json.loads(framing.recv_frame(self._socket, Deadline(TIMEOUT_S), _MAX_BYTES))
+        except TimeoutError:
+            raise StoreTimeout(f"the elastic-run at {self.name} did not answer within {TIMEOUT_S:g} s") from None
+        except framing.FrameError as error:
+            raise StoreError(f"the elastic-run at {self.name} has ended: {error}") from None
+        if "error" in answer:
+            raise StoreError(f"the elastic-run at {self.name} could not {request['op']}: {answer['error']}")
+        return answer
+
+
+def agents() -> Iterator[AgentClient]:
+    """A connection to each agent of this user on this machine; whoever takes one closes it."""
+    for place in folders():
+        with contextlib.suppress(OSError):  # nothing there, or not this user's alone
+            _check_own(place)
+            for path in sorted(place.glob("*.sock")):
+                if (client := _client(path)) is not None:
+                    yield client
+
+
+def _client(path: Path) -> AgentClient | None:
+    try:
+        return AgentClient(path)
+    except ConnectionRefusedError:  # its agent was killed and could not remove it
+        path.unlink(missing_ok=True)
+    except (OSError, StoreError):  # it ends just now
+        pass
+    return None

@@ -1,0 +1,192 @@
+"""`resilin status`, `top`, `drain` and `scale` of running jobs, through an agent of this machine or the job's store."""
+
+import json
+import re
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+from launches import INPLACE, until
+
+from resilin.launcher import local
+from resilin.testing.etcd import EtcdCluster
+
+pytestmark = pytest.mark.multiproc
+
+
+def resilin(*args):
+    command = [sys.executable, "-m", "resilin.launcher.main", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    with EtcdCluster() as cluster:
+        yield cluster.endpoints[0].removeprefix("http://")
+
+
+@pytest.fixture(params=["embedded", "etcd", "file"])
+def meeting(request, tmp_path, free_port):
+    """Flags that make agents meet, and the job's name and store for `resilin`."""
+    place = {
+        "embedded": lambda: f"localhost:{free_port}",
+        "etcd": lambda: request.getfixturevalue("etcd"),
+        "file": lambda: str(tmp_path / "meeting"),
+    }[request.param]()
+    flags = ("--rdzv-backend", request.param, "--rdzv-endpoint", place, "--rdzv-id", tmp_path.name)
+    conf = ("--rdzv-conf", "lease_ttl=2,join_timeout=20")
+    return (*flags, *conf), (tmp_path.name, "--endpoint", f"{request.param}://{place}")
+
+
+def inplace(steps, count=10):
+    return "--no-python", sys.executable, INPLACE, steps, count, 0.01
+
+
+def running(job):
+    """The nodes of a job and what is special about each, from `resilin status`."""
+    text = resilin("status", *job).stdout
+    return dict(re.findall(r"^node (\S+) \([^)]*\)(?:: (.*))?$", text, re.M))
+
+
+def test_a_job_of_one_node_answers_though_nothing_listens(launch, steps, tmp_path):
+    (steps / "hold").touch()
+    one = launch("--standalone", "--nproc-per-node", 2, "--rdzv-id", tmp_path.name, *inplace(steps))
+    one.until(lambda: "world 1" in one.out)
+    told = resilin("status", tmp_path.name)
+    assert told.returncode == 0, told.stderr
+    assert "generation 1 (restart): 2 workers on 1 nodes" in told.stdout
+    assert "slot 1: rank 1, ready, pid " in told.stdout
+    table = resilin("top", tmp_path.name, "--once")
+    assert table.returncode == 0, table.stderr
+    rows = [line.split() for line in table.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert all(int(row[5]) > 0 and float(row[6]) > 0 for row in rows), table.stdout
+    for refused in (("drain", tmp_path.name, "x"), ("scale", tmp_path.name, "2")):
+        answer = resilin(*refused)
+        assert (answer.returncode, "of this node alone" in answer.stderr) == (2, True)
+    (steps / "hold").unlink()
+    assert one.wait() == 0
+    gone = resilin("status", tmp_path.name)
+    assert gone.returncode == 4
+    assert "name its store: --endpoint URL" in gone.stderr
+
+
+def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, script, tmp_path):
+    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+    pid = str(one.process.pid)
+    (path,) = one.until(lambda: [p for folder in local.folders() for p in folder.glob(f"{pid}-*.sock")])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    one.signal(signal.SIGTERM)
+    one.wait()
+    assert not path.exists()
+    killed = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+    (path,) = killed.until(lambda: [p for f in local.folders() for p in f.glob(f"{killed.process.pid}-*.sock")])
+    killed.signal(signal.SIGKILL)
+    killed.process.wait()
+    assert resilin("status", tmp_path.name).returncode == 4
+    assert not path.exists(), "what a killed agent left is removed by the next who looks"
+
+
+def test_a_socket_serves_the_keys_of_its_job_alone(launch, script, tmp_path):
+    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+
+    def connected():
+        wanted = None
+        for client in local.agents():
+            if client.job == tmp_path.name and wanted is None:
+                wanted = client
+            else:
+                client.close()
+        return wanted
+
+    client = one.until(connected)
+    try:
+        assert client.range(f"/resilin/{tmp_path.name}/")
+        for wrong in (lambda: client.range("/resilin/"), lambda: client.compare_and_put("/other", 0, b"")):
+            with pytest.raises(local.StoreError, match="does not belong to this job"):
+                wrong()
+        with pytest.raises(local.StoreError, match="unknown op"):
+            client._ask(op="delete", key=f"/resilin/{tmp_path.name}/closed")
+    finally:
+        client.close()
+
+
+def test_a_drained_node_gives_up_its_workers_without_loss_and_takes_part_again_when_asked(launch, steps, meeting):
+    flags, job = meeting
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *flags, *inplace(steps))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *flags, *inplace(steps))
+    first.until(lambda: "world 2 rank 0/2" in first.out)
+    oldest, newest = running(job)
+    told = resilin("drain", *job, newest)
+    assert (told.returncode, told.stdout) == (0, f"{newest} is drained\n"), told.stderr
+    first.until(lambda: "world 3 rank 0/1" in first.out)
+    assert running(job)[newest] == "drained"
+    assert second.process.poll() is None
+    refused = resilin("drain", *job, oldest)
+    assert refused.returncode == 2
+    assert "0 of at least 1 nodes would be left" in refused.stderr
+    assert resilin("drain", *job, newest, "--undo").returncode == 0
+    first.until(lambda: "world 4 rank 0/2" in first.out)
+    (steps / "hold").unlink()
+    assert [first.wait(), second.wait()] == [0, 0]
+    for one in (first, second):
+        assert "worker died" not in one.err
+        assert "is gone" not in one.err
+
+
+def test_a_job_is_scaled_down_and_up_again(launch, steps, meeting):
+    flags, job = meeting
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *flags, *inplace(steps))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *flags, *inplace(steps))
+    first.until(lambda: "world 2 rank 0/2" in first.out)
+    assert resilin("scale", *job, "1").stdout == "scaled to 1 nodes\n"
+    first.until(lambda: "world 3 rank 0/1" in first.out)
+    assert sorted(running(job).values()) == ["leads", "spare"]
+    assert resilin("scale", *job, "1:2").returncode == 0
+    first.until(lambda: "world 4 rank 0/2" in first.out)
+    (steps / "hold").unlink()
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert "worker died" not in first.err + second.err
+
+
+def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_path, free_port):
+    program = script(
+        "import os, time; os.write(1, f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())\n"
+        "time.sleep(60 if os.environ['WORLD_SIZE'] == '2' else 0)\n"
+    )
+    flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
+    first = launch(*flags, program, RESILIN_SECRET="word")
+    second = launch(*flags, program, RESILIN_SECRET="word")
+    until(lambda: "1 of 2" in first.out + second.out)
+    newest = list(running((tmp_path.name,)))[-1]
+    resilin("drain", tmp_path.name, newest)
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert sorted((first.out + second.out).splitlines()) == ["0 of 1", "0 of 2", "1 of 2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("scale", "{}", "many"), "expected a number of nodes or MIN:MAX"),
+        (("scale", "{}", "3:2"), "1 <= MIN <= MAX"),
+        (("drain", "{}", "nobody"), "'nobody' is no node of job"),
+        (("drain", "{}", "nobody", "--undo"), "'nobody' is not drained"),
+        (("status", "", "--endpoint", "localhost:1"), "expected the job's name, too"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_error_and_changes_nothing(launch, script, tmp_path, free_port, words, says):
+    flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
+    one = launch(*flags, script("import time; time.sleep(60)"))
+    one.until(lambda: running((tmp_path.name,)))
+    told = resilin(*(word.format(tmp_path.name) for word in words))
+    assert (told.returncode, len(told.stderr.splitlines())) == (2, 1), told.stderr
+    assert says in told.stderr
+    body = json.loads(resilin("status", tmp_path.name, "--json").stdout)
+    assert body["wanted"] == {"min_nodes": 0, "max_nodes": 0, "drained": []}
