@@ -1,4 +1,4 @@
-"""The mpi backend under a real `mpiexec`: all cases of check_group; a dead, a late and an aborting rank; wrong starts."""
+"""The mpi backend under a real `mpiexec`: all cases of check_group; a dead, a late, an aborting rank; wrong starts."""
 
 import subprocess
 import sys
