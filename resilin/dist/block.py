@@ -1,9 +1,12 @@
 """Calls of a group that wait for the end of a `_coalescing_manager` block, and which of them can be one. No I/O.
 
-Small all_reduces that follow one another, with one dtype and one op, become one over their elements in a row. Their
-bits stay those of separate calls: below PACK_BYTES every backend reduces each element along a path that does not
-depend on its place. The layout of a pack goes into the shape of its buffer, so that ranks whose packs are made of
-other shapes are found by the check that every collective makes.
+Small all_reduces that follow one another, with one dtype and one op, become one over their elements in a row, where
+the bits stay those of separate calls: where the order of reduction makes no difference (two ranks; integers, MIN and
+MAX), or the backend says that it does not depend on an element's place (`one_path`, as shared memory does). Elsewhere
+they are started one after the other.
+
+The layout of a pack goes into the shape of its buffer, so that ranks whose packs are made of other shapes are found by
+the check that every collective makes.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.work import Work
 from resilin.errors import UsageError
 
-PACK_BYTES = 128 << 10  # half of RING_MIN_BYTES of backends/scheduled.py, for 16-bit numbers are summed in 32 bits
+PACK_BYTES = 128 << 10  # beyond it copying costs more than a call of its own
 _ROWS = 64  # a pack's buffer is padded to a number of rows that its layout chooses, of at most as many
 
 Launch = Callable[[bool], "Work | None"]  # with async_op
@@ -91,8 +94,8 @@ def end(group: ProcessGroup) -> None:
     del _OPEN[group]
 
 
-def packs(calls: Sequence[Reduction | Launch]) -> list[list[Reduction] | Launch]:
-    """The calls in their order, reductions that can be one call in one list."""
+def packs(calls: Sequence[Reduction | Launch], group: ProcessGroup) -> list[list[Reduction] | Launch]:
+    """The calls in their order, reductions that can be one call of `group` in one list."""
     found: list[list[Reduction] | Launch] = []
     size = 0
     for call in calls:
@@ -101,13 +104,19 @@ def packs(calls: Sequence[Reduction | Launch]) -> list[list[Reduction] | Launch]
             continue
         last = found[-1] if found else None
         size += call.target.flat.nbytes
-        fits = isinstance(last, list) and call.joins(last[0]) and size <= PACK_BYTES
+        fits = size <= PACK_BYTES and isinstance(last, list) and call.joins(last[0]) and _any_order(call, group)
         if fits and isinstance(last, list) and _apart([*last, call]):
             last.append(call)
         else:
             found.append([call])
             size = call.target.flat.nbytes
     return found
+
+
+def _any_order(call: Reduction, group: ProcessGroup) -> bool:
+    """Whether `group` gives the same bits wherever in a buffer the elements are."""
+    exact = call.target.flat.dtype.kind in "bui" or call.op in (ReduceOp.MIN, ReduceOp.MAX)
+    return exact or group.size() <= 2 or group.backend.one_path
 
 
 def _apart(pack: Sequence[Reduction]) -> bool:

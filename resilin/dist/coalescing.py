@@ -21,8 +21,8 @@ from resilin.errors import UsageError
 def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Block]:
     """Collect this rank's collectives of `group` inside the block, and start them, in order, when it ends.
 
-    Runs of small `all_reduce`s with one dtype and op become one call, with the bits of separate ones; all ranks must
-    make the same calls in their blocks, of any kinds. They are done when the block ends; with `async_ops`, when
+    Runs of small `all_reduce`s with one dtype and op become one call where that gives the bits of separate ones (see
+    `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends; with `async_ops`, when
     `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too. `device` changes
     nothing. A block that ends by an error starts none of its calls.
     """
@@ -46,7 +46,7 @@ def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op
     """Start the calls in order; a Work for all of them when `async_op`, unless there are none."""
     works = [
         api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op)
-        for pack in block.packs(calls)
+        for pack in block.packs(calls, pg)
     ]
     given = [work for work in works if work is not None]
     if not given:
@@ -58,7 +58,7 @@ def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op
 def all_reduce_coalesced(
     tensors: Sequence[Any], op: ReduceOp | PremulSum = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Future[list[Any]] | None:
-    """Reduce every tensor of the list in place over all ranks; small ones together in one call.
+    """Reduce every tensor of the list in place over all ranks; small ones together in one call (see `dist.block`).
 
     Shape:   any for each; the same list of shapes on every rank, and one dtype.
     Returns: with `async_op` a Future of the list, as in PyTorch.

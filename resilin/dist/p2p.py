@@ -130,7 +130,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
         raise UsageError(f"batch_isend_irecv: p2p_op_list: expected a list of P2POp, got {p2p_op_list!r:.80}")
     if any(op.group is not ops[0].group for op in ops):
         raise UsageError("batch_isend_irecv: expected operations of one group, got several groups")
-    works: dict[int, Work] = {}
+    works: dict[int, Any] = {}
     for wanted in (irecv, isend):
         for i, p2p in enumerate(ops):
             if p2p.op is wanted:

@@ -96,22 +96,23 @@ _COMBINE: dict[ReduceOp, Callable[..., Any]] = {
     ReduceOp.BAND: np.bitwise_and,
     ReduceOp.BOR: np.bitwise_or,
     ReduceOp.BXOR: np.bitwise_xor,
+    ReduceOp.PREMUL_SUM: np.add,  # the factors are in the terms already
 }
 
 
 def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
     """`given` as the ReduceOp it is, if that is defined for `dtype`; UsageError otherwise, before anything is sent.
 
-    A PremulSum is a SUM of what `scaled` gives.
+    For a PremulSum it is PREMUL_SUM: a sum of what `scaled` gives.
     """
     premultiplied = isinstance(given, PremulSum)
     try:
-        op = ReduceOp.SUM if premultiplied else ReduceOp(given)
+        op = ReduceOp.PREMUL_SUM if premultiplied else ReduceOp(given)
     except ValueError:
         names = ", ".join(known.name for known in ReduceOp)
         what = f"op: expected a ReduceOp, as in op=ReduceOp.SUM, got {given!r}; there are {names}"
         raise UsageTypeError(what) from None
-    if op is ReduceOp.PREMUL_SUM:
+    if op is ReduceOp.PREMUL_SUM and not premultiplied:
         raise UsageError("ReduceOp.PREMUL_SUM needs its factor: op=_make_nccl_premul_sum(factor)")
     if premultiplied and dtype.kind in "bui":
         raise UsageError(f"ReduceOp.PREMUL_SUM needs a floating-point or complex tensor, got {dtype}")

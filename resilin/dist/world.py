@@ -98,6 +98,12 @@ def _exchange(parent: ProcessGroup, before: ProcessGroup, after: ProcessGroup) -
         _exchange(group, before, after)
 
 
+def _drop(parent: ProcessGroup, gone: ProcessGroup) -> None:
+    parent.subgroups = [group for group in parent.subgroups if group is not gone]
+    for group in parent.subgroups:
+        _drop(group, gone)
+
+
 def _here() -> tuple[int, int] | None:
     group = getattr(_WORLD.thread, "group", None) or _WORLD.default
     return None if group is None else (group.rank(), group.size())
@@ -322,6 +328,8 @@ def destroy_process_group(group: Any = None) -> None:
     if found is None:
         return
     found.close()
+    if is_initialized():
+        _drop(default_group(), found)
     if found is _WORLD.default:
         groups.WORLD = _WORLD.default = None
     for thing in _WORLD.owned.pop(found, []):

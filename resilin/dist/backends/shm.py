@@ -42,6 +42,7 @@ class ShmBackend:
     """
 
     name = "shm"
+    one_path = True  # every element is summed in rank order, wherever it is
 
     def __init__(self, rank: int, size: int, share: Share, members: Sequence[int] | None = None) -> None:
         self._members = list(range(size)) if members is None else list(members)  # the group's ranks behind ours

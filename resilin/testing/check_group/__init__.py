@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from resilin.testing.check_group import (  # noqa: F401 - they register their cases
+    coalescing,
     groups,
     messages,
     mistakes,

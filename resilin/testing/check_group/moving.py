@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import resilin.dist as dist
 from resilin.dist import tree
 from resilin.dist.reduce_op import Array, ReduceOp
+from resilin.errors import UsageError
 from resilin.testing.check_group.cases import SIZES, case
 from resilin.testing.rank_data import data, expected, same
 
@@ -46,6 +48,33 @@ def gather_and_scatter_use_the_root(rank: int, size: int) -> None:
             output = np.zeros(count, dtype)
             dist.scatter(output, parts, src=root)
             same(output, data(10 + rank, count, dtype))
+
+
+@case
+def the_newer_names_move_whole_tensors(rank: int, size: int) -> None:
+    dtype = np.dtype(np.float32)
+    whole, part = np.zeros((size, 3), dtype), np.zeros(3, dtype)
+    dist.all_gather_single(whole, data(rank, 3, dtype))
+    same(whole, np.stack([data(r, 3, dtype) for r in range(size)]))
+    dist.reduce_scatter_single(part, whole)
+    same(part, whole[rank] * size)
+    for root in {0, size - 1}:
+        rows = np.zeros(size * 3, dtype) if rank == root else None
+        dist.gather_single(data(rank, 3, dtype), rows, dst=root)
+        if rows is not None:
+            same(rows, whole.reshape(-1))
+    with pytest.raises(UsageError, match="only there"):
+        dist.gather_single(part, None if rank == 0 else whole)
+
+
+@case
+def lists_may_be_empty_where_nothing_is_received(rank: int, size: int) -> None:
+    output = np.zeros(1)
+    dist.scatter(output, [np.array([float(r)]) for r in range(size)] if rank == 0 else [], src=0)
+    assert output[0] == rank
+    boxes = [np.zeros(1) for _ in range(size)] if rank == 0 else []
+    dist.gather(output, boxes, group_dst=0)
+    assert [box[0] for box in boxes] == (list(range(size)) if rank == 0 else [])
 
 
 @case

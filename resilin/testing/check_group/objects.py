@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import resilin.dist as dist
+from resilin.core.tensor import Tensor
+from resilin.dist.reduce_op import DTYPES
 from resilin.errors import DistError, UsageError
 from resilin.testing.check_group.cases import case
 
@@ -26,6 +30,57 @@ def objects_travel(rank: int, size: int) -> None:
     out: list[Any] = [None]
     dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, src=0)
     assert out == [f"for {rank}"]
+
+
+@case
+def places_beyond_the_ranks_stay_and_defaults_mean_rank_0(rank: int, size: int) -> None:
+    box: list[Any] = ["before"] * (size + 1)
+    dist.all_gather_object(box, rank)
+    assert box == [*range(size), "before"]
+    gathered: list[Any] = [None] * size if rank == 0 else []
+    dist.gather_object(rank, gathered)
+    assert gathered == (list(range(size)) if rank == 0 else [])
+    one = [rank]
+    dist.broadcast_object_list(one)
+    assert one == [0]
+    dist.scatter_object_list(one, [10 + r for r in range(size)] if rank == 0 else None)
+    assert one == [10 + rank]
+    not_a_list: Any = 5
+    with pytest.raises(TypeError, match="expected a list"):
+        dist.scatter_object_list(not_a_list, None)
+    with pytest.raises(UsageError, match="places at least"):
+        dist.all_gather_object([], rank)
+
+
+@case
+def weights_only_takes_plain_values_and_tensors_and_nothing_else(rank: int, size: int) -> None:
+    plain = {
+        "rank": rank,
+        "t": Tensor._wrap(np.ones(3, np.float32)),
+        "a": np.arange(2),
+        "set": {1j, None},
+        "d": DTYPES[10],
+    }
+    box: list[Any] = [None] * size
+    dist.all_gather_object(box, plain, weights_only=True)
+    assert [thing["rank"] for thing in box] == list(range(size))
+    assert box[0]["t"]._array.tolist() == [1.0] * 3
+    assert box[0]["d"] == DTYPES[10]
+    one: list[Any] = [plain]
+    dist.broadcast_object_list(one, src=0, weights_only=True)
+    assert one[0]["rank"] == 0
+    with pytest.raises(DistError, match=r"weights_only=True: .* holds subprocess\.Popen"):
+        dist.all_gather_object(box, _runs_code, weights_only=True)
+    dist.all_gather_object(box, rank)
+    assert box == list(range(size))
+
+
+class _RunsCode:
+    def __reduce__(self) -> Any:
+        return subprocess.Popen, (["false"],)
+
+
+_runs_code = _RunsCode()
 
 
 class _Unpicklable:
