@@ -147,6 +147,8 @@ def peer_user(sock: socket.socket) -> int | None:
     try:
         theirs, ours = sock.getpeername(), sock.getsockname()
         for _ in range(_LOOKS):
+            if _hung_up(sock, 0.0):
+                return None
             for table, mapped in (("tcp", False), ("tcp6", True)):
                 ends = (_table_address(theirs, mapped), _table_address(ours, mapped))
                 user = None if None in ends else _owner(table, ends)
@@ -179,11 +181,11 @@ def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
     return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
 
 
-def _hung_up(sock: socket.socket) -> bool:
+def _hung_up(sock: socket.socket, within_s: float = _MOMENT_S) -> bool:
     """Whether the peer has closed its end, or does so within a moment: its socket may lose its owner first."""
     poller = select.poll()
     poller.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    return bool(poller.poll(_MOMENT_S * 1000))
+    return bool(poller.poll(within_s * 1000))
 
 
 def _peer(sock: socket.socket) -> str:

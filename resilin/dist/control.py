@@ -7,6 +7,7 @@ their own threads; the reader always drains, so a send never depends on what the
       peer sockets ──> poll() ──> BYE, ABORT, end of file ──> on_gone / on_abort   (the group decides)
                                   ARENA, SEGMENT           ──> on_fd               (the shared-memory backend maps)
                                   P2P                      ──> Mailbox             (posted receives, early messages)
+                                  RENEW                    ──> on_gone: the peer has left for another generation
 """
 
 from __future__ import annotations
@@ -17,27 +18,24 @@ import os
 import select
 import socket
 import threading
-from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from resilin._base.clock import Deadline, spell
 from resilin._base.threads import OwnedThread
-from resilin.dist.forked import track
-from resilin.dist.mailbox import Incoming, Mailbox
+from resilin.dist.hello import Renewal
+from resilin.dist.link import READ_BYTES, Link
+from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import HEADER, Frame
 from resilin.errors import DistNetworkError
-
-_MAX_TEXT_BYTES = 64 << 10
-_READ_BYTES = 64 << 10
-_MAX_FDS = 16
 
 
 class Events(Protocol):
     """What the owner of a control channel is told, on the reader's thread."""
 
     def on_gone(self, rank: int, goodbye: bool) -> None:
-        """`rank` closed its end: after a goodbye (it left on purpose) or without one (it died)."""
+        """`rank` left on purpose (a goodbye, or for another generation) or closed its end without a word (it died)."""
 
     def on_broken(self, rank: int, error: Exception) -> None:
         """What `rank` sent breaks the protocol or cannot be used here; nothing more is read from it."""
@@ -49,44 +47,26 @@ class Events(Protocol):
         """`rank` sent the descriptor of shared memory; the receiver owns `fd`."""
 
 
-class _Peer:
-    """Reading state of one connection; touched by the reader's thread only, except `sending`."""
-
-    def __init__(self, rank: int, sock: socket.socket) -> None:
-        self.rank = rank
-        self.sock = sock
-        self.sending = threading.Lock()
-        self.header = bytearray()
-        self.frame: tuple[Frame, int, int] | None = None
-        self.body = bytearray()
-        self.incoming: Incoming | None = None
-        self.fds: deque[int] = deque()
-        self.goodbye = False
-        self.open = True
-
-
 class Control:
-    """Owns the control sockets of a group and the thread that reads them."""
+    """Owns the thread that reads the control sockets of a group."""
 
-    def __init__(self, sockets: Mapping[int, socket.socket], events: Events, mailbox: Mailbox, name: str) -> None:
+    def __init__(self, links: Mapping[int, Link], events: Events, mailbox: Mailbox, name: str) -> None:
         self._events = events
         self._mailbox = mailbox
-        self._peers = {rank: _Peer(rank, sock) for rank, sock in sockets.items()}
-        self._stop = False
+        self._links = dict(links)
+        self._halted = False
         self._abort_text: str | None = None
+        self._told = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
-        for sock in sockets.values():
-            track(sock).setblocking(False)
-            if sock.family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._waking = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._name = name
         self._thread: OwnedThread | None = None
 
     def start(self) -> None:
         """Start reading: events can come from now on."""
-        if self._peers:
+        if self._links:
             self._thread = OwnedThread(f"dist-control-{self._name}", self._run, self._crashed)
 
     # --- sending, any thread ---
@@ -95,7 +75,9 @@ class Control:
         self, rank: int, kind: Frame, tag: int, parts: tuple[memoryview | bytes, ...], deadline: Deadline, fd: int = -1
     ) -> None:
         """Send one frame to `rank`; blocks while its socket is full. OSError: it is gone; TimeoutError: too late."""
-        peer = self._peers[rank]
+        peer = self._links[rank]
+        if peer.torn or peer.renewal is not None:
+            raise BrokenPipeError("the peer left, or a send was given up half-way")
         length = sum(len(part) for part in parts)
         header = HEADER.pack(kind, tag, length)
         if not peer.sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
@@ -103,67 +85,66 @@ class Control:
         try:
             if fd >= 0:
                 _send_with_fd(peer.sock, header, fd, deadline)
-            elif length <= _READ_BYTES:
+            elif length <= READ_BYTES:
                 send_all(peer.sock, memoryview(header + b"".join(parts)), deadline)
                 return
             else:
                 send_all(peer.sock, memoryview(header), deadline)
             for part in parts:
                 send_all(peer.sock, memoryview(part), deadline)
+        except BaseException:
+            peer.torn = True
+            raise
         finally:
             peer.sending.release()
 
-    def alive(self, rank: int) -> bool:
-        """Whether the connection to `rank` is still open."""
-        return self._peers[rank].open
-
     def cut(self) -> None:
         """Hang up on every peer without a word, and hear nothing of it."""
-        for peer in self._peers.values():
-            peer.open = False
-        for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.sock.shutdown(socket.SHUT_RDWR)
+        for link in self._links.values():
+            link.open = False
+        for link in self._links.values():
+            link.cut()
 
     def abort(self, text: str) -> None:
-        """Tell every peer `text` and hang up. Never blocks: the reader's thread does it."""
+        """Tell every peer `text`. Never blocks: the reader's thread does it, and ends.
+
+        The sockets stay open for the next generation, but for those in the middle of a frame.
+        """
         self._abort_text = text
         self._poke()
 
-    def close(self) -> None:
-        """Say goodbye, close the sockets, end the thread."""
-        if not self._stop:
-            self._stop = True
+    def halt(self) -> None:
+        """Stop reading, wherever in a frame; what was to be told is told. Idempotent."""
+        if not self._halted:
+            self._halted = True
             self._poke()
             if self._thread is not None:
                 self._thread.join()
-            self._part()
-            for peer in self._peers.values():
-                peer.sock.close()
-            os.close(self._wake_r)
-            os.close(self._wake_w)
+            if self._abort_text is not None:
+                self._tell(self._abort_text)
+            with self._waking:
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+                self._wake_w = -1
+
+    def close(self) -> None:
+        """Say goodbye unless the group was aborted, hang up, end the thread. The links are the caller's to free."""
+        self.halt()
+        for link in self._links.values():
+            if self._abort_text is None:
+                link.tell(Frame.BYE, "")
+            link.hang_up()
 
     def _poke(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_w, b"!")
+        with self._waking, contextlib.suppress(BlockingIOError):
+            if self._wake_w >= 0:
+                os.write(self._wake_w, b"!")
 
-    def _part(self) -> None:
-        """Last words to every peer: why the group was aborted, or goodbye."""
-        kind = Frame.BYE if self._abort_text is None else Frame.ABORT
-        text = (self._abort_text or "").encode()[:_MAX_TEXT_BYTES]
-        for peer in self._peers.values():
-            self._hang_up(peer, kind, text)
-
-    def _hang_up(self, peer: _Peer, kind: Frame, text: bytes) -> None:
-        if peer.open and peer.sending.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                peer.sock.send(HEADER.pack(kind, 0, len(text)) + text)
-            peer.sending.release()
-        peer.open = False
-        with contextlib.suppress(OSError):  # a sender in the middle of a frame returns with an error
-            peer.sock.shutdown(socket.SHUT_RDWR)
-        while peer.fds:
-            os.close(peer.fds.popleft())
+    def _tell(self, text: str) -> None:
+        if not self._told:
+            self._told = True
+            for link in self._links.values():
+                link.tell(Frame.ABORT, text)
 
     # --- the reader's thread ---
 
@@ -171,10 +152,11 @@ class Control:
         poller = select.poll()
         poller.register(self._wake_r, select.POLLIN)
         by_fd = {}
-        for peer in self._peers.values():
-            poller.register(peer.sock, select.POLLIN)
-            by_fd[peer.sock.fileno()] = peer
-        while not self._stop:
+        for link in self._links.values():
+            if self._read(link):  # frames may be here already that came with the connection
+                poller.register(link.sock, select.POLLIN)
+                by_fd[link.sock.fileno()] = link
+        while not self._halted:
             for fd, _ in poller.poll():
                 if fd == self._wake_r:
                     with contextlib.suppress(BlockingIOError):
@@ -182,91 +164,55 @@ class Control:
                     continue
                 if not self._read(by_fd[fd]):
                     poller.unregister(fd)
-            if self._abort_text is not None and not self._stop:
-                self._part()
+            if self._abort_text is not None:
+                self._tell(self._abort_text)
                 return
 
     def _crashed(self, error: BaseException) -> None:
         self._mailbox.fail(error)
         self._events.on_abort(-1, f"the control thread failed: {error!r}")
 
-    def _read(self, peer: _Peer) -> bool:
-        """Read what is there. False when the peer is gone."""
+    def _read(self, link: Link) -> bool:
+        """Read what is there. False when nothing more of this generation comes from the peer."""
         try:
-            while self._read_some(peer):
+            while self._digest(link, *link.next_frame(partial(self._mailbox.start, link.rank))):
                 pass
+            return False
         except BlockingIOError:
             return True
-        except OSError:
+        except (OSError, EOFError):
             pass  # reset: gone, like an end of file
         except (DistNetworkError, ValueError) as error:
-            self._broken(peer, error)
+            self._broken(link, error)
             return False
-        if peer.open:
-            peer.open = False
-            self._mailbox.gone(peer.rank)
-            self._events.on_gone(peer.rank, peer.goodbye)
+        if link.open:
+            link.open = False
+            self._mailbox.gone(link.rank)
+            self._events.on_gone(link.rank, link.goodbye)
         return False
 
-    def _broken(self, peer: _Peer, error: Exception) -> None:
-        if peer.open:  # and stays so: it hears why the group ends
-            self._mailbox.gone(peer.rank)
-            self._events.on_broken(peer.rank, error)
+    def _broken(self, link: Link, error: Exception) -> None:
+        if link.open:  # and stays so: it hears why the group ends
+            link.spoiled = True
+            self._mailbox.gone(link.rank)
+            self._events.on_broken(link.rank, error)
 
-    def _read_some(self, peer: _Peer) -> bool:
-        """One read; False at the end of the file."""
-        if peer.incoming is not None:
-            into = peer.incoming.rest()
-            count = peer.sock.recv_into(into) if len(into) else 0
-            if count == 0 and len(into):
-                return False
-            if peer.incoming.advance(count):
-                peer.incoming, peer.frame = None, None
-            return True
-        need = HEADER.size - len(peer.header) if peer.frame is None else peer.frame[2] - len(peer.body)
-        if need:
-            data = self._receive(peer, min(need, _READ_BYTES))
-            if not data:
-                return False
-            if peer.frame is None:
-                peer.header += data
-            else:
-                peer.body += data
-        self._digest(peer)
-        return True
-
-    def _receive(self, peer: _Peer, count: int) -> bytes:
-        if peer.sock.family != socket.AF_UNIX:
-            return peer.sock.recv(count)
-        data, fds, _, _ = socket.recv_fds(peer.sock, count, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
-        peer.fds.extend(fds)
-        return data
-
-    def _digest(self, peer: _Peer) -> None:
-        if peer.frame is None:
-            if len(peer.header) < HEADER.size:
-                return
-            kind, tag, length = HEADER.unpack(peer.header)
-            peer.header.clear()
-            peer.body.clear()
-            peer.frame = (Frame(kind), tag, length)
-            if kind == Frame.P2P:
-                peer.incoming = self._mailbox.start(peer.rank, tag, length)
-                return
-            if length > _MAX_TEXT_BYTES:
-                raise DistNetworkError(f"rank {peer.rank} announced a control frame of {length} bytes")
-        kind, tag, length = peer.frame
-        if len(peer.body) < length:
-            return
-        peer.frame = None
+    def _digest(self, link: Link, kind: Frame, tag: int, body: bytes) -> bool:
+        """Act on a frame; whether more of this generation may follow."""
         if kind == Frame.BYE:
-            peer.goodbye = True
+            link.goodbye = True
         elif kind == Frame.ABORT:
-            self._events.on_abort(peer.rank, peer.body.decode(errors="replace"))
-        else:
-            if not peer.fds:
-                raise DistNetworkError(f"rank {peer.rank} sent frame {kind.name} without a descriptor")
-            self._events.on_fd(peer.rank, kind, tag, bytes(peer.body), peer.fds.popleft())
+            self._events.on_abort(link.rank, body.decode(errors="replace"))
+        elif kind == Frame.RENEW:
+            link.renewal = Renewal.parse(body)
+            if link.wire is not None:
+                link.wire.ends_at = max(0, link.renewal.sent)
+            self._mailbox.gone(link.rank)
+            self._events.on_gone(link.rank, True)
+            return False
+        elif kind != Frame.P2P:
+            self._events.on_fd(link.rank, kind, tag, body, link.take_fd(kind))
+        return True
 
 
 def send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:

@@ -23,7 +23,7 @@ _ANSWER_S = 2.0
 def answers(endpoint: Endpoint, me: Endpoint) -> bool:
     """Whether a process listens at `endpoint`, seen from `me`. Blocks for 2 s at most."""
     try:
-        sock, target = _way(endpoint, me)
+        sock, target = way(endpoint, me)
     except DistNetworkError:
         return False
     with sock:
@@ -31,7 +31,7 @@ def answers(endpoint: Endpoint, me: Endpoint) -> bool:
         return sock.connect_ex(target) in (0, EAGAIN)  # EAGAIN: the backlog of a Unix socket is full
 
 
-def _way(endpoint: Endpoint, me: Endpoint) -> tuple[socket.socket, _Target]:
+def way(endpoint: Endpoint, me: Endpoint) -> tuple[socket.socket, _Target]:
     """A fresh socket and the address to connect it to. DistNetworkError when `me` has no way to `endpoint`."""
     if me.near(endpoint):
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), b"\0" + endpoint.unix.encode()
@@ -41,6 +41,29 @@ def _way(endpoint: Endpoint, me: Endpoint) -> tuple[socket.socket, _Target]:
     raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
 
 
+def _reach(sock: socket.socket, code: int) -> _Steps:
+    """The rest of a connect that answered `code`. OSError when nobody is there."""
+    if code == EINPROGRESS:
+        yield selectors.EVENT_WRITE
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+class Probe:
+    """Asks whether a process still listens at `endpoint`, without a word to it. Steps as of a Dial."""
+
+    def __init__(self, endpoint: Endpoint, me: Endpoint) -> None:
+        self.sock, target = way(endpoint, me)
+        self.sock.setblocking(False)
+        code = self.sock.connect_ex(target)
+        self._steps = _reach(self.sock, 0 if code == EAGAIN else code)
+
+    def step(self) -> int | None:
+        """As of a Dial: None when somebody listens, OSError when nobody does."""
+        return next(self._steps, None)
+
+
 class Dial:
     """One connection on its way. Call `step` whenever its socket has had the event that the last step asked for.
 
@@ -48,7 +71,7 @@ class Dial:
     """
 
     def __init__(self, endpoint: Endpoint, me: Endpoint, hello: Hello, secret: str) -> None:
-        self.sock, target = _way(endpoint, me)
+        self.sock, target = way(endpoint, me)
         self.sock.setblocking(False)
         self.hello = hello
         self.connected = False
@@ -64,11 +87,7 @@ class Dial:
     def _converse(self, target: _Target, secret: str) -> _Steps:
         while (code := self.sock.connect_ex(target)) == EAGAIN:  # the backlog of a Unix socket is full
             yield AGAIN
-        if code == EINPROGRESS:
-            yield selectors.EVENT_WRITE
-            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
+        yield from _reach(self.sock, code)
         self.connected = True
         nonce_c = auth.new_nonce()
         yield from self._send(nonce_c)

@@ -83,12 +83,12 @@ class Expectation:
         self.generation = generation
         self.secret = secret
         self.rank = rank
-        self.changed = threading.Condition()
+        self.changed = threading.RLock()  # a signal handler may interrupt while the same thread holds it
         self.wanted = set(wanted)  # guarded by changed: still missing
         self.arrived: Connections = {}  # guarded by changed
         self.error: BaseException | None = None  # guarded by changed: set by Listener.interrupt
         self.refusals: Callable[[], str] = lambda: ""  # set by Listener.expect: whom it did not let in, for errors
-        self.wake: socket.socket | None = None  # closed to wake a `connect` that waits on its own dials
+        self.wake: socket.socket | None = None  # a byte is sent to wake the `connect` at every change
 
     def deliver(self, hello: Hello, sock: socket.socket) -> bool:
         """Take over `sock`, unless nobody waits for it (any more)."""
@@ -98,17 +98,19 @@ class Expectation:
                 return False
             self.wanted.discard(key)
             self.arrived[key] = sock
-            self.changed.notify_all()
+            self._wake()
             return True
 
     def fail(self, error: BaseException) -> None:
         """End the wait with `error`."""
         with self.changed:
             self.error = self.error or error
-            self.changed.notify_all()
-            if self.wake is not None:
-                with contextlib.suppress(OSError):
-                    self.wake.shutdown(socket.SHUT_RDWR)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self.wake is not None:
+            with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+                self.wake.send(b"!")
 
 
 class Listener:
@@ -203,6 +205,13 @@ class Listener:
             self._lock.notify_all()
         if error is not None and expectation.generation <= over:
             expectation.fail(error)
+
+    def want(self, expectation: Expectation, more: set[tuple[int, int]]) -> None:
+        """Accept `more` connections for `expectation`, whose peers may have come before."""
+        with self._lock:
+            with expectation.changed:
+                expectation.wanted |= more
+            self._lock.notify_all()
 
     def forget(self, expectation: Expectation) -> None:
         """Stop accepting for `expectation`."""

@@ -38,6 +38,13 @@ class Fate:
             self._news.notify_all()
         self._end(error)
 
+    def supersede(self, error: BaseException) -> None:
+        """Whatever ended the group: from now on every call raises `error`."""
+        with self._lock:
+            self.failure = error
+            self._explain = False
+            self._news.notify_all()
+
     def gone(self, rank: int) -> None:
         """A peer's connection ended."""
         with self._news:

@@ -12,30 +12,30 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from resilin._base import env
 from resilin._base.clock import Deadline
-from resilin._base.threads import OwnedThread
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.backends.devices import DeviceBackends
 from resilin.dist.backends.registry import BackendConfig
-from resilin.dist.backends.select import choose
+from resilin.dist.backends.select import choose, inherit, shared_memory_of
 from resilin.dist.control import Control
-from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Listener
+from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.fate import Fate
 from resilin.dist.mailbox import Mailbox
-from resilin.dist.mesh import Topology, assemble
+from resilin.dist.mesh import Mesh, Topology, assemble
 from resilin.dist.message import Frame, Kind
 from resilin.dist.messages import Messages
 from resilin.dist.reasons import decode_reason, encode_reason, in_world
 from resilin.dist.recorder import Entry, log_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.work import Work
+from resilin.dist.worker import Worker
 from resilin.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -55,7 +55,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        connections: Connections,
+        mesh: Mesh,
         topology: Topology,
         rank: int,
         *,
@@ -67,6 +67,7 @@ class ProcessGroup:
         secret: str = "",
         backends: BackendConfig | None = None,
         options: Any = None,
+        before: ProcessGroup | None = None,
     ) -> None:
         self.name = name
         self.listener = listener  # not owned: subgroups connect through it
@@ -74,9 +75,11 @@ class ProcessGroup:
         self.new_groups = 0  # made of this group so far by all its ranks; part of their names
         self.subgroups: list[ProcessGroup] = []  # that this rank is in; closed with this group
         self.generation = generation
+        self._newest = generation  # that was made or tried of this group
         self.timeout_s = timeout_s
         self.topology = topology
         self.ranks: tuple[int, ...] = tuple(range(len(topology.endpoints)) if ranks is None else ranks)
+        self._seats = topology.endpoints  # by rank in _host
         self._rank = rank
         self._size = len(topology.endpoints)
         self._busy = threading.Lock()  # held while a collective runs
@@ -85,17 +88,20 @@ class ProcessGroup:
         self._sequence = 0  # guarded by _busy
         self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
         self._queued = 0  # guarded by _submitting: async collectives not finished
-        self._worker: OwnedThread | None = None  # guarded by _submitting
-        self._tasks: queue.SimpleQueue[tuple[Kind, Run, Work, Any, float, Entry | None] | None] = queue.SimpleQueue()
+        self._worker = Worker(name or "group")  # guarded by _submitting
         self._log = log_of(name, generation, rank, [str(endpoint) for endpoint in topology.endpoints])
         self._fate = Fate(self.title, self.ranks, self._end)
         self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
         self._mailbox = Mailbox()
-        control = {peer: sock for (peer, channel), sock in connections.items() if channel == CONTROL}
-        data = {peer: sock for (peer, channel), sock in connections.items() if channel == DATA}
-        host = choose(topology, rank, data, self._share)
-        self.backend = DeviceBackends(host, backends or BackendConfig(), options, self)
-        self._control = Control(control, self, self._mailbox, name or "group")
+        self._links = mesh.links
+        data = {peer: link.wire for peer, link in mesh.links.items() if link.wire is not None}
+        self._host = choose(topology, rank, data, self._share)
+        self._kept = mesh.kept
+        if before is not None:
+            self._inherit(before, mesh)
+        self._backends, self._options = backends or BackendConfig(), options
+        self.backend = DeviceBackends(self._host, self._backends, options, self)
+        self._control = Control(mesh.links, self, self._mailbox, name or "group")
         self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
         _LIVE.add(self)
         self._control.start()
@@ -114,6 +120,17 @@ class ProcessGroup:
         except Exception as error:  # peers that wait for this rank hear why it leaves
             self._fate.fail(GroupAborted(f"rank {self._rank} could not make its backends: {error}"), explain=True)
             raise
+
+    def _inherit(self, before: ProcessGroup, mesh: Mesh) -> None:
+        """Go on with what `before` leaves: its worker thread, and the memory that it and its peers have mapped."""
+        self._worker, before._worker = before._worker, self._worker
+        old = {endpoint: rank for rank, endpoint in enumerate(before._seats)}
+        ranks = {old[link.endpoint]: rank for rank, link in mesh.links.items() if rank in mesh.mapped}
+        ranks[old[self._seats[self._rank]]] = self._rank
+        inherit(self._host, before._host, ranks)
+        for link in mesh.links.values():
+            while link.arenas:
+                self._host.on_fd(link.rank, Frame.ARENA, 0, *link.arenas.popleft())
 
     def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
         try:
@@ -136,11 +153,13 @@ class ProcessGroup:
         return self._size
 
     def stats(self) -> dict[str, Any]:
-        """Counters for people: collectives started, async ones in flight, transport, failure."""
+        """Counters for people: collectives started, async ones in flight, transport, failure, what was reused."""
+        shared = shared_memory_of(self._host)
         return {
             "collectives": self._sequence,
             "in_flight": self._queued,
             "transport": self.backend.name,
+            "reused": {"sockets": self._kept, "arenas": 0 if shared is None else shared.adopted},
             "failure": None if self._fate.failure is None else repr(self._fate.failure),
         }
 
@@ -176,10 +195,8 @@ class ProcessGroup:
         with self._submitting:
             if self._fate.closed:
                 raise self._fate.error(None)
-            if self._worker is None:
-                self._worker = OwnedThread(f"dist-worker-{self.name or 'group'}", self._work)
             self._queued += 1
-            self._tasks.put((kind, task, work, outputs, limit, self._entry(kind)))
+            self._worker.put(partial(self._background, kind, task, work, outputs, limit, self._entry(kind)))
         if async_op:
             return work
         work.wait()
@@ -188,20 +205,18 @@ class ProcessGroup:
     def _entry(self, kind: Kind) -> Entry | None:
         return None if self._log is None else self._log.collective(kind)
 
-    def _work(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            kind, task, work, outputs, limit, entry = item
-            error: BaseException | None = None
-            try:
-                self._turn(kind, task, limit, True, entry)
-            except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
-                error = raised
-            with self._submitting:
-                self._queued -= 1
-            if error is None:
-                work._future.set_result(outputs)
-            else:
-                work._future.set_exception(error)
+    def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
+        error: BaseException | None = None
+        try:
+            self._turn(kind, task, limit, True, entry)
+        except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
+            error = raised
+        with self._submitting:
+            self._queued -= 1
+        if error is None:
+            work._future.set_result(outputs)
+        else:
+            work._future.set_exception(error)
 
     def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
         failed = True
@@ -216,7 +231,7 @@ class ProcessGroup:
                 finally:
                     self._runner = None
                     if self._close_late:
-                        self.backend.close()
+                        self._free()
             failed = False
         finally:
             if entry is not None:
@@ -315,25 +330,120 @@ class ProcessGroup:
                 return
             self._fate.closed = True
             busy = self._queued > 0 or self._busy.locked()
-            worker = self._worker
-            self._tasks.put(None)
         if busy:
             self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
-        if worker is not None:
-            worker.join()
+        self._worker.close()
         _LIVE.discard(self)
         self._control.close()
         if self._runner == threading.get_ident():
             self._close_late = True
         else:
             with self._busy:
-                self.backend.close()
+                self._free()
         self._mailbox.fail(self._fate.error(None))
+
+    def _free(self) -> None:
+        self.backend.close()
+        for link in self._links.values():
+            link.close()
 
     def close_subgroups(self) -> None:
         """Close what `new_group` made of this group on this rank."""
         while self.subgroups:
             self.subgroups.pop().close()
+
+    # --- the next generation ---
+
+    def reconfigure(
+        self,
+        generation: int,
+        members: Sequence[str],
+        *,
+        group_name: str | None = None,
+        timeout_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> ProcessGroup:
+        """The group of a newer `generation`, of the endpoints `members`, among which this process is.
+
+        This group may be well, aborted, or have lost peers. Every member that has it calls this, with the same list in
+        any order of ranks; newcomers call `connect`. Connections between those that had the group, and the memory that
+        they have mapped, are used again (`stats()["reused"]`). From the call on this group raises GroupAborted.
+        Collectives of it that still run are aborted; its subgroups are closed; members left out hear GroupAborted.
+        When it fails, as `connect` does, it can be called again on this group with a higher generation.
+        `timeout_s` is the new group's (default: as this one); see `connect` for the rest.
+        Raises: as `connect`; UsageError for a generation that is not higher or members without this process.
+        """
+        topology = Topology(tuple(Endpoint.parse(text) for text in members))
+        name = self.name if group_name is None else group_name
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        deadline = Deadline(limit if connect_timeout_s is None else connect_timeout_s)
+        if self.listener is None or self.listener.endpoint not in topology.endpoints:
+            raise UsageError(f"{self.title()}: reconfigure: this process is not among the members: close the group")
+        if name == self.name and generation <= self._newest:
+            raise UsageError(
+                f"{self.title()}: reconfigure: expected a generation above {self._newest}, got {generation}"
+            )
+        over = GroupAborted(f"{self.title()}: generation {generation} of group {name!r} takes its place")
+        self._retire(over, deadline)
+        self._newest = max(generation, self._newest)
+        for link in self._links.values():
+            if link.endpoint not in topology.endpoints:
+                over = GroupAborted(f"generation {generation} of group {name!r} goes on without this rank")
+                link.tell(Frame.ABORT, encode_reason(over, self._rank))
+                link.close()
+        return _form(
+            self.listener,
+            topology,
+            topology.endpoints.index(self.listener.endpoint),
+            deadline,
+            self,
+            name=name,
+            generation=generation,
+            timeout_s=limit,
+            ranks=ranks,
+            secret=self.secret,
+            backends=self._backends,
+            options=self._options,
+        )
+
+    def _retire(self, error: BaseException, deadline: Deadline) -> None:
+        """Leave this generation: no call of this rank runs any more, and nothing more is read."""
+        if self._fate.closed:
+            raise self._fate.error(None)
+        if self._runner == threading.get_ident():
+            raise UsageError(f"{self.title()}: reconfigure: called from a signal handler inside a collective")
+        self.close_subgroups()
+        with self._submitting:
+            busy = self._queued > 0 or self._busy.locked()
+        if busy:
+            self.abort(error)
+        self._fate.supersede(error)
+        self._control.halt()
+        left = deadline.left()
+        if not self._busy.acquire(timeout=-1 if left is None else left):
+            raise CollectiveTimeout(f"{self.title()}: a collective of this rank did not end", [self._rank])
+        self._busy.release()
+        self._mailbox.fail(error)
+
+    def _hand_over(self, made: ProcessGroup) -> None:
+        """`made` has all that is left of this group."""
+        with self._submitting:
+            self._fate.closed = True
+        _LIVE.discard(self)
+        self._worker.close()
+        self.backend.close()
+
+    def _take_back(self, made: ProcessGroup, error: BaseException) -> None:
+        """`made` failed as it was made: keep what it had for another attempt."""
+        made.abort(error)
+        made._control.halt()
+        made._fate.closed = True
+        _LIVE.discard(made)
+        self.backend.close()
+        self._links, self._seats = made._links, made._seats
+        self._host, self.backend = made._host, made.backend
+        self._worker, made._worker = made._worker, self._worker
 
 
 def connect(
@@ -361,32 +471,80 @@ def connect(
     topology = Topology(tuple(Endpoint.parse(text) for text in endpoints))
     key = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""
     deadline = Deadline(timeout_s if connect_timeout_s is None else connect_timeout_s)
+    return _form(
+        listener,
+        topology,
+        rank,
+        deadline,
+        None,
+        name=group_name,
+        generation=generation,
+        timeout_s=timeout_s,
+        ranks=ranks,
+        secret=key,
+        backends=backends,
+        options=options,
+    )
+
+
+def _form(
+    listener: Listener,
+    topology: Topology,
+    rank: int,
+    deadline: Deadline,
+    before: ProcessGroup | None,
+    *,
+    name: str,
+    generation: int,
+    secret: str,
+    ranks: Sequence[int] | None,
+    **facts: Any,
+) -> ProcessGroup:
+    """Make a group, of what `before` leaves where there is one."""
+    kept = [] if before is None else list(before._links.values())
+    maps = before is not None and shared_memory_of(before._host) is not None
     try:
-        connections = assemble(
-            listener, topology, rank, group=group_name, generation=generation, secret=key, deadline=deadline
+        mesh = assemble(
+            listener,
+            topology,
+            rank,
+            group=name,
+            generation=generation,
+            secret=secret,
+            deadline=deadline,
+            kept=kept,
+            maps=maps,
         )
     except CollectiveTimeout as error:
         if ranks is not None:
             error.world_ranks = in_world(error.ranks, ranks)
         raise
+    for link in kept:
+        if mesh.links.get(link.rank) is not link:
+            link.close()
     group = ProcessGroup(
-        connections,
+        mesh,
         topology,
         rank,
-        name=group_name,
+        name=name,
         generation=generation,
-        timeout_s=timeout_s,
         ranks=ranks,
         listener=listener,
-        secret=key,
-        backends=backends,
-        options=options,
+        secret=secret,
+        before=before,
+        **facts,
     )
     try:
         group.attach(deadline)
-    except BaseException:
-        group.close()
+    except BaseException as error:
+        if before is None:
+            group.abort(error)  # peers that wait for this rank hear why it leaves
+            group.close()
+        else:
+            before._take_back(group, error)
         raise
+    if before is not None:
+        before._hand_over(group)
     return group
 
 

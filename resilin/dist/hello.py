@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import struct
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass
 from resilin.errors import HandshakeError
 
 PURPOSE = b"resilin dist group"  # of the handshake
+FENCE_BYTES = 16
 MAX_BYTES = 1024  # of a hello's body and of a refusal's reason
 HEADER = struct.Struct(">H")  # of a hello: bytes that follow
 ANSWER = struct.Struct(">BH")  # READY, or REFUSED and the length of the reason that follows
@@ -46,3 +48,44 @@ class Hello:
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise HandshakeError(f"malformed hello: {error}") from error
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What both ends of a connection that is kept say to one another: which generation they make of it, and as whom."""
+
+    group: str
+    generation: int
+    source: int
+    target: int
+    members: str
+    """Digest of all members' endpoints, in rank order."""
+    sent: int
+    """Bytes that the sender has put into the data socket in all generations; -1: it cannot be used."""
+    maps: bool
+    """Whether the sender keeps the memory of the receiver that it has mapped."""
+
+    def pack(self) -> bytes:
+        """Body of a RENEW frame."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @staticmethod
+    def parse(body: bytes) -> Renewal:
+        """The renewal that `pack` wrote. HandshakeError when it is none."""
+        try:
+            fields = json.loads(body)
+            return Renewal(
+                group=str(fields["group"]),
+                generation=int(fields["generation"]),
+                source=int(fields["source"]),
+                target=int(fields["target"]),
+                members=str(fields["members"]),
+                sent=int(fields["sent"]),
+                maps=bool(fields["maps"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise HandshakeError(f"malformed renewal: {error}") from error
+
+    def fence(self, secret: str) -> bytes:
+        """What the sender puts between two generations in the data socket; nobody else can make it."""
+        return hmac.digest(secret.encode(), b"resilin dist fence|" + self.pack(), "sha256")[:FENCE_BYTES]

@@ -58,6 +58,10 @@ class Incoming:
         """Where the next bytes go."""
         return memoryview(self.head)[self._got :] if self.descriptor is None else self.data[self._got :]
 
+    def left(self) -> int:
+        """How many of the message's bytes are still to come."""
+        return self.length - self._got + (0 if self.descriptor is not None else DESCRIPTOR_BYTES)
+
     def advance(self, count: int) -> bool:
         """Account for `count` bytes read; True when the message is complete."""
         self._got += count

@@ -176,7 +176,7 @@ def test_a_peer_that_breaks_the_protocol_is_not_called_dead():
         group = dist.default_group()
         met.wait(10)
         if rank == 1:
-            group._control._peers[0].sock.send(HEADER.pack(99, 0, 0))
+            group._control._links[0].sock.send(HEADER.pack(99, 0, 0))
         error = failure()
         return type(error), str(error)
 

@@ -42,12 +42,12 @@ class HierarchyBackend:
         self._size = sum(len(members) for members in hosts)
         self._host_of = {member: i for i, members in enumerate(hosts) for member in members}
         self._members = hosts[self._host_of[rank]]
-        self._flat, self._local, self._leaders = flat, local, leaders
+        self._flat, self.local, self._leaders = flat, local, leaders
 
     def attach(self, deadline: Deadline) -> None:
         """See Backend."""
-        if self._local is not None:
-            self._local.attach(deadline)
+        if self.local is not None:
+            self.local.attach(deadline)
 
     def agree(self, mine: Descriptor, deadline: Deadline) -> None:
         """See Backend."""
@@ -65,8 +65,8 @@ class HierarchyBackend:
             finish(op, total, self._size)
             if total is not array:
                 array[...] = total
-        if self._local is not None:
-            self._local.broadcast(call, array, 0)
+        if self.local is not None:
+            self.local.broadcast(call, array, 0)
 
     def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
         """See Backend. An all_reduce whose result only `root` keeps."""
@@ -76,8 +76,8 @@ class HierarchyBackend:
             finish(op, total, self._size)
         if root in self._members:
             result = total.astype(array.dtype, copy=False).reshape(array.shape)
-            if self._local is not None:
-                self._local.broadcast(call, result, 0)
+            if self.local is not None:
+                self.local.broadcast(call, result, 0)
             if root == self._rank:
                 np.copyto(array, result)
 
@@ -85,18 +85,18 @@ class HierarchyBackend:
         """See Backend. Inside the root's host to its leader, between leaders, inside the other hosts."""
         self._flat.agree(call.describe(array, None, root), call.deadline())
         home = self._host_of[root]
-        if self._local is not None and root in self._members:
-            self._local.broadcast(call, array, list(self._members).index(root))
+        if self.local is not None and root in self._members:
+            self.local.broadcast(call, array, list(self._members).index(root))
         if self._leaders is not None:
             self._leaders.spread(array.reshape(-1), home, call.deadline())
-        if self._local is not None and root not in self._members:
-            self._local.broadcast(call, array, 0)
+        if self.local is not None and root not in self._members:
+            self.local.broadcast(call, array, 0)
 
     def _sum(self, call: Call, array: Array, op: ReduceOp) -> Array:
         """On leaders: `op` over all ranks, in the accumulator's dtype, AVG not divided. Elsewhere: of no use."""
         total = accumulator(array, op)
-        if self._local is not None:
-            self._local.reduce(call, total, ReduceOp.SUM if op is ReduceOp.AVG else op, 0)
+        if self.local is not None:
+            self.local.reduce(call, total, ReduceOp.SUM if op is ReduceOp.AVG else op, 0)
         if self._leaders is not None:
             self._leaders.sum_up(total.reshape(-1), op, call.deadline())
         return total
@@ -130,20 +130,25 @@ class HierarchyBackend:
         self._flat.abort(rank, lost)
         if self._leaders is not None:
             self._leaders.abort(rank, lost)
-        if self._local is not None:
-            self._local.abort(rank, lost)
+        if self.local is not None:
+            self.local.abort(rank, lost)
 
     def peer_left(self, rank: int) -> None:
-        """See Backend. Ranks of other hosts are missed by the leaders, whose sockets end."""
-        if self._local is not None:
-            self._local.peer_left(rank)
+        """See Backend. Ranks of other hosts are missed by the leaders, whose streams end."""
+        self._flat.peer_left(rank)
+        if self._leaders is not None:
+            self._leaders.peer_left(rank)
+        if self.local is not None:
+            self.local.peer_left(rank)
 
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """See Backend."""
-        (self._local or self._flat).on_fd(rank, kind, tag, payload, fd)
+        (self.local or self._flat).on_fd(rank, kind, tag, payload, fd)
 
     def close(self) -> None:
         """See Backend."""
-        if self._local is not None:
-            self._local.close()
-        self._flat.close()  # the leaders' sockets are among these
+        if self.local is not None:
+            self.local.close()
+        self._flat.close()
+        if self._leaders is not None:
+            self._leaders.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
 from resilin.dist.backends.base import Backend
@@ -10,10 +9,11 @@ from resilin.dist.backends.hierarchy import HierarchyBackend
 from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.backends.shm_memory import Share
 from resilin.dist.backends.stream import StreamBackend
+from resilin.dist.link import Wire
 from resilin.dist.mesh import Topology
 
 
-def choose(topology: Topology, rank: int, data: Mapping[int, socket.socket], share: Share) -> Backend:
+def choose(topology: Topology, rank: int, data: Mapping[int, Wire], share: Share) -> Backend:
     """Shared memory on one host, sockets when no two ranks share memory, else the composition of both."""
     size = len(topology.endpoints)
     hosts = topology.hosts()
@@ -30,3 +30,19 @@ def choose(topology: Topology, rank: int, data: Mapping[int, socket.socket], sha
         between = {i: data[first] for i, first in enumerate(firsts) if first != rank}
         leaders = StreamBackend(firsts.index(rank), len(firsts), between, firsts)
     return HierarchyBackend(rank, hosts, flat, local, leaders)
+
+
+def shared_memory_of(backend: Backend) -> ShmBackend | None:
+    """The part of `backend`, one that `choose` made, that shares memory with other ranks."""
+    found = backend.local if isinstance(backend, HierarchyBackend) else backend
+    return found if isinstance(found, ShmBackend) else None
+
+
+def inherit(after: Backend, before: Backend, ranks: Mapping[int, int]) -> None:
+    """Let `after` use the memory that `before` and its peers have mapped; `before` is of no use afterwards.
+
+    `ranks`: of those that have both groups and kept their mappings, rank in `before` -> rank in `after`.
+    """
+    one, two = shared_memory_of(before), shared_memory_of(after)
+    if one is not None and two is not None:
+        two.inherit(one, ranks)

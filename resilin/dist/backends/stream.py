@@ -8,16 +8,19 @@ arithmetic and the same bits, on any POSIX host.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.dist import loader
 from resilin.dist.backends.base import Aborted
 from resilin.dist.backends.scheduled import ScheduledBackend, Transfer
-from resilin.dist.forked import track
+from resilin.dist.link import Meter, Wire
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp, array_bytes
 from resilin.errors import CollectiveTimeout, PeerLost
 
@@ -28,8 +31,10 @@ _DONE, _GONE, _LATE, _STOPPED, _STUCK = range(5)  # native/stream.hpp: Flow
 
 
 class StreamBackend(ScheduledBackend):
-    """The data connections of one rank. `sockets` maps each peer's number to its connection; owned from here on.
+    """The data connections of one rank. `sockets` maps each peer's number to its connection.
 
+    A `dist.link.Wire` stays the caller's: it outlives an abort, for the next generation, so nothing here shuts or
+    closes it. Other sockets are owned from here on.
     `members` are the group's ranks behind the numbers 0 to size-1, for error messages.
     """
 
@@ -39,10 +44,15 @@ class StreamBackend(ScheduledBackend):
         self, rank: int, size: int, sockets: Mapping[int, socket.socket], members: Sequence[int] | None = None
     ) -> None:
         super().__init__(rank, size, members)
-        self._sockets = dict(sockets)
+        self._sockets = {peer: sock if isinstance(sock, Wire) else Wire(sock) for peer, sock in sockets.items()}
+        self._owned = [wire for peer, wire in self._sockets.items() if wire is not sockets[peer]]
         self._aborted = False
+        self._waking = threading.RLock()  # a signal handler may abort while the same thread holds it
+        self._wake_r, self._wake_w = os.pipe()  # readable once something other than a socket changed
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
         for sock in self._sockets.values():
-            track(sock).setblocking(False)
+            sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             else:
@@ -51,20 +61,45 @@ class StreamBackend(ScheduledBackend):
 
         numbers = [self._sockets[peer].fileno() if peer in self._sockets else -1 for peer in range(size)]
         self._native: Any = None if loader.native is None else loader.native.Streams(numbers)
+        self._meters: dict[int, Meter] = {}
+        for peer, wire in self._sockets.items():
+            if self._native is not None:
+                sent, received = partial(self._native.sent, peer), partial(self._native.received, peer)
+                self._meters[peer] = wire.metered(sent, received)
 
     def abort(self, rank: int, lost: bool) -> None:
-        """See Backend. A shut socket returns whoever reads or writes it."""
+        """See Backend."""
         self._aborted = True
-        if self._native is not None:
-            self._native.stop()
-        for sock in self._sockets.values():
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        if (native := self._native) is not None:
+            native.stop()
+        self._wake()
+
+    def peer_left(self, rank: int) -> None:
+        """See Backend. Its data ends with the end of its stream, or where it said (`Wire.ends_at`)."""
+        peer = self._members.index(rank) if rank in self._members else -1
+        native, meter = self._native, self._meters.get(peer)
+        if native is not None and meter is not None and self._sockets[peer].ends_at is not None:
+            native.end(peer, self._sockets[peer].end_of(meter))
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._waking, contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+            if self._wake_w >= 0:
+                os.write(self._wake_w, b"!")
 
     def close(self) -> None:
         """See Backend."""
-        for sock in self._sockets.values():
-            sock.close()
+        self._native = None  # and with it its descriptor
+        while self._meters:
+            peer, meter = self._meters.popitem()
+            self._sockets[peer].settle(meter)
+        for wire in self._owned:
+            wire.close()
+        with self._waking:
+            if self._wake_w >= 0:
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+            self._wake_w = -1
 
     def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
         """See ScheduledBackend."""
@@ -104,6 +139,8 @@ class StreamBackend(ScheduledBackend):
         receiving = into if into is not None and len(into) else None
         while sending is not None or receiving is not None:
             moved = False
+            if self._aborted:
+                raise Aborted
             try:
                 if sending is not None and to is not None:
                     count = self._try(to, self._sockets[to].send, sending[:_PIECE_BYTES])
@@ -130,18 +167,24 @@ class StreamBackend(ScheduledBackend):
         return count
 
     def _gone(self, peer: int) -> Exception:
-        rank = self._members[peer]
+        rank, wire = self._members[peer], self._sockets[peer]
+        wire.broken = wire.broken or wire.ends_at is None
         return Aborted() if self._aborted else PeerLost(f"rank {rank} closed the connection", [rank])
 
     def _wait(self, to: int | None, source: int | None, deadline: Deadline) -> None:
         poller = select.poll()
+        poller.register(self._wake_r, select.POLLIN)
         if to is not None:
             poller.register(self._sockets[to], select.POLLOUT)
         if source is not None:
             both = select.POLLIN | (select.POLLOUT if to == source else 0)
             poller.register(self._sockets[source], both)
         left = deadline.left()
-        if deadline.passed() or (not poller.poll(None if left is None else left * 1000 + 1) and deadline.passed()):
+        events = poller.poll(None if left is None else left * 1000 + 1)
+        if any(fd == self._wake_r for fd, _ in events):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_r, 4096)
+        if deadline.passed():
             if self._aborted:
                 raise Aborted
             raise self._late(to, source)

@@ -1,0 +1,283 @@
+"""The authenticated connections to one peer, which outlive a group.
+
+Both sockets know where they stand after any interruption: the control socket is read frame by frame, whoever reads it
+next goes on in the middle of one, and the data socket counts its bytes. So the next generation can throw away exactly
+what the one before has left in them (see `renewal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from resilin.dist.endpoint import Endpoint
+from resilin.dist.forked import track
+from resilin.dist.hello import Renewal
+from resilin.dist.message import HEADER, Frame
+from resilin.errors import DistNetworkError
+
+MAX_TEXT_BYTES = 64 << 10
+READ_BYTES = 64 << 10
+_MAX_FDS = 16
+
+
+class Sink(Protocol):
+    """Where the bytes of a message go (`mailbox.Incoming`)."""
+
+    def rest(self) -> memoryview:
+        """Where the next bytes go."""
+
+    def advance(self, count: int) -> bool:
+        """Account for `count` bytes read; True when the message is complete."""
+
+    def left(self) -> int:
+        """How many bytes are still to come."""
+
+
+class Waste:
+    """A sink for what nobody wants any more."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._bin = memoryview(bytearray(min(size, READ_BYTES)))
+
+    def rest(self) -> memoryview:
+        """See Sink."""
+        return self._bin[: self._left]
+
+    def advance(self, count: int) -> bool:
+        """See Sink."""
+        self._left -= count
+        return self._left == 0
+
+    def left(self) -> int:
+        """See Sink."""
+        return self._left
+
+
+@dataclass(frozen=True, eq=False)
+class Meter:
+    """Counts of bytes that native code moves over a wire."""
+
+    sent: Callable[[], int]
+    received: Callable[[], int]
+
+
+class Wire(socket.socket):
+    """A data socket that counts its bytes: those of its own methods, and those that meters count for others.
+
+    `ends_at` is set once the peer has left for another generation: how many bytes it sent in all. Reading stops there
+    as at the end of a file, and sending fails as to a closed socket.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        track(self).setblocking(False)
+        self.sent = 0
+        self.received = 0
+        self.ends_at: int | None = None
+        self.broken = False  # an error or the end of the stream was met
+        self._meters: list[Meter] = []
+
+    def metered(self, sent: Callable[[], int], received: Callable[[], int]) -> Meter:
+        """Count what somebody else moves from now on; both start at 0."""
+        self._meters.append(Meter(sent, received))
+        return self._meters[-1]
+
+    def end_of(self, meter: Meter) -> int:
+        """What `meter` shows when the last byte of a peer that left has been received through it."""
+        others = sum(each.received() for each in self._meters if each is not meter)
+        return max(0, (self.ends_at or 0) - self.received - others)
+
+    def settle(self, *meters: Meter) -> None:
+        """Nobody moves bytes through `meters` (none: all) any more: add what they counted."""
+        for meter in meters or tuple(self._meters):
+            if meter in self._meters:
+                self._meters.remove(meter)
+                self.sent += meter.sent()
+                self.received += meter.received()
+
+    def renew(self) -> None:
+        """Nobody uses it any more: ready for whoever comes next."""
+        self.settle()
+        with contextlib.suppress(OSError):
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)  # native code sleeps for more
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """As of a socket."""
+        if self.ends_at is not None:
+            raise BrokenPipeError("the peer left for another generation")
+        try:
+            count = super().send(data, flags)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self.broken = True
+            raise
+        self.sent += count
+        return count
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """As of a socket."""
+        end = self.ends_at
+        if end is not None:
+            nbytes = min(nbytes or len(buffer), end - self.received)
+            if nbytes <= 0:
+                return 0
+        try:
+            count = super().recv_into(buffer, nbytes, flags)
+        except BlockingIOError:
+            raise
+        except OSError:
+            self.broken = True
+            raise
+        self.received += count
+        self.broken = self.broken or (count == 0 and len(buffer) > 0)
+        return count
+
+    def shut(self) -> None:
+        """Hang up; whoever reads or writes returns."""
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+
+
+class Link:
+    """One peer's connections. Read by one thread at a time; `rank` is the peer's in the group that uses it now."""
+
+    def __init__(self, endpoint: Endpoint, rank: int, sock: socket.socket) -> None:
+        self.endpoint = endpoint
+        self.rank = rank
+        self.sock = sock
+        self.wire: Wire | None = None
+        self.sending = threading.Lock()
+        self.open = True  # whether the peer can hear us, and has not ended its side
+        self.torn = False  # a send was given up half-way: the peer can make no sense of what follows
+        self.spoiled = False  # something came that makes no sense
+        self.goodbye = False
+        self.renewal: Renewal | None = None  # the last that came: the peer has left for that generation
+        self.arenas: deque[tuple[bytes, int]] = deque()  # descriptors that came between generations; ours
+        self._header = bytearray()
+        self._frame: tuple[Frame, int, int] | None = None
+        self._body = bytearray()
+        self._sink: Sink | None = None
+        self._fds: deque[int] = deque()
+        track(sock).setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next generation may use it."""
+        return self.open and not self.torn and not self.spoiled
+
+    def next_kind(self) -> Frame:
+        """The kind of the next frame, left unread. Raises as `next_frame`."""
+        if self._frame is None:
+            self._fill(self._header, HEADER.size)
+            return Frame(HEADER.unpack(self._header)[0])
+        return self._frame[0]
+
+    def next_frame(self, message: Callable[[int, int], Sink]) -> tuple[Frame, int, bytes]:
+        """Kind, tag and body of the next frame; `message(tag, length)` says where a P2P message goes.
+
+        Raises: BlockingIOError: not all there yet, call again; EOFError, OSError: the peer is gone; DistNetworkError,
+        ValueError: what it sent makes no sense.
+        """
+        if self._frame is None:
+            self._fill(self._header, HEADER.size)
+            kind, tag, length = HEADER.unpack(self._header)
+            self._header.clear()
+            self._body.clear()
+            self._frame = Frame(kind), tag, length
+            if kind == Frame.P2P:
+                self._sink = message(tag, length)
+            elif length > MAX_TEXT_BYTES:
+                raise DistNetworkError(f"rank {self.rank} announced a control frame of {length} bytes")
+        kind, tag, length = self._frame
+        if self._sink is not None:
+            self._pour(self._sink)
+        else:
+            self._fill(self._body, length)
+        self._frame = self._sink = None
+        return kind, tag, bytes(self._body)
+
+    def take_fd(self, kind: Frame) -> int:
+        """The descriptor that came with a frame; the caller's now."""
+        if not self._fds:
+            raise DistNetworkError(f"rank {self.rank} sent frame {kind.name} without a descriptor")
+        return self._fds.popleft()
+
+    def disown(self) -> None:
+        """Throw away the rest of a message that is half-way in: its receiver has given up."""
+        if self._sink is not None:
+            self._sink = Waste(self._sink.left())
+
+    def tell(self, kind: Frame, text: str) -> None:
+        """Send a frame without waiting; a peer that cannot take all of it now is hung up on instead."""
+        data = text.encode()[:MAX_TEXT_BYTES]
+        frame, sent = HEADER.pack(kind, 0, len(data)) + data, 0
+        if self.open and not self.torn and self.sending.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                sent = self.sock.send(frame)
+            self.sending.release()
+        if sent < len(frame):
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """The peer hears the end of the control socket; whoever sends there returns with an error."""
+        self.open = False
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        """Hang up on both sockets, as a death would."""
+        self.hang_up()
+        if self.wire is not None:
+            self.wire.shut()
+
+    def close(self) -> None:
+        """Free the sockets and the descriptors that came."""
+        self.open = False
+        self.sock.close()
+        self.drop_wire()
+        while self._fds:
+            os.close(self._fds.popleft())
+        while self.arenas:
+            os.close(self.arenas.popleft()[1])
+
+    def drop_wire(self) -> None:
+        """Close the data socket."""
+        if self.wire is not None:
+            self.wire.close()
+        self.wire = None
+
+    # --- reading ---
+
+    def _fill(self, buffer: bytearray, size: int) -> None:
+        while len(buffer) < size:
+            data = self._receive(min(size - len(buffer), READ_BYTES))
+            if not data:
+                raise EOFError
+            buffer += data
+
+    def _receive(self, count: int) -> bytes:
+        if self.sock.family != socket.AF_UNIX:
+            return self.sock.recv(count)
+        data, fds, _, _ = socket.recv_fds(self.sock, count, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        self._fds.extend(fds)
+        return data
+
+    def _pour(self, sink: Sink) -> None:
+        complete = False
+        while not complete:
+            into = sink.rest()
+            count = self.sock.recv_into(into) if len(into) else 0
+            if count == 0 and len(into):
+                raise EOFError
+            complete = sink.advance(count)

@@ -1,0 +1,33 @@
+"""The thread that runs a group's asynchronous collectives, in the order in which they were called."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+from resilin._base.threads import OwnedThread
+
+
+class Worker:
+    """Runs tasks one after the other; starts with the first. The group of the next generation goes on with it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: OwnedThread | None = None
+
+    def put(self, task: Callable[[], None]) -> None:
+        """Run `task`, which raises nothing, after those before it. One thread at a time may call this."""
+        if self._thread is None:
+            self._thread = OwnedThread(f"dist-worker-{self._name}", self._run)
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """Run what is left and end."""
+        self._tasks.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
