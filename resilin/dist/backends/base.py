@@ -67,10 +67,17 @@ def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> Collective
     )
 
 
-def split_mismatch(wrong: Sequence[tuple[int, int, int]]) -> CollectiveMismatch:
-    """The error for an all_to_all whose (rank, bytes it sends, bytes expected here) do not fit."""
-    sides = "; ".join(f"rank {rank} sends {sent} bytes, this rank expects {expected}" for rank, sent, expected in wrong)
-    return CollectiveMismatch(f"ranks disagree on split sizes: {sides}")
+def split_mismatch(wrong: Sequence[tuple[int, int, int, int]]) -> CollectiveMismatch:
+    """The error for an all_to_all whose (sender, receiver, bytes sent, bytes expected) do not fit."""
+    sides = "; ".join(
+        f"rank {sender} sends {sent} bytes to rank {receiver}, which expects {expected}"
+        for sender, receiver, sent, expected in wrong[:_SHOWN]
+    )
+    more = f"; and {len(wrong) - _SHOWN} pairs more" if len(wrong) > _SHOWN else ""
+    return CollectiveMismatch(f"ranks disagree on split sizes: {sides}{more}; nothing was sent, tensors are unchanged")
+
+
+_SHOWN = 8  # pairs in one error message
 
 
 def clobbers(inputs: Sequence[Array], outputs: Sequence[Array], own: int, result: Array) -> bool:

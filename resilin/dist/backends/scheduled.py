@@ -22,6 +22,7 @@ log2 P steps), so a mismatch is an error on all of them.
 from __future__ import annotations
 
 import os
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,6 +36,9 @@ from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
 from resilin.dist.schedules import Part, Step
 from resilin.dist.tree import Plan, Subtree
+
+
+_SIZES = struct.Struct("<4q")  # of a pair of an all_to_all: sender, receiver, bytes sent, bytes expected
 
 
 class Transfer(NamedTuple):
@@ -204,7 +208,7 @@ class ScheduledBackend(ABC):
         return [peer for peer in range(self._size) if peer != self._rank]
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """See Backend. Every pair exchanges sizes, then every pair exchanges data."""
+        """See Backend. Every pair exchanges sizes, all hear whether these fit, then every pair exchanges data."""
         deadline = call.deadline()
         self.agree(call.describe_parts(inputs), deadline)
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
@@ -214,18 +218,22 @@ class ScheduledBackend(ABC):
         coming = sizes.copy()  # what each rank sends us; of ourselves we know
         announcements = [Transfer(to, sizes[to : to + 1], source, coming[source : source + 1]) for to, source in pairs]
         self.flow(announcements, None, deadline)
+        self._accept(coming, [part.nbytes for part in outputs], deadline)
+        np.copyto(outputs[self._rank], inputs[self._rank])
+        self.flow([Transfer(to, inputs[to], source, outputs[source]) for to, source in pairs], None, deadline)
+
+    def _accept(self, coming: Array, expected: Sequence[int], deadline: Deadline) -> None:
+        """Return when what comes to every rank has the size that it expects; CollectiveMismatch on all of them else."""
         wrong = [
-            (self._members[source], int(coming[source]), outputs[source].nbytes)
-            for source in range(self._size)
-            if coming[source] != outputs[source].nbytes
+            (self._members[source], self._members[self._rank], int(sent), size)
+            for source, (sent, size) in enumerate(zip(coming, expected, strict=True))
+            if sent != size
         ]
-        unfit = {self._members.index(rank): np.empty(size, np.uint8) for rank, size, _ in wrong}
-        into = [unfit.get(source, outputs[source]) for source in range(self._size)]
-        if self._rank not in unfit:
-            np.copyto(into[self._rank], inputs[self._rank])
-        self.flow([Transfer(to, inputs[to], source, into[source]) for to, source in pairs], None, deadline)
-        if wrong:
-            raise split_mismatch(wrong)
+        mine = _SIZES.pack(*wrong[0]) if wrong else bytes(_SIZES.size)
+        heard = [_SIZES.unpack_from(record) for _, record in self._hear(mine, deadline)]
+        others = [one for one in heard if any(one) and one not in wrong]
+        if wrong or others:
+            raise split_mismatch([*wrong, *others])
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
@@ -248,12 +256,19 @@ class ScheduledBackend(ABC):
         self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
     def agree(self, mine: Descriptor, deadline: Deadline) -> None:
-        """Return when every rank has made the same call; CollectiveMismatch on every rank when one has not.
+        """Return when every rank has made the same call; CollectiveMismatch on every rank when one has not."""
+        seen = self._hear(mine.pack(), deadline)
+        if len(seen) == 2:
+            a, b = sorted(seen)
+            raise mismatch((a[0], unpack(a[1])), (b[0], unpack(b[1])))
 
-        Each message holds up to two different descriptors heard of so far with the rank that called each. After the
+    def _hear(self, mine: bytes, deadline: Deadline) -> list[tuple[int, bytes]]:
+        """What ranks say, at most DESCRIPTOR_BYTES each: this one, and another with a different word if there is one.
+
+        Each message holds up to two different words heard of so far with the rank that said each. After the
         dissemination everybody has heard of everybody, so all ranks know of a difference or none does.
         """
-        seen: list[tuple[int, bytes]] = [(self._rank, mine.pack())]
+        seen: list[tuple[int, bytes]] = [(self._rank, mine.ljust(DESCRIPTOR_BYTES, b"\0"))]
         record = 4 + DESCRIPTOR_BYTES
         for step in schedules.dissemination(self._rank, self._size):
             assert step.send is not None
@@ -268,9 +283,7 @@ class ScheduledBackend(ABC):
                 packed = bytes(got[i * record + 4 : (i + 1) * record])
                 if rank >= 0 and len(seen) < 2 and packed != seen[0][1]:
                     seen.append((rank, packed))
-        if len(seen) == 2:
-            a, b = sorted(seen)
-            raise mismatch((a[0], unpack(a[1])), (b[0], unpack(b[1])))
+        return seen
 
     def run(self, steps: Sequence[Step], flat: Array, op: ReduceOp | None, deadline: Deadline) -> None:
         """Walk through one rank's steps over a flat array, cut by `schedules.bounds`; what arrives combines by `op`."""

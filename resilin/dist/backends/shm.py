@@ -244,7 +244,8 @@ class ShmBackend:
         call.note(inputs[0].dtype, (ANY_EXTENT, *inputs[0].shape[1:]))
         self._run(call, Kind.ALL_TO_ALL, inputs[0], list(inputs), list(outputs))
         if wrong := self._collectives.misfits():
-            raise split_mismatch([(self._members[rank], sent, expected) for rank, sent, expected in wrong])
+            members = self._members
+            raise split_mismatch([(members[source], members[to], *sizes) for source, to, *sizes in wrong])
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Each rank joins one slice of all parts and writes it to every output."""

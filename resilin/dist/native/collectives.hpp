@@ -35,8 +35,8 @@ class Collectives {
     // OK, or as Segment's calls. MISSING: an arena of a peer has not arrived yet; `resume` after it has.
     Status run(Job job, double deadline, double spin_s);
     Status resume(double deadline, double spin_s);
-    // rank, bytes it sent, bytes expected here: all_to_all pairs that did not fit in the last call, and were not copied
-    struct Misfit { int rank; size_t sent, expected; };
+    // all_to_all pairs that did not fit in the last call, of all ranks: then nothing was copied anywhere
+    struct Misfit { int from, to; size_t sent, expected; };
     const std::vector<Misfit> &misfits() const { return misfits_; }
 
   private:
@@ -48,6 +48,7 @@ class Collectives {
     Status gather();
     Status scatter();
     Status all_to_all();
+    void find_misfits();
     bool find(int rank, size_t index);
     Status share(const std::vector<int> &targets);
     Status combine(char *into, size_t count);

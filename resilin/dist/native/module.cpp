@@ -176,7 +176,7 @@ NB_MODULE(_native, m) {
         .def("resume", [](Collectives &c, double deadline, double spin_s) -> int { return c.resume(deadline, spin_s); }, Release())
         .def("misfits", [](Collectives &c) {
             nb::list found;
-            for (const auto &misfit : c.misfits()) found.append(nb::make_tuple(misfit.rank, misfit.sent, misfit.expected));
+            for (const auto &misfit : c.misfits()) found.append(nb::make_tuple(misfit.from, misfit.to, misfit.sent, misfit.expected));
             return found;
         });
 }

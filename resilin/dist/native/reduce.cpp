@@ -198,6 +198,7 @@ constexpr int DTYPES = sizeof(SIZES) / sizeof(SIZES[0]);
 size_t item_size(int dtype) { return dtype >= 0 && dtype < DTYPES ? SIZES[dtype] : 0; }
 
 bool reduce(int dtype, Op op, ARGS) {
+    if (op == PREMUL_SUM) op = SUM; // the factors are in the terms already
     if (dtype < 0 || dtype >= DTYPES || op < SUM || op > BXOR || !LOOPS[dtype][op]) return false;
     LOOPS[dtype][op](srcs, n_srcs, dsts, n_dsts, count);
     return true;

@@ -6,7 +6,7 @@
 
 namespace resilin::dist {
 
-enum Op : int { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR };
+enum Op : int { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM };
 
 constexpr int MAX_RANKS = 256;
 

@@ -196,7 +196,7 @@ Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double 
     size_t at = 0;
     for (int i = 0; i < n; i++) {
         const Piece &piece = pieces[i];
-        side.regions[i] = {piece.arena, piece.in_slot() ? at : piece.offset, piece.size};
+        side.regions[i] = {piece.arena, piece.in_slot() ? at : piece.offset, piece.size, piece.expected};
         if (piece.in_slot()) {
             if (piece.size) std::memcpy(side.payload + at, piece.data, piece.size);
             at += (piece.size + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;

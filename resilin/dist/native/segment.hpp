@@ -35,6 +35,7 @@ static_assert(sizeof(Descriptor) == DESCRIPTOR_BYTES);
 // of call n+2 has passed a barrier that the reader entered after reading.
 struct Region {
     uint64_t arena, offset, size; // arena IN_SLOT: `offset` counts in the payload
+    uint64_t expected;            // all_to_all: bytes that this rank expects from the one whose number the region has
 };
 constexpr uint64_t IN_SLOT = ~uint64_t{0};
 
@@ -51,6 +52,7 @@ struct Piece {
     char *data;
     size_t size;
     uint64_t arena, offset;
+    size_t expected = 0; // as in Region
     bool in_slot() const { return arena == IN_SLOT; }
 };
 
