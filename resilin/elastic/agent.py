@@ -127,6 +127,18 @@ class Agent:
             )
             self._end(Outcome(code=4, reason=text, error=RendezvousClosed(text)))
 
+    def _forgotten(self, view: View) -> bool:
+        """End here if the job ended, and its records were removed, while this node did not hear of it."""
+        number = view.generation.number if view.generation is not None else 0
+        if number >= self._told.applied:
+            return False
+        text = (
+            f"generation {self._told.applied} was the last one here, and the store has {number or 'none'}: "
+            f"job {self._config.job.name!r} has ended without this node, or the store has lost its data"
+        )
+        self._end(Outcome(code=4, reason=text, error=RendezvousClosed(text)))
+        return True
+
     async def _shutdown(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -167,6 +179,8 @@ class Agent:
             return
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
+        if self._forgotten(view):
+            return
         self._apply(view)
         situation = membership.assess(view, self._limits, self._clock.monotonic())
         if situation.reason != self._told.reason:
@@ -299,11 +313,12 @@ class Agent:
             slot.replace = False
             place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
             variables = self._variables(place)
+            rank = slot.rank if slot.incarnation else place.rank  # likely the place of the one before
             if self._spare is not None and self._spare.worker.alive:
                 spare, self._spare = self._spare, None
-                slot.start_warm(spare, slot.incarnation + 1, place.rank, current.number, variables)
+                slot.start_warm(spare, slot.incarnation + 1, rank, current.number, variables)
             else:
-                slot.start(slot.incarnation + 1, place.rank, current.number, variables)
+                slot.start(slot.incarnation + 1, rank, current.number, variables)
             self._again = True
 
     def _keep_spare(self) -> None:

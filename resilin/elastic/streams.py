@@ -32,7 +32,7 @@ class Choice:
 
     default: int = 0
     by_rank: Mapping[int, int] = field(default_factory=dict)
-    """By local rank; overrides `default`."""
+    """By local or global rank (`Plan.global_ranks`); overrides `default`."""
 
     @classmethod
     def parse(cls, text: str, flag: str) -> Choice:
@@ -49,9 +49,17 @@ class Choice:
             raise UsageError(f"{flag}: expected 0, 1, 2, 3 or a map like 0:1,1:3, got {text!r}")
         return choice
 
-    def has(self, local_rank: int, name: Name) -> bool:
-        """Whether stream `name` of `local_rank` is chosen."""
-        return bool(self.by_rank.get(local_rank, self.default) & _BIT[name])
+    def has(self, rank: int, name: Name) -> bool:
+        """Whether stream `name` of `rank` is chosen."""
+        return bool(self.by_rank.get(rank, self.default) & _BIT[name])
+
+
+@dataclass(frozen=True)
+class Who:
+    """Whose streams they are, as far as that was known when they were made: a warm spare gets its rank late."""
+
+    local_rank: int
+    rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +72,12 @@ class Plan:
     """Whether the user asked for the folder (`--log-dir`); otherwise it is temporary."""
     redirects: Choice = field(default_factory=Choice)
     tee: Choice = field(default_factory=Choice)
+    global_ranks: bool = False
+    """Whether the numbers in `redirects` and `tee` are global ranks."""
     shown_ranks: frozenset[int] | None = None
     """Local ranks whose output may reach the terminal; None: all."""
+    shown_global_ranks: frozenset[int] | None = None
+    """The same by global rank; output is shown when both allow it."""
     console: Console = field(default_factory=Console)
     """The terminal; whoever made it closes it."""
     filters: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
@@ -85,15 +97,18 @@ class Plan:
         """The streams of one worker. `who`: its local and its present rank."""
         return WorkerStreams(self, self.folder(attempt, local_rank), local_rank, role, host, who)
 
-    def on_terminal(self, local_rank: int, name: Name) -> bool:
+    def on_terminal(self, who: Who, name: Name) -> bool:
         """Whether people see this stream."""
-        if self.shown_ranks is not None and local_rank not in self.shown_ranks:
-            return False
-        return self.tee.has(local_rank, name) or not self.redirects.has(local_rank, name)
+        for shown, rank in ((self.shown_ranks, who.local_rank), (self.shown_global_ranks, who.rank)):
+            if shown is not None and rank not in shown:
+                return False
+        number = who.rank if self.global_ranks else who.local_rank
+        return self.tee.has(number, name) or not self.redirects.has(number, name)
 
-    def in_file(self, local_rank: int, name: Name) -> bool:
+    def in_file(self, who: Who, name: Name) -> bool:
         """Whether this stream is kept in a file."""
-        return not self.on_terminal(local_rank, name) or self.tee.has(local_rank, name)
+        number = who.rank if self.global_ranks else who.local_rank
+        return not self.on_terminal(who, name) or self.tee.has(number, name)
 
     def prefix_for(self, local_rank: int, rank: int, role: str, host: str) -> str:
         """The text before each line of a teed stream."""
@@ -206,13 +221,13 @@ class WorkerStreams:
         self.folder = folder
         self.error_file = folder / "error.json"
         self._plan = plan
-        self._local_rank = local_rank
+        self._who = Who(local_rank, identity()[1])
         self._pumps: dict[Name, Pump] = {}
         self._files: dict[Name, BinaryIO] = {}
         for name in ("stdout", "stderr"):
-            if not plan.in_file(local_rank, name):
+            if not plan.in_file(self._who, name):
                 continue
-            if plan.on_terminal(local_rank, name):
+            if plan.on_terminal(self._who, name):
                 prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
                 self._pumps[name] = Pump(
                     Copy(folder / f"{name}.log", self._say), plan.console.sink(name), prefix, self._selected(name)
@@ -250,9 +265,9 @@ class WorkerStreams:
     @property
     def stderr_shown(self) -> bool:
         """Whether people have seen its standard error already."""
-        return self._plan.on_terminal(self._local_rank, "stderr")
+        return self._plan.on_terminal(self._who, "stderr")
 
     def tail(self) -> tuple[str, ...]:
         """The last lines of its standard error, if they are in a file."""
-        kept = self._plan.in_file(self._local_rank, "stderr")
+        kept = self._plan.in_file(self._who, "stderr")
         return failure.read_tail(self.folder / "stderr.log") if kept else ()

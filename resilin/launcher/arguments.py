@@ -258,6 +258,18 @@ def _add_output(p: _Parser) -> None:
         metavar="R,...",
         help="local ranks whose output reaches the terminal (default all)",
     )
+    p.flag(
+        "--ranks-filter",
+        default="",
+        metavar="R,...",
+        help="global ranks whose output reaches the terminal (default all), the same on all nodes",
+    )
+    p.flag(
+        "--log-ranks",
+        default="local",
+        choices=["local", "global"],
+        help="what the numbers in maps of --redirects and --tee are (default local)",
+    )
     for name in ("stdout", "stderr"):
         p.flag(
             f"--duplicate-{name}-filters",

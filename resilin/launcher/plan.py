@@ -71,7 +71,10 @@ class LaunchPlan:
     log_dir: Path | None
     redirects: Choice
     tee: Choice
+    global_ranks: bool
+    """Whether the numbers in `redirects` and `tee` are global ranks."""
     shown_ranks: frozenset[int] | None
+    shown_global_ranks: frozenset[int] | None
     filters: dict[Name, tuple[str, ...]]
     prefix: str
     event_log: Path | None
@@ -123,7 +126,9 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         log_dir=values.folder("--log-dir", args.log_dir, make=not args.dry_run),
         redirects=Choice.parse(str(args.redirects), "--redirects"),
         tee=Choice.parse(str(args.tee), "--tee"),
-        shown_ranks=_ranks(args.local_ranks_filter, workers),
+        global_ranks=args.log_ranks == "global",
+        shown_ranks=_ranks("--local-ranks-filter", args.local_ranks_filter, workers),
+        shown_global_ranks=_ranks("--ranks-filter", args.ranks_filter),
         filters=_filters(args),
         prefix=args.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "",
         event_log=values.output_file("--event-log", args.event_log, make=not args.dry_run),
@@ -176,7 +181,7 @@ def _shutdown_timeout(given: float | None) -> float:
     return _at_least(f"environment variable {name}", seconds, 0.0)
 
 
-def _ranks(text: str, workers: int) -> frozenset[int] | None:
+def _ranks(flag: str, text: str, workers: int | None = None) -> frozenset[int] | None:
     if not text:
         return None
     try:
@@ -184,12 +189,12 @@ def _ranks(text: str, workers: int) -> frozenset[int] | None:
     except ValueError:
         ranks = frozenset({-1})
     if min(ranks) < 0:
-        raise UsageError(f"--local-ranks-filter: expected numbers like 0,2, got {text!r}")
-    if min(ranks) >= workers:
+        raise UsageError(f"{flag}: expected numbers like 0,2, got {text!r}")
+    if workers is not None and min(ranks) >= workers:
         raise UsageError(
-            f"--local-ranks-filter {text}: would hide all output, the {workers} local ranks are 0 to {workers - 1}"
+            f"{flag} {text}: would hide all output, the {workers} local ranks are 0 to {workers - 1}"
             if workers > 1
-            else f"--local-ranks-filter {text}: would hide all output, the only local rank is 0"
+            else f"{flag} {text}: would hide all output, the only local rank is 0"
         )
     return ranks
 

@@ -48,6 +48,8 @@ OURS = {
     "quiet": False,
     "verbose": False,
     "config": None,
+    "ranks_filter": "",
+    "log_ranks": "local",
     "dry_run": False,
 }
 
@@ -151,6 +153,7 @@ def test_every_flag_has_an_environment_variable_and_ours_wins(monkeypatch):
         (["--local-addr", "0.0.0.0"], "--local-addr 0.0.0.0: expected an address of this node"),
         (["--monitor-interval", "-5"], "--monitor-interval: expected at least 0, got -5"),
         (["--monitor-interval", "nan"], "--monitor-interval"),
+        (["--ranks-filter", "0,x"], "--ranks-filter: expected numbers"),
         (["--local-ranks-filter", "7"], "--local-ranks-filter 7: would hide all output, the only local rank is 0"),
         (["--nproc-per-node", "2", "--local-ranks-filter", "2,3"], "the 2 local ranks are 0 to 1"),
     ],
