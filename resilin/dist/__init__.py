@@ -49,6 +49,7 @@ from resilin.dist.objects import (
 )
 from resilin.dist.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from resilin.dist.reduce_op import ReduceOp, _make_nccl_premul_sum, supports_complex
+from resilin.dist.rendezvous import register_rendezvous_handler, rendezvous
 from resilin.dist.subgroups import (
     SHRINK_ABORT,
     SHRINK_DEFAULT,
@@ -163,6 +164,8 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "register_rendezvous_handler",
+    "rendezvous",
     "scatter",
     "scatter_object_list",
     "send",

@@ -22,9 +22,9 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     """Collect this rank's collectives of `group` inside the block, and start them, in order, when it ends.
 
     Runs of small `all_reduce`s with one dtype and op become one call where that gives the bits of separate ones (see
-    `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends; with `async_ops`, when
-    `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too. `device` changes
-    nothing. A block that ends by an error starts none of its calls.
+    `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends;
+    with `async_ops`, when `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too.
+    `device` changes nothing. A block that ends by an error starts none of its calls.
     """
     pg = resolve(group)
     if pg is None:

@@ -70,6 +70,7 @@ class ProcessGroup:
         before: ProcessGroup | None = None,
     ) -> None:
         self.name = name
+        self.group_desc = "undefined"  # what PyTorch calls a group without a description
         self.listener = listener  # not owned: subgroups connect through it
         self.secret = secret
         self.new_groups = 0  # made of this group so far by all its ranks; part of their names
@@ -147,6 +148,11 @@ class ProcessGroup:
     def rank(self) -> int:
         """This process's rank in the group."""
         return self._rank
+
+    @property
+    def group_name(self) -> str:
+        """The group's name, equal on all its ranks."""
+        return self.name
 
     def size(self) -> int:
         """Number of ranks."""
@@ -550,7 +556,9 @@ def _form(
 
 _LIVE: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 WORLD: ProcessGroup | None = None
-"""As in torch.distributed: `group=group.WORLD` means the default group, whichever it is at the call."""
+"""The default group, kept here by `dist.world`; None means the one at the call, as in torch.distributed."""
+NON_GROUP_MEMBER: Any = object()
+"""What `new_group` returns in a process outside the new group."""
 
 
 def close_all() -> None:

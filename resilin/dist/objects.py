@@ -187,10 +187,14 @@ def send_object_list(
     group: Any = None,
     device: Any = None,
     group_dst: int | None = None,
+    use_batch: bool = False,
     *,
     weights_only: bool = False,
 ) -> None:
-    """Send the objects to rank `dst`, which calls `recv_object_list` with a list of the same length."""
+    """Send the objects to rank `dst`, which calls `recv_object_list` with a list of the same length.
+
+    `device` and `use_batch` change nothing.
+    """
     pg = resolve(group)
     if pg is None:
         return
@@ -206,6 +210,7 @@ def recv_object_list(
     group: Any = None,
     device: Any = None,
     group_src: int | None = None,
+    use_batch: bool = False,
     *,
     weights_only: bool = False,
 ) -> int:

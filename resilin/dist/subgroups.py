@@ -40,7 +40,7 @@ def new_group(
         name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     else:
         name = _next_name(world, group_desc)
-    return _join_part(world, members, name, timeout, backends, pg_options)
+    return _join_part(world, members, name, timeout, backends, pg_options, group_desc)
 
 
 def new_subgroups(
@@ -135,7 +135,8 @@ def shrink_group(
         raise UsageError("shrink_group: this process is not in the group")
     if not isinstance(ranks_to_exclude, list):
         raise TypeError(
-            f"shrink_group: ranks_to_exclude: expected a list of ranks, as [1, 3], got {type(ranks_to_exclude).__name__}"
+            "shrink_group: ranks_to_exclude: expected a list of ranks, as [1, 3], got "
+            f"{type(ranks_to_exclude).__name__}"
         )
     if shrink_flags not in (SHRINK_DEFAULT, SHRINK_ABORT):
         raise UsageError(f"shrink_group: shrink_flags: expected SHRINK_DEFAULT or SHRINK_ABORT, got {shrink_flags!r}")
@@ -166,7 +167,10 @@ def _part(
     """A subgroup of `parent` for each of the disjoint `parts` (ranks in it): this rank's, and all."""
     backends = _config(where, backend, parent)
     _check_members(where, parts, parent)
-    made = [_join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options) for part in parts]
+    made = [
+        _join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options, group_desc)
+        for part in parts
+    ]
     mine = [found for found in made if found is not GroupMember.NON_GROUP_MEMBER]
     return (mine[0] if mine else GroupMember.NON_GROUP_MEMBER), made
 
@@ -198,10 +202,12 @@ def _join_part(
     timeout: timedelta | float | None,
     backends: BackendConfig,
     options: Any,
+    description: str | None,
 ) -> Any:
     if parent.rank() not in members:
         return GroupMember.NON_GROUP_MEMBER
     made = _connect_part(parent, members, name, timeout, backends, options)
+    made.group_desc = description or made.group_desc
     parent.subgroups.append(made)
     return made
 

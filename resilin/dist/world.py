@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 from resilin._base import auth, env, host
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline, spell
 from resilin.dist import group as groups
 from resilin.dist import meeting
-from resilin.dist.backends import mpi
 from resilin.dist.backends.registry import Backend, BackendConfig, checked
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
 from resilin.dist.kv.adapter import CoordinationStore
 from resilin.dist.kv.base import PrefixStore, Store
-from resilin.dist.kv.file import FileStore
 from resilin.dist.kv.tcp import ServerGone, TCPStore
+from resilin.dist.rendezvous import check_rank, store_of
 from resilin.dist.work import seconds
 from resilin.errors import DistError, DistStoreError, UsageError, UsageTypeError
 
@@ -44,7 +42,7 @@ class _GroupMemberType(type):
 class GroupMember(metaclass=_GroupMemberType):
     """`GroupMember.WORLD` is the default group; NON_GROUP_MEMBER what `new_group` returns outside the new group."""
 
-    NON_GROUP_MEMBER: Any = object()
+    NON_GROUP_MEMBER: Any = groups.NON_GROUP_MEMBER
 
 
 class _World:
@@ -262,7 +260,7 @@ def init_process_group(
     given: Store | None = None
     if store is not None:
         given = store if isinstance(store, Store) else CoordinationStore(store, timeout=limit)
-        _check_rank(rank, world_size)
+        check_rank(rank, world_size)
     default = "mpi://" if Backend.MPI in backends.device_backend_map.values() and rank < 0 > world_size else "env://"
     name = group_name or ("default" if not _ranks else f"ranks-{'-'.join(map(str, _ranks))}")
     joined = partial(connect, timeout_s=limit, backends=backends, options=pg_options)
@@ -272,7 +270,7 @@ def init_process_group(
         try:
             keys = given
             if keys is None:
-                keys, rank, world_size = _store_of(init_method or default, rank, world_size, deadline.left() or 0.0)
+                keys, rank, world_size = store_of(init_method or default, rank, world_size, deadline.left() or 0.0)
                 owned.append(keys)
             group = _join(keys, owned, rank, world_size, name, joined, deadline)
             break
@@ -289,6 +287,7 @@ def init_process_group(
                     f"within {spell(limit)}: did rank 0 end?"
                 ) from None
             raise
+    group.group_desc = "default_pg"
     _WORLD.owned[group] = owned
     set_default_group(group)
 
@@ -334,67 +333,6 @@ def destroy_process_group(group: Any = None) -> None:
         groups.WORLD = _WORLD.default = None
     for thing in _WORLD.owned.pop(found, []):
         thing.close()
-
-
-def _store_of(init_method: str, rank: int, world_size: int, limit: float) -> tuple[Store, int, int]:
-    """The store that an init method means, with the rank and world size it may carry."""
-    try:
-        url = urlsplit(init_method)
-        query, port = parse_qs(url.query), url.port
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"init_process_group: expected env://, tcp://host:port or file:///path, got {init_method!r}: {error}"
-        ) from None
-    if url.scheme == "env":
-        if rank < 0:
-            rank = _integer("RANK")
-        if world_size < 0:
-            world_size = _integer("WORLD_SIZE")
-        _check_rank(rank, world_size)
-        address = env.require("MASTER_ADDR", "init_method env:// needs the address of rank 0")
-        return TCPStore(address, _integer("MASTER_PORT"), None, rank == 0, limit), rank, world_size
-    if url.scheme == "mpi":
-        return mpi.meet(limit)
-    if url.scheme not in ("tcp", "file"):
-        raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use env://, tcp:// or file://")
-    given = {name: _queried(name, query, init_method) for name in ("rank", "world_size") if name in query}
-    rank = given.get("rank", rank) if rank < 0 else rank
-    world_size = given.get("world_size", world_size) if world_size < 0 else world_size
-    if rank < 0 or world_size < 1:
-        raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
-    _check_rank(rank, world_size)
-    if url.scheme == "tcp":
-        if not url.hostname or port is None:
-            raise UsageError(f"init_process_group: expected tcp://host:port, got {init_method!r}")
-        return TCPStore(url.hostname, port, None, rank == 0, limit), rank, world_size
-    if not url.path or url.netloc not in ("", "localhost"):
-        raise UsageError(
-            f"init_process_group: expected file:///path, with three slashes and an absolute path, got {init_method!r}"
-        )
-    return FileStore(url.path, world_size, limit), rank, world_size
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    if rank < 0 or world_size < 1 or rank >= world_size:
-        raise UsageError(f"init_process_group: rank {rank} of world_size {world_size} is not possible")
-
-
-def _queried(name: str, query: Mapping[str, list[str]], init_method: str) -> int:
-    try:
-        return int(query[name][0])
-    except ValueError:
-        raise UsageError(
-            f"init_process_group({init_method!r}): {name}: expected an integer, got {query[name][0]!r}"
-        ) from None
-
-
-def _integer(name: str) -> int:
-    value = env.get_int(name)
-    if value is None:
-        raise UsageError(
-            f"environment variable {name} is not set, but init_method env:// needs it (or use elastic-run)"
-        )
-    return value
 
 
 def _own_address(store: Store) -> str:

@@ -112,7 +112,8 @@ def groups_know_their_ranks_in_the_order_given(rank: int, size: int) -> None:
     assert dist.get_process_group_ranks(turned) == backwards
     assert dist.get_group_rank(turned, 0) == size - 1
     assert dist.get_global_rank(turned, 0) == size - 1
-    assert "turned" in dist._get_process_group_name(turned)
+    assert "turned" in dist._get_process_group_name(turned) == turned.group_name
+    assert (turned.group_desc, plain.group_desc) == ("turned", "undefined")
     gathered = np.zeros(size, np.int64)
     dist.all_gather_into_tensor(gathered, np.array([rank]), group=turned)
     assert gathered.tolist() == backwards
