@@ -69,13 +69,13 @@ class StoreServer:
         self._server.start()
 
     def _bind(self, host: str, port: int) -> int:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        _check_free(host, port)
-        try:
-            bound = int(self._server.add_insecure_port(address))
-        except RuntimeError as error:  # lost a race for the port since the check
-            raise UsageError(f"the store cannot listen on {address}: {error}; choose another port") from None
-        return bound
+        for own in _check_free(host, port):
+            address = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
+            try:
+                port = int(self._server.add_insecure_port(address))
+            except RuntimeError as error:  # lost a race for the port since the check
+                raise UsageError(f"the store cannot listen on {address}: {error}; choose another port") from None
+        return port
 
     @property
     def url(self) -> str:
@@ -102,18 +102,32 @@ class StoreServer:
         return f"<StoreServer {self.host}:{self.port} revision={self._hub.revision}>"
 
 
-def _check_free(host: str, port: int) -> None:
-    """grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line."""
+def _check_free(host: str, port: int) -> list[str]:
+    """Those of the addresses that `host` stands for where this host can listen: at least one.
+
+    grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line. It also looks names
+    up in ways of its own, which took 12 s on a host without a name server.
+    """
+    usable: list[str] = []
+    problem: Exception | None = None
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be one
-        why, number = getattr(error, "strerror", None) or error, getattr(error, "errno", None)
-        advice = _ADVICE.get(number or 0, "choose another address or port")
-        raise UsageError(f"the store cannot listen on {host}:{port}: {why}; {advice}") from None
+        found, problem = [], error
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                probe.listen(1)
+            usable.append(str(address[0]))
+        except OSError as error:
+            problem = problem or error
+    if usable:
+        return list(dict.fromkeys(usable))
+    why, number = getattr(problem, "strerror", None) or problem, getattr(problem, "errno", None)
+    advice = _ADVICE.get(number or 0, "choose another address or port")
+    raise UsageError(f"the store cannot listen on {host}:{port}: {why}; {advice}")
 
 
 class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type hints
