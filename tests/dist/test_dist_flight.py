@@ -310,7 +310,7 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
 def test_the_oldest_files_of_the_dead_are_removed_and_those_of_the_living_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(flight_folder, "KEPT", 2)
     made = [flight_folder.open_in(None, 1, "") for _ in range(5)]
     for age, each in enumerate(made):

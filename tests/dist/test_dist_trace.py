@@ -248,7 +248,7 @@ def test_a_folder_without_files_or_with_strangers_only_is_a_usage_error(tmp_path
 def test_without_a_folder_the_users_own_is_read_and_old_jobs_are_left_out(
     tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     place = tmp_path / f"resilin-flights-{os.geteuid()}"
     place.mkdir()
     assert _trace(capsys)[0] == 2
