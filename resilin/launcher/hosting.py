@@ -113,7 +113,7 @@ def _reach(meeting: Meeting, expected: str, secret: str | None) -> OpenStore:
 @contextlib.contextmanager
 def held_port(port: int) -> Iterator[int]:
     """Hold a port for rank 0: bound but not listening, so nobody else gets it and rank 0 (SO_REUSEADDR) still can."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+    with _holder() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             holder.bind(("", port))
@@ -121,3 +121,15 @@ def held_port(port: int) -> Iterator[int]:
             why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise StoreError(f"--master-port {port} {why}; choose another one") from None
         yield int(holder.getsockname()[1])
+
+
+def _holder() -> socket.socket:
+    """A socket for both kinds of addresses, where there is IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return holder

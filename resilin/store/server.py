@@ -103,7 +103,7 @@ class StoreServer:
 
 
 def _check_free(host: str, port: int) -> list[str]:
-    """Those of the addresses that `host` stands for where this host can listen: at least one.
+    """Those of the addresses that `host` stands for that are this host's: at least one, and the port is free at all.
 
     grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line. It also looks names
     up in ways of its own, which took 12 s on a host without a name server.
@@ -123,6 +123,9 @@ def _check_free(host: str, port: int) -> list[str]:
             usable.append(str(address[0]))
         except OSError as error:
             problem = problem or error
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # taken at one of them: all are refused
+                usable.clear()
+                break
     if usable:
         return list(dict.fromkeys(usable))
     why, number = getattr(problem, "strerror", None) or problem, getattr(problem, "errno", None)

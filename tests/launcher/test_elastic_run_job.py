@@ -93,6 +93,26 @@ def test_the_master_port_can_be_chosen_and_is_refused_when_in_use(script):
     assert run("--master-port", port, program).stdout.strip() == str(port)
 
 
+def test_the_held_master_port_is_nobody_elses_and_rank_0s_at_both_kinds_of_addresses(script):
+    program = script(
+        "import errno, os, socket\n"
+        "port = int(os.environ['MASTER_PORT'])\n"
+        "for family, any_address in ((socket.AF_INET6, '::'), (socket.AF_INET, '')):\n"
+        "    try:\n"
+        "        other = socket.socket(family)\n"
+        "        other.bind((any_address, port))\n"
+        "        raise SystemExit(f'{family} is not held')\n"
+        "    except OSError as error:\n"
+        "        assert error.errno in (errno.EADDRINUSE, errno.EAFNOSUPPORT), error\n"
+        "    with socket.socket(family) as own:\n"
+        "        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "        own.bind((any_address, port))\n"
+        "        own.listen()\n"
+    )
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_modules_and_commands_run_too(script, tmp_path):
     script("import sys; print(sys.argv[1:], __name__)", "amodule.py")
     as_module = subprocess.run(

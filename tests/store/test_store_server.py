@@ -284,3 +284,18 @@ def test_the_pool_runs_calls_at_once_and_reuses_idle_threads():
     pool.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(print)
+
+
+def test_a_name_whose_port_is_taken_at_one_of_its_addresses_is_refused_at_all(monkeypatch):
+    """Else two servers of one name would share the clients between them."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: rows)
+        with MemoryStore() as state, pytest.raises(UsageError, match="in use"):
+            StoreServer(state, "127.0.0.2", port)
+        rows[1] = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))  # not this host's: left out
+        with MemoryStore() as state, StoreServer(state, "127.0.0.2", port) as server:
+            assert server.port == port
