@@ -38,6 +38,7 @@ class _Told:
     """What was already said or started, so that `_step` can run again."""
 
     applied: int = 0  # number of the last generation carried out
+    restarted: int = 0  # number of the last one that starts all workers
     closing: bool = False
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
@@ -254,21 +255,29 @@ class Agent:
         self._failures = {who: what for who, what in self._failures.items() if who in current}
         self._reporter.generation(new, stateful=self._told.stateful)
         if new.kind == "restart":
+            self._told.restarted = new.number
             self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
-        for member in mine:
-            slot = self._slots[member.slot]
-            if new.kind == "inplace" and slot.incarnation == member.incarnation:
+        else:
+            self._place(new)
+
+    def _place(self, new: Generation) -> None:
+        for member in new.members:
+            slot = self._slots[member.slot] if member.node == self._config.node_id else None
+            if slot is not None and slot.incarnation == member.incarnation:
                 slot.rank, slot.generation = member.rank, new.number
 
     def _busy(self) -> bool:
         return any(slot.running for slot in self._slots)
 
     async def _begin(self, new: Generation) -> None:
-        """Start a generation after ending what still runs."""
+        """Start a generation after ending what still runs; also when it has been reshaped meanwhile."""
         self._stop_workers(everything=True)
         await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
-        if self._told.applied == new.number and not self._told.closing:
+        if self._told.restarted == new.number and not self._told.closing:
             self._begin_now(new)
+            current = self._rendezvous.view.generation
+            if current is not None and current.kind == "inplace":
+                self._place(current)
             self._step()
 
     def _begin_now(self, new: Generation) -> None:

@@ -27,9 +27,9 @@ async def finish(slots: Sequence[LocalSlot], grace_s: float, *, succeeded: bool)
     pending = []
     if succeeded:
         for slot in slots:
-            if slot.state == "done":
+            if slot.state == "done" and not slot.redoing:
                 slot.send(control.Finish())
-            elif slot.state in ("running", "ready") and slot.running:
+            elif slot.state in ("running", "ready", "done") and slot.running:
                 pending.append(stop(slot, grace_s))
     await asyncio.gather(*pending, *(s.worker.ended for s in slots if s.worker is not None and s.running))
     await asyncio.sleep(0)  # the slots' own callbacks run first

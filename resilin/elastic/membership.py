@@ -146,12 +146,12 @@ def standing_by(view: View) -> tuple[GenerationMember, ...]:
     current = view.generation
     if current is None or not 0 < largest_world(view) <= len(current.members):
         return ()
-    members = {(m.node, m.slot, m.incarnation) for m in current.members}
+    newest = _incarnations(current)
     return tuple(
         _member(seen.node, slot)
         for seen in view.nodes
         for slot in seen.node.slots
-        if slot.alive and (seen.node.id, slot.index, slot.incarnation) not in members
+        if slot.alive and slot.incarnation > newest.get((seen.node.id, slot.index), 0)
     )
 
 
@@ -263,14 +263,14 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
 
 def _joiners(view: View, current: Generation, config: Config, at_once: bool = False) -> tuple[GenerationMember, ...]:
     """Workers that said hello and are no members yet, of nodes where none is still on its way (or of all: at once)."""
-    members = {(m.node, m.slot, m.incarnation) for m in current.members}
+    newest = _incarnations(current)  # an older one is about to be stopped: its slot has a member that has not started
     allowed = {*current.nodes, *invited(view, config)}
     found = []
     for seen in view.nodes:
         node = seen.node
         if node.id not in allowed or node.leaving:
             continue
-        new = [s for s in node.slots if (node.id, s.index, s.incarnation) not in members]
+        new = [s for s in node.slots if s.incarnation > newest.get((node.id, s.index), 0)]
         if at_once or all(slot.state != "running" for slot in new):
             found += [_member(node, slot) for slot in new if slot.state == "ready"]
     return tuple(found)
@@ -349,8 +349,14 @@ def _form(view: View, config: Config, situation: Situation) -> Generation:
 
     chosen = [seen.node for seen in sorted(ready, key=order)[: config.max_nodes]]
     slots = [(node, slot) for node in chosen for slot in node.slots]
+    named = _incarnations(view.generation)  # those that never started, too: a process has one name
     members = [
-        GenerationMember(node=node.id, slot=slot.index, incarnation=slot.incarnation + 1, rank=rank)
+        GenerationMember(
+            node=node.id,
+            slot=slot.index,
+            incarnation=max(slot.incarnation, named.get((node.id, slot.index), 0)) + 1,
+            rank=rank,
+        )
         for rank, (node, slot) in enumerate(slots)
     ]
     return _generation(view, "restart", members, [node.id for node in chosen], situation)
@@ -380,6 +386,12 @@ def _generation(
         reason=why.reason,
         unjoined=tuple(sorted(unjoined.items())),
     )
+
+
+def _incarnations(generation: Generation | None) -> dict[tuple[str, int], int]:
+    """By node and slot, the incarnation that is a member."""
+    members = generation.members if generation is not None else ()
+    return {(m.node, m.slot): m.incarnation for m in members}
 
 
 def _member(node: Node, slot: Slot) -> GenerationMember:

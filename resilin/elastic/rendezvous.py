@@ -111,7 +111,8 @@ class Rendezvous:
 
     async def _withdraw(self) -> None:
         nodes, _ = await self._call(lambda: self._store.range(f"{self._prefix}nodes/"))
-        if all(kv.key == self._own_key for kv in nodes):
+        # one that is not closed may go on: its generations keep counting, so that none is taken for an old one
+        if self._closed is not None and all(kv.key == self._own_key for kv in nodes):
             await self._call(
                 lambda: self._store.txn(
                     (), [Op.delete(key) for key in (self._generation_key, self._closed_key, self._wanted_key)]
@@ -121,16 +122,17 @@ class Rendezvous:
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
 
     async def _remove_remains(self) -> None:
-        """Of a job of the same name that nobody serves any more."""
+        """Of a job of the same name that has ended, and that nobody serves any more."""
         entries, _ = await self._call(lambda: self._store.range(self._prefix))
-        if entries and not any(kv.key.startswith(f"{self._prefix}nodes/") for kv in entries):
+        served = any(kv.key.startswith(f"{self._prefix}nodes/") for kv in entries)
+        if not served and any(kv.key == self._closed_key for kv in entries):
             guards = [Compare(kv.key, "mod", "=", kv.mod_revision) for kv in entries]
             await self._call(lambda: self._store.txn(guards, [Op.delete(kv.key) for kv in entries]))
 
     async def _register(self, node: Node) -> None:
         lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
-        self._lease = lease
-        await self._call(lambda: self._store.put(self._own_key, records.to_bytes(node), lease))
+        self._lease, value = lease, records.to_bytes(node)
+        await self._call(lambda: self._store.put(self._own_key, value, lease))
         self._written = node
 
     # ------------------------------------------------------------------------------------------- view
@@ -190,7 +192,8 @@ class Rendezvous:
         node, lease = self._own, self._lease
         if node is None or node == self._written or lease is None:
             return
-        revision = await self._call(lambda: self._store.put(self._own_key, records.to_bytes(node), lease))
+        value = records.to_bytes(node)
+        revision = await self._call(lambda: self._store.put(self._own_key, value, lease))
         self._written = node
         log.event(_log, 10, "node record written", revision=revision)
 

@@ -93,6 +93,11 @@ class LocalSlot:
         return self.worker is not None and self.worker.alive
 
     @property
+    def redoing(self) -> bool:
+        """Whether it was done in a world that is over: it waits for the next one."""
+        return 0 < self.done_in <= self.aborted
+
+    @property
     def record(self) -> Slot:
         """The slot as the store shows it."""
         return Slot(

@@ -1,0 +1,142 @@
+"""What must hold after every event, whatever the faults: checked where it would first show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resilin.data.elastic_sampler import StepPlan
+from resilin.elastic import ledger, membership, records, roles
+from resilin.elastic.ledger import Entry
+from resilin.elastic.records import Closed, Generation
+from resilin.store.base import Event
+from resilin.testing.simulation.universe import Broken, Universe
+from resilin.testing.simulation.workers import Lineage, Training
+
+
+class Invariants:
+    """Watches the store's records and the workers' steps; raises Broken."""
+
+    def __init__(self, universe: Universe, job: membership.Config, training: Training, in_place: bool) -> None:
+        self._universe = universe
+        self._job = job
+        self._training = training
+        self._in_place = in_place
+        self.generations: list[Generation] = []
+        self.closed: Closed | None = None
+        self.over = False  # the job has ended and its records are gone: another one may begin under its name
+        self.entries: list[Entry] = []
+        self.last_commit = 0.0
+        self._starts: dict[int, tuple[int, Lineage | None]] = {}
+        self._steps: dict[tuple[int, int], Lineage] = {}
+
+    # ------------------------------------------------------------------------------- the store's records
+
+    def changed(self, events: Sequence[Event]) -> None:
+        """The store has made one revision; called under its lock, before anybody else hears of it."""
+        for event in events:
+            if event.kind != "put":
+                self.over |= event.kv.key.endswith("/closed")
+                continue
+            if event.kv.key.endswith("/generation"):
+                self._generation(records.generation(event.kv.key, event.kv.value))
+            elif event.kv.key.endswith("/closed"):
+                _check(event.previous is None, "the job's end was written twice")
+                self.closed = records.closed(event.kv.key, event.kv.value)
+                self._universe.say("store", f"closed: {self.closed.outcome}, {self.closed.reason}")
+
+    def _generation(self, new: Generation) -> None:
+        self._universe.say("store", describe(new))
+        if self.over:
+            return
+        old = self.generations[-1] if self.generations else None
+        self.generations.append(new)
+        members, job = new.members, self._job
+        _check(new.number == (old.number if old else 0) + 1, f"generation {new.number} follows {old and old.number}")
+        _check([m.rank for m in members] == list(range(len(members))), "ranks are not 0 to n-1, in order")
+        _check(len({(m.node, m.slot) for m in members}) == len(members) > 0, "a slot has two ranks, or nobody has one")
+        _check(set(new.nodes) == {m.node for m in members}, "nodes are not those of the members")
+        _check(len(new.nodes) <= job.max_nodes, f"{len(new.nodes)} nodes, {job.max_nodes} are allowed")
+        _check(0 <= new.restarts_used <= job.max_restarts, f"{new.restarts_used} restarts of {job.max_restarts}")
+        if new.kind == "restart":
+            _check(len(new.nodes) >= job.min_nodes, f"{len(new.nodes)} nodes, fewer than {job.min_nodes}")
+        else:
+            _check(len(members) <= self._training.shards, f"{len(members)} workers, {self._training.shards} shards")
+        if old is not None:
+            self._follows(old, new)
+
+    def _follows(self, old: Generation, new: Generation) -> None:
+        again = any(node in old.nodes for node in new.nodes)
+        _check(not again or new.restarts_used >= old.restarts_used, "the count of restarts went back")
+        before = {(m.node, m.slot, m.incarnation): m.rank for m in old.members}
+        if new.kind == "restart":
+            _check(not any((m.node, m.slot, m.incarnation) in before for m in new.members), "a process was kept")
+            if again and not self._in_place:
+                counted, known = new.restarts_used - old.restarts_used, dict(old.unjoined)
+                unjoined = sum(max(0, count - known.get(node, 0)) for node, count in new.unjoined)
+                due = min(("failed" in new.reason) + unjoined, self._job.max_restarts - old.restarts_used)
+                _check(counted == due, f"{counted} restarts counted, expected {due}: {new.reason}")
+            return
+        for m in new.members:
+            rank = before.get((m.node, m.slot, m.incarnation), m.rank)
+            _check(rank == m.rank or rank >= len(new.members), f"a survivor's rank went from {rank} to {m.rank}")
+
+    # ------------------------------------------------------------------------------- the workers' steps
+
+    def equal(
+        self, generation: int, rank: int, step: int, lineage: Lineage | None, reports: list[roles.Report]
+    ) -> None:
+        """See `Witness`."""
+        settled = [report.step for report in reports if report.settled]
+        _check(not settled or step >= max(settled), f"generation {generation} starts at {step}, below {settled}")
+        known = self._starts.setdefault(generation, (step, lineage))
+        _check(
+            known == (step, lineage),
+            f"generation {generation}: rank {rank} starts from {story(lineage)}, another one from {story(known[1])}",
+        )
+
+    def reduced(self, generation: int, plan: StepPlan, parts: Mapping[int, Any], size: int) -> None:
+        """See `Witness`."""
+        _check(len(parts) == size, f"{len(parts)} ranks took part in a world of {size}")
+        _check({part[0] for part in parts.values()} == {generation}, f"generation {generation} heard another one")
+        _check({part[1] for part in parts.values()} == {plan.position}, f"ranks are at different steps: {parts}")
+        shards = sorted(number for part in parts.values() for number in part[2])
+        _check(shards == list(range(self._training.shards)), f"shards {shards} were computed")
+
+    def committed(self, entry: Entry, lineage: Lineage) -> None:
+        """See `Witness`."""
+        self.entries.append(entry)
+        self.last_commit = self._universe.now
+        known = self._steps.setdefault((entry.generation, entry.step), lineage)
+        if known is not lineage and known != lineage:
+            raise Broken(f"step {entry.step}, generation {entry.generation}: {story(lineage)} and {story(known)}")
+
+    # ------------------------------------------------------------------------------- the end
+
+    def finished(self) -> None:
+        """The job has succeeded: every sample counted once."""
+        what = self._training
+        if self._in_place:
+            verdict = ledger.verify(self.entries, what.samples, unfinished_last=True)
+            _check(verdict.ok, f"ledger: {verdict}")
+            _check(verdict.steps == what.steps, f"{verdict.steps} steps were committed, expected {what.steps}")
+
+
+def describe(new: Generation) -> str:
+    """A generation in one line."""
+    who = " ".join(f"{m.rank}={m.node}/{m.slot}#{m.incarnation}" for m in new.members)
+    return f"generation {new.number} ({new.kind}, {new.boundary}): {who}; {new.restarts_used} used; {new.reason}"
+
+
+def story(lineage: Lineage | None) -> str:
+    """The last steps of a lineage: step@generation."""
+    steps = []
+    while lineage is not None and len(steps) < 4:
+        lineage, step, generation = lineage
+        steps.append(f"{step}@{generation}")
+    return " ".join(reversed(steps)) or "the start"
+
+
+def _check(holds: bool, text: str) -> None:
+    if not holds:
+        raise Broken(text)

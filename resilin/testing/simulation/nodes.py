@@ -1,0 +1,313 @@
+"""A simulated node: the real `Agent` in a simulated process, and what stands in for its spawner and its files."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from resilin.elastic import control, membership
+from resilin.elastic.agent import Agent
+from resilin.elastic.config import AgentConfig, Outcome
+from resilin.elastic.control import Message
+from resilin.elastic.environment import Job
+from resilin.elastic.reports import Reporter
+from resilin.elastic.slots import Program
+from resilin.elastic.streams import Plan
+from resilin.elastic.supervise import Command, Worker
+from resilin.errors import ResilinError
+from resilin.testing.simulation.network import Network
+from resilin.testing.simulation.store import Client, Server
+from resilin.testing.simulation.universe import HostClock, Process, Universe
+from resilin.testing.simulation.workers import InPlace, Peers, Plain, SimWorker, Training, Witness
+
+_NOWHERE = Path("/nonexistent")
+PIPE_S = 0.0001  # a message between an agent and its worker
+
+
+class _NoStreams:
+    """What a worker prints goes nowhere."""
+
+    stderr_shown = True
+    error_file = folder = _NOWHERE
+
+    def fd(self, name: str) -> None:
+        return None
+
+    def tail(self) -> Sequence[str]:
+        return ()
+
+    def started(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _NoPlan(Plan):
+    def open(self, *args: Any) -> Any:
+        return _NoStreams()
+
+
+class _Lines:
+    """What the agent says goes to the trace."""
+
+    def __init__(self, universe: Universe, who: str) -> None:
+        self._universe = universe
+        self._who = who
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            self._universe.say(self._who, text.strip().removeprefix("elastic-run: "))
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+class Setting:
+    """What all nodes of a schedule share."""
+
+    def __init__(
+        self,
+        universe: Universe,
+        network: Network,
+        server: Server,
+        training: Training,
+        job: membership.Config,
+        witness: Witness,
+        *,
+        in_place: bool,
+        warm: bool,
+        lease_ttl_s: float,
+        slots: int,
+    ) -> None:
+        self.universe = universe
+        self.network = network
+        self.server = server
+        self.training = training
+        self.job = job
+        self.witness = witness
+        self.in_place = in_place
+        self.warm = warm
+        self.lease_ttl_s = lease_ttl_s
+        self.slots = slots
+        self.peers = Peers(network)
+
+
+class SimNode:
+    """One node from the start of its agent to its end. `outcome`: how it ended, if it did by itself."""
+
+    def __init__(self, setting: Setting, name: str) -> None:
+        self.setting = setting
+        self.name = name
+        self.outcome: Outcome | None = None
+        self.ended = False
+        self.leaving = False  # it was asked to
+        self.spawner = SimSpawner(self)
+        universe = setting.universe
+        chance = universe.random
+        self.clock = HostClock(universe, chance.uniform(0, 1e6), chance.uniform(-86_400, 86_400))
+        self.process = Process(universe, name)
+        self.client = Client(setting.server, setting.network, self.process, name)
+        self.agent: Agent | None = None
+        self.process.create_task(self._main())
+
+    async def _main(self) -> None:
+        setting = self.setting
+        lines: Any = _Lines(setting.universe, self.name)
+        config = AgentConfig(
+            job=Job(name="job", max_restarts=setting.job.max_restarts),
+            membership=setting.job,
+            program=Program(command=("program",), argv=("program",), warm=setting.warm),
+            plan=_NoPlan(base=_NOWHERE, keep=False),
+            node_id=self.name,
+            host=self.name,
+            address=self.name,
+            master_port=1,
+            workers=setting.slots,
+            inherited={},
+            shutdown_timeout_s=2.0,
+            join_timeout_s=60.0,
+            outage_timeout_s=30.0,
+            lease_ttl_s=setting.lease_ttl_s,
+            signals=(),
+            caller=self.client,
+        )
+        quiet = setting.universe.trace is None
+        self.agent = Agent(config, self.client, self.spawner, Reporter(lines, quiet=quiet, clock=self.clock), self.clock)
+        try:
+            self.outcome = await self.agent.run()
+        except ResilinError as error:  # the store did not answer when it wanted to join
+            self.outcome = Outcome(code=3, reason=str(error))
+        if not self.process.dead:
+            self.ended = True
+            setting.universe.after(0.0, self.process.kill)
+            setting.universe.say(self.name, f"ended: code {self.outcome.code}, {self.outcome.reason}")
+
+    def crash(self, silently: bool) -> None:
+        """The agent is killed, and with it its workers; `silently`: the whole host, so that nobody hears of it."""
+        self.ended = True
+        for worker in self.spawner.running:
+            worker.end(-signal.SIGKILL, silently)
+        self.process.kill()
+
+    def pause(self) -> None:
+        """Everything on this host stands still."""
+        for process in self._processes():
+            process.pause()
+
+    def resume(self) -> None:
+        """Everything goes on, save what was frozen by itself."""
+        for process in self._processes():
+            process.resume()
+
+    def leave(self) -> None:
+        """SIGTERM."""
+        if self.agent is not None and not self.ended:
+            self.leaving = True
+            self.process.call_soon(self.agent.ask_to_leave, int(signal.SIGTERM))
+
+    def _processes(self) -> list[Process]:
+        return [self.process, *(worker.process for worker in self.spawner.running)]
+
+
+class SimProcess(Worker):
+    """The agent's side of a simulated worker."""
+
+    def __init__(self, spawner: SimSpawner, command: Command, on_message: Callable[[Message], None], number: int) -> None:
+        self.pid = 0
+        self.code: int | None = None
+        self.refused = None
+        node = spawner.node
+        self.ended = node.process.create_future()
+        self._spawner = spawner
+        self._node = node
+        self._hear = on_message
+        setting = node.setting
+        self.process = Process(setting.universe, f"{node.name}/{number}")
+        self._number = number
+        self.sim: SimWorker | None = None
+        self._spare = "resilin.elastic.warm" in command.argv
+        begin = setting.universe.random.uniform(0.02, 0.4)
+        self.process.call_later(begin, self._begin, dict(command.env))
+
+    def _begin(self, env: dict[str, str]) -> None:
+        self._from_worker(lambda: setattr(self, "pid", self._number))
+        if self._spare:
+            self._say(control.Ready(pid=self._number))
+        else:
+            self._become(env)
+
+    def _become(self, env: dict[str, str]) -> None:
+        setting = self._node.setting
+        kind = InPlace if setting.in_place else Plain
+        self.sim = kind(
+            self.process,
+            setting.peers,
+            self._node.name,
+            env,
+            setting.training,
+            setting.witness,
+            self._say,
+            self._exit,
+        )
+        self.process.create_task(self._main(self.sim))
+
+    async def _main(self, sim: SimWorker) -> None:
+        self._exit(await sim.main())
+
+    # ------------------------------------------------------------------------- worker to agent
+
+    def _say(self, message: Message) -> None:
+        self._from_worker(partial(self._hear_if_alive, message))
+
+    def _hear_if_alive(self, message: Message) -> None:
+        if self.code is None:
+            self._hear(message)
+
+    def _from_worker(self, call: Callable[[], object]) -> None:
+        if not self.process.dead:
+            self._node.process.call_later(PIPE_S, call)
+
+    def _exit(self, code: int) -> None:
+        self._node.setting.universe.after(0.0, partial(self.end, code, False))
+
+    def end(self, code: int, silently: bool) -> None:
+        """The process ends with `code`; its agent hears it after what it had said."""
+        if self.process.dead:
+            return
+        self.process.kill()
+        self._node.setting.universe.say(self.process.name, f"ends with {code}")
+        if self.sim is not None:
+            self.sim.die(silently)
+        if not self._node.process.dead:
+            self._node.process.call_later(PIPE_S, self.finished, code)
+
+    def finished(self, code: int, refused: OSError | None = None) -> None:
+        self.code = code
+        self._spawner.forget(self)
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    # ------------------------------------------------------------------------- agent to worker
+
+    def send(self, message: Message) -> None:
+        if not self.process.dead:
+            self.process.call_later(PIPE_S, self._take, message)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, control.Start):
+            self._become(dict(message.env))
+        elif self.sim is not None:
+            self.sim.heed(message)
+
+    def kill(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            self._exit(-number)
+        elif not self.process.dead:
+            self.process.call_later(PIPE_S, self._signal, int(number))
+
+    def _signal(self, number: int) -> None:
+        if self.sim is not None:
+            self.sim.signal(number)
+        else:
+            self._exit(-number)
+
+
+class SimSpawner:
+    """Starts simulated workers. Stands for the spawner process and the supervisor."""
+
+    def __init__(self, node: SimNode) -> None:
+        self.node = node
+        self.running: list[SimProcess] = []
+        self._count = 0
+
+    def supervise(self, on_lost: Callable[[], None]) -> SimSpawner:
+        """As `SpawnerProcess.supervise`."""
+        return self
+
+    def start(self, command: Command, on_message: Callable[[Message], None]) -> SimProcess:
+        """As `Supervisor.start`."""
+        self._count += 1
+        worker = SimProcess(self, command, on_message, self._count)
+        self.running.append(worker)
+        return worker
+
+    def forget(self, worker: SimProcess) -> None:
+        """It has ended."""
+        if worker in self.running:
+            self.running.remove(worker)
+
+    def purge(self) -> None:
+        """Nothing is left behind in a simulation."""
+
+    async def close(self) -> None:
+        """As `Supervisor.close`."""
+        for worker in list(self.running):
+            worker.end(-signal.SIGKILL, False)
+            worker.finished(-signal.SIGKILL)
+        await asyncio.sleep(0)

@@ -1,0 +1,283 @@
+"""One schedule: a job, its faults, and what became of it. Everything follows from the seed."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from resilin.elastic import membership
+from resilin.testing.simulation.invariants import Invariants
+from resilin.testing.simulation.network import STORE, Network
+from resilin.testing.simulation.nodes import Setting, SimNode
+from resilin.testing.simulation.store import Server
+from resilin.testing.simulation.universe import Broken, Universe
+from resilin.testing.simulation.workers import Training
+
+FAULTS_S = 10.0  # from then on nothing breaks any more
+END_S = 200.0  # and by then the job has ended: every patience of an agent is shorter
+EVENTS = 400_000  # more than that in one schedule is a loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What became of one schedule."""
+
+    seed: int
+    broken: str = ""
+    """Which invariant does not hold, and when; empty: none."""
+    outcome: str = ""
+    generations: int = 0
+    steps: int = 0
+    faults: tuple[str, ...] = ()
+    events: int = 0
+    seconds: float = 0.0
+    """Simulated."""
+    story: list[str] = field(default_factory=list)
+
+
+def run(seed: int, *, trace: bool = False) -> Result:
+    """Play the schedule of `seed`. With `trace`, `Result.story` tells what happened."""
+    story: list[str] = []
+    play = _Play(seed, story.append if trace else None)
+    broken = ""
+    try:
+        play.run()
+    except Broken as error:  # what is not Broken is a fault of the simulation
+        broken = f"at {play.universe.now:.4f} s: {error}"
+    finally:
+        play.close()
+    invariants = play.invariants
+    return Result(
+        seed=seed,
+        broken=broken,
+        outcome=play.outcome,
+        generations=len(invariants.generations),
+        steps=len({entry.step for entry in invariants.entries}),
+        faults=tuple(play.faults),
+        events=play.universe.events,
+        seconds=play.universe.now,
+        story=story,
+    )
+
+
+class _Play:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None) -> None:
+        self.universe = Universe(seed, trace)
+        self.random = random.Random(seed ^ 0x5EED)  # faults are chosen apart from delays
+        self.network = Network(self.universe, loss=self.random.choice([0.0, 0.0, 0.02, 0.1]))
+        self.server = Server(self.universe)
+        self.faults: list[str] = []
+        self.nodes: list[SimNode] = []
+        self.outcome = "no end"
+        self._make_job()
+
+    def _make_job(self) -> None:
+        choose = self.random.choice
+        count = choose([1, 2, 2, 3, 3, 4])
+        in_place = self.random.random() < 0.75
+        self.job = membership.Config(
+            min_nodes=self.random.randint(1, count),
+            max_nodes=count + choose([0, 0, 1]),
+            max_restarts=choose([0, 1, 3, 3, 10]),
+        )
+        training = Training(
+            steps=self.random.randint(4, 16),
+            samples=10,
+            batch=4,
+            shards=choose([2, 4, 8]),
+            step_s=choose([0.1, 0.5, 1.0, 1.5]),
+            timeout_s=2.0,
+        )
+        self.invariants = Invariants(self.universe, self.job, training, in_place)
+        self.server.subscribe("\0", "\0", None, self.invariants.changed)
+        self.setting = Setting(
+            self.universe,
+            self.network,
+            self.server,
+            training,
+            self.job,
+            self.invariants,
+            in_place=in_place,
+            warm=choose([True, False]),
+            lease_ttl_s=2.0,
+            slots=choose([1, 1, 2]),
+        )
+        self.universe.say("job", f"{self.job}, {training}, in place: {in_place}, {count} nodes of {self.setting.slots}")
+        for _ in range(count):
+            self.universe.at(choose([0.0, self.random.uniform(0, 3)]), self._join)
+        for _ in range(choose([0, 1, 2, 3, 4, 6, 8, 12])):
+            self.universe.at(self.random.uniform(0, FAULTS_S), self._fault)
+        self.universe.at(FAULTS_S, self._heal)
+
+    # ---------------------------------------------------------------------------------- the course
+
+    def run(self) -> None:
+        universe = self.universe
+        universe.run(FAULTS_S + 0.001, lambda: universe.events > EVENTS)
+        universe.run(END_S, lambda: self._over() or universe.events > EVENTS)
+        self._judge()
+
+    def close(self) -> None:
+        """Unwind every coroutine."""
+        for node in self.nodes:
+            node.crash(silently=True)
+
+    def _over(self) -> bool:
+        return all(node.ended for node in self.nodes)
+
+    def _judge(self) -> None:
+        """Progress once faults have stopped, and a good end unless there is a reason for a bad one."""
+        late = [node.name for node in self.nodes if not node.ended]
+        if late:
+            raise Broken(f"no end of {', '.join(late)}, {END_S - FAULTS_S:.0f} s after the last fault")
+        internal = [node.outcome.reason for node in self.nodes if node.outcome is not None and node.outcome.code == 6]
+        if internal:
+            raise Broken(internal[0])
+        closed = self.invariants.closed
+        self.outcome = closed.reason if closed is not None else "not closed"
+        if closed is not None and closed.outcome == "succeeded":
+            self.invariants.finished()
+        elif not self._excused():
+            ends = {node.name: node.outcome.reason for node in self.nodes if node.outcome is not None}
+            raise Broken(f"the job has not succeeded, though it could have: {self.outcome}; {ends}")
+
+    def _excused(self) -> bool:
+        """Whether the job had a reason not to succeed."""
+        last = self.invariants.generations[-1] if self.invariants.generations else None
+        known = ("restarts are used", "interrupted: ")
+        if any(text in self.outcome for text in known):
+            return True
+        if last is not None and last.restarts_used == self.job.max_restarts and not self.invariants.closed:
+            ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
+            return all("nodes are left" in reason for reason in ends)  # and no worker may be started any more
+        staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]
+        return self.invariants.closed is None and not staying
+
+    # ---------------------------------------------------------------------------------- faults
+
+    def _join(self) -> SimNode | None:
+        if self.invariants.closed is not None:  # it would begin another job of the same name
+            return None
+        node = SimNode(self.setting, f"n{len(self.nodes)}")
+        self.nodes.append(node)
+        self.universe.say(node.name, "starts")
+        return node
+
+    def _fault(self) -> None:
+        live = [node for node in self.nodes if not node.ended]
+        if not live:
+            return
+        node = self.random.choice(live)
+        name = self.random.choice(FAULTS)
+        told = getattr(self, f"_{name}")(node)
+        if told:
+            self.faults.append(name)
+            self.universe.say("fault", f"{name}: {told}")
+
+    def _heal(self) -> None:
+        self.universe.say("fault", "none from now on")
+        self.network.heal_all()
+        if self.server.down:
+            self.server.back(extend=True)
+        for node in self.nodes:
+            node.resume()
+        staying = [node for node in self.nodes if not node.ended and (node.agent is None or not node.leaving)]
+        for _ in range(len(staying), self.job.min_nodes):
+            if self.invariants.closed is None:
+                self._join()
+
+    def _for_a_while(self, undo: Callable[[], object], most: float = 6.0) -> str:
+        seconds = self.random.choice([self.random.uniform(0, 0.5), self.random.uniform(0, most)])
+        self.universe.after(seconds, undo)
+        return f"for {seconds:.2f} s"
+
+    def _kill_worker(self, node: SimNode) -> str:
+        workers = node.spawner.running
+        if not workers:
+            return ""
+        worker = self.random.choice(workers)
+        code = self.random.choice([-signal.SIGKILL, -signal.SIGKILL, -signal.SIGSEGV, 1])
+        worker.end(code, silently=False)
+        return f"{worker.process.name} with {code}"
+
+    def _freeze_worker(self, node: SimNode) -> str:
+        workers = node.spawner.running
+        if not workers:
+            return ""
+        process = self.random.choice(workers).process
+        process.pause()
+        return f"{process.name} {self._for_a_while(process.resume, 20.0)}"
+
+    def _kill_agent(self, node: SimNode) -> str:
+        node.crash(silently=False)
+        self._come_back()
+        return node.name
+
+    def _lose_host(self, node: SimNode) -> str:
+        node.crash(silently=True)
+        self._come_back()
+        return node.name
+
+    def _come_back(self) -> None:
+        if self.random.random() < 0.6:
+            self.universe.after(self.random.uniform(0, 4), self._join)
+
+    def _pause_host(self, node: SimNode) -> str:
+        node.pause()
+        return f"{node.name} {self._for_a_while(node.resume)}"
+
+    def _cut_from_store(self, node: SimNode) -> str:
+        return self._cut(node.name, STORE)
+
+    def _cut_from_peer(self, node: SimNode) -> str:
+        others = [other for other in self.nodes if other is not node and not other.ended]
+        return self._cut(node.name, self.random.choice(others).name) if others else ""
+
+    def _cut(self, one: str, other: str) -> str:
+        ways = self.random.choice([((one, other),), ((other, one),), ((one, other), (other, one))])
+        for way in ways:
+            self.network.cut(*way)
+        undo = [lambda way=way: self.network.heal(*way) for way in ways]
+        return f"{' and '.join('->'.join(way) for way in ways)} {self._for_a_while(lambda: [call() for call in undo])}"
+
+    def _store_away(self, node: SimNode) -> str:
+        if self.server.down:
+            return ""
+        self.server.down = True
+        extend = self.random.random() < 0.5
+        return f"{self._for_a_while(lambda: self.server.back(extend))}, leases {'begin anew' if extend else 'go on'}"
+
+    def _slow_network(self, node: SimNode) -> str:
+        self.network.slow = self.random.choice([10.0, 100.0])
+        return f"by {self.network.slow} {self._for_a_while(lambda: setattr(self.network, 'slow', 1.0))}"
+
+    def _break_watch(self, node: SimNode) -> str:
+        node.client.break_watch()
+        return node.name
+
+    def _add_node(self, node: SimNode) -> str:
+        joined = self._join() if len(self.nodes) < 6 else None
+        return joined.name if joined is not None else ""
+
+    def _leave(self, node: SimNode) -> str:
+        node.leave()
+        return node.name
+
+
+FAULTS = (
+    "kill_worker",
+    "kill_worker",
+    "freeze_worker",
+    "kill_agent",
+    "lose_host",
+    "pause_host",
+    "cut_from_store",
+    "cut_from_peer",
+    "store_away",
+    "slow_network",
+    "break_watch",
+    "add_node",
+    "leave",
+)
