@@ -369,6 +369,7 @@ class ProcessGroup:
         timeout_s: float | None = None,
         connect_timeout_s: float | None = None,
         ranks: Sequence[int] | None = None,
+        options: Any = None,
     ) -> ProcessGroup:
         """The group of a newer `generation`, of the endpoints `members`, among which this process is.
 
@@ -384,6 +385,8 @@ class ProcessGroup:
         name = self.name if group_name is None else group_name
         limit = self.timeout_s if timeout_s is None else timeout_s
         deadline = Deadline(limit if connect_timeout_s is None else connect_timeout_s)
+        if self._fate.closed:
+            raise self._fate.error(None)
         if self.listener is None or self.listener.endpoint not in topology.endpoints:
             raise UsageError(f"{self.title()}: reconfigure: this process is not among the members: close the group")
         if name == self.name and generation <= self._newest:
@@ -410,7 +413,7 @@ class ProcessGroup:
             ranks=ranks,
             secret=self.secret,
             backends=self._backends,
-            options=self._options,
+            options=self._options if options is None else options,
         )
 
     def _retire(self, error: BaseException, deadline: Deadline) -> None:
@@ -424,16 +427,20 @@ class ProcessGroup:
             busy = self._queued > 0 or self._busy.locked()
         if busy:
             self.abort(error)
-        self._fate.supersede(error)
+        elif self._fate.failure is None:
+            self._fate.supersede(error)  # no call starts from here on
         self._control.halt()
         left = deadline.left()
-        if not self._busy.acquire(timeout=-1 if left is None else left):
+        ended = self._worker.drain(left) and self._busy.acquire(timeout=-1 if left is None else left)
+        if not ended:
             raise CollectiveTimeout(f"{self.title()}: a collective of this rank did not end", [self._rank])
         self._busy.release()
+        self._fate.supersede(error)  # calls that were running have raised what ended them
         self._mailbox.fail(error)
 
     def _hand_over(self, made: ProcessGroup) -> None:
         """`made` has all that is left of this group."""
+        made.group_desc = self.group_desc
         with self._submitting:
             self._fate.closed = True
         _LIVE.discard(self)

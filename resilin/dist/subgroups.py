@@ -125,8 +125,9 @@ def shrink_group(
 ) -> ProcessGroup:
     """`group` without some of its ranks, which may be dead: only those that stay call this, with the same list.
 
-    `group` is closed, as are its subgroups. Without it the default group shrinks: the new one, whose ranks count from 0
-    again, becomes the default. SHRINK_ABORT aborts collectives that still run; else they must be over.
+    `group` is closed, as are its subgroups; the new one goes on over its connections (`ProcessGroup.reconfigure`).
+    Without it the default group shrinks: the new one, whose ranks count from 0 again, becomes the default. SHRINK_ABORT
+    aborts collectives that still run; else they must be over.
     Raises: UsageError for ranks that are not in the group, for all of them, and on one of them; what `connect` raises
     when those that stay do not all come.
     """
@@ -150,7 +151,13 @@ def shrink_group(
         parent.abort(GroupAborted(f"{parent.title()}: the group shrinks"))
     is_default = parent is default_group()
     out = "-".join(map(str, sorted(ranks_to_exclude)))
-    made = _connect_part(parent, staying, f"{parent.name}/without-{out}", None, options=pg_options, renumber=is_default)
+    made = parent.reconfigure(
+        parent.generation,
+        [parent.topology.endpoints[rank].describe() for rank in staying],
+        group_name=f"{parent.name}/without-{out}",
+        ranks=None if is_default else [parent.ranks[rank] for rank in staying],
+        options=pg_options,
+    )
     replace_group(parent, made)
     return made
 
@@ -219,7 +226,6 @@ def _connect_part(
     timeout: timedelta | float | None,
     backends: BackendConfig | None = None,
     options: Any = None,
-    renumber: bool = False,
 ) -> ProcessGroup:
     """Connect with `members` (ranks in `parent`), of which this process is one, through the parent's listener."""
     if parent.listener is None:
@@ -234,5 +240,5 @@ def _connect_part(
         timeout_s=parent.timeout_s if timeout is None else seconds(timeout) or 0.0,
         backends=backends or parent.backend.config,
         options=options,
-        ranks=None if renumber else [parent.ranks[rank] for rank in members],
+        ranks=[parent.ranks[rank] for rank in members],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 
 from resilin._base.threads import OwnedThread
@@ -21,6 +22,14 @@ class Worker:
         if self._thread is None:
             self._thread = OwnedThread(f"dist-worker-{self._name}", self._run)
         self._tasks.put(task)
+
+    def drain(self, timeout_s: float | None) -> bool:
+        """Wait until all that was put before has run; False when it takes longer."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        self._tasks.put(done.set)
+        return done.wait(timeout_s)
 
     def close(self) -> None:
         """Run what is left and end."""
