@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from resilin._base.clock import SYSTEM, Deadline
+from resilin.core.kernels.common import address_of
 from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind
 from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
@@ -97,7 +98,7 @@ def clobbers(inputs: Sequence[Array], outputs: Sequence[Array], own: int, result
 
 
 def _extent(array: Array) -> tuple[int, int]:
-    start = int(array.__array_interface__["data"][0])
+    start = address_of(array)
     return start, start + array.nbytes
 
 

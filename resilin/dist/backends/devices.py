@@ -21,7 +21,7 @@ import numpy as np
 from resilin._base.clock import Deadline
 from resilin.core import device as devices
 from resilin.core.kernels.common import array_namespace
-from resilin.dist.backends import mpi, registry
+from resilin.dist.backends import mpi, nccl, registry
 from resilin.dist.backends.base import METHODS, Aborted, Backend, Call
 from resilin.dist.backends.registry import HOST, BackendConfig
 from resilin.dist.backends.setup import Messages, Peers, Setup
@@ -33,7 +33,10 @@ from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch, DistBackendError, DistStoreError, PeerLost, ResilinError, UsageError
 
-_BUILT_IN = {registry.Backend.MPI: mpi.make}  # besides the host's own, which the group brings
+_BUILT_IN = {
+    registry.Backend.MPI: mpi.make,
+    registry.Backend.NCCL: nccl.make,
+}  # besides the host's own, which the group brings
 _KNOCK_S = 1.0  # connecting to a store is tried this long before the group's fate is looked at
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin._base import env, host
-from resilin._base.clock import SYSTEM, Deadline, spell
-from resilin.dist.backends.base import Aborted
+from resilin._base.clock import Deadline, spell
+from resilin.dist.backends.polling import SPIN_S, poll
 from resilin.dist.backends.scheduled import ScheduledBackend
 from resilin.dist.backends.setup import Setup
 from resilin.dist.kv.base import Store
@@ -30,8 +30,6 @@ _TAG = 7  # of data, on a communicator that nobody else uses
 _MEET_TAG = 31_007  # on COMM_WORLD, whose tags go up to 32767 at least
 _CARD_BYTES = 512  # of a message of `meet`
 _PIECE_BYTES = 1 << 30  # MPI counts in C's int
-_SPIN_S = 50e-6  # a wake costs about this much: waiting longer than it awake gains nothing
-_PAUSE_PART, _PAUSE_MAX_S = 0.1, 2e-3  # sleeps add at most a tenth to a wait, and cost little when it is long
 _ABANDONED: list[Any] = []  # requests of aborted groups, with their buffers: MPI may still touch them
 
 
@@ -62,7 +60,7 @@ class MpiBackend(ScheduledBackend):
         self._mpi = mpi
         self._comm = comm
         self._stop = threading.Event()
-        self._spin_s = _SPIN_S if size <= host.cpu_count() else 0.0
+        self._spin_s = SPIN_S if size <= host.cpu_count() else 0.0
 
     def exchange(
         self, to: int | None, out: memoryview | None, source: int | None, into: memoryview | None, deadline: Deadline
@@ -108,16 +106,7 @@ class MpiBackend(ScheduledBackend):
 
 def _finish(requests: Sequence[Any], stop: threading.Event, deadline: Deadline, spin_s: float = 0.0) -> bool:
     """Wait for all `requests`: False at the deadline. Aborted once `stop` is set."""
-    started = SYSTEM.monotonic()
-    while not all([request.Test() for request in requests]):  # a list: each of them must be moved on
-        if stop.is_set():
-            raise Aborted
-        if deadline.passed():
-            return False
-        waited = SYSTEM.monotonic() - started
-        if waited >= spin_s:
-            stop.wait(min(max(waited * _PAUSE_PART, _SPIN_S), _PAUSE_MAX_S))
-    return True
+    return poll(lambda: all([request.Test() for request in requests]), stop, deadline, spin_s)  # each is moved on
 
 
 def _abandon(requests: Sequence[Any], buffers: Any) -> None:

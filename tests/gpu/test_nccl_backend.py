@@ -1,0 +1,311 @@
+"""The nccl backend's host side over a stand-in for NCCL between threads: results, refusals, ends. No GPU has run it."""
+
+import threading
+
+import cupy_standin
+import fake_nccl
+import numpy as np
+import pytest
+
+import resilin
+from resilin import dist
+from resilin.core import device as devices
+from resilin.core.backends.cupy import CupyBackend
+from resilin.core.kernels import common
+from resilin.dist import tree
+from resilin.dist.reduce_op import DTYPES, ReduceOp
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost, UsageError
+from resilin.testing.faults import FaultPlan
+from resilin.testing.rank_data import data, defined, expected, same
+from resilin.testing.ranks import run_ranks
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The stand-in for CuPy with one for NCCL, as the device "cuda"."""
+    monkeypatch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
+    monkeypatch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
+    monkeypatch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
+    monkeypatch.setattr(fake_nccl, "MADE", [])
+    monkeypatch.setattr(fake_nccl, "UNBLOCK", threading.Event())
+    made = cupy_standin.make_module(devices=2)
+    made.cuda.nccl = fake_nccl.make_nccl()
+    made.cuda.Stream, made.cuda.Event = fake_nccl.Stream, fake_nccl.Event
+    devices.register_backend(CupyBackend(made, made.cupyx, devices.NUMPY_XP))
+    yield made
+    fake_nccl.UNBLOCK.set()
+
+
+@pytest.fixture
+def run(module):
+    def of(size, case, **kwargs):
+        return run_ranks(size, case, backend="nccl", **kwargs)
+
+    return of
+
+
+def cuda(array):
+    """The stand-in's array with these values."""
+    return devices.backend_of("cuda").from_host(np.asarray(array), 0)
+
+
+def test_all_reduce_and_reduce_give_the_documented_result_for_every_op_and_dtype(run):
+    def rank_main(rank):
+        size = dist.get_world_size()
+        for dtype in DTYPES:
+            for op in [op for op in ReduceOp if defined(op, dtype)]:
+                wanted = expected(op, [data(r, 33, dtype) for r in range(size)])
+                halves = dtype.itemsize == 2 and dtype.kind not in "iu"  # NCCL adds these in 16 bits
+                array = cuda(data(rank, 33, dtype))
+                dist.all_reduce(array, op)
+                if halves:
+                    np.testing.assert_allclose(array.get().astype(float), wanted.astype(float), rtol=0.02, atol=0.02)
+                    continue
+                same(array.get(), wanted)
+                array = cuda(data(rank, 33, dtype))
+                dist.reduce(array, dst=1, op=op)
+                same(array.get(), wanted if rank == 1 else data(rank, 33, dtype))
+                parts = [cuda(part) for part in data(rank, (size, 5), dtype)]
+                out = cuda(np.zeros(5, dtype))
+                dist.reduce_scatter(out, parts, op)
+                same(out.get(), expected(op, [data(r, (size, 5), dtype)[rank] for r in range(size)]))
+
+    run(3, rank_main).results()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_only_moves_data_works_in_rows_and_in_lists_and_in_place(run, size):
+    def rank_main(rank):
+        for count in (0, 1, 33, 4097):
+            mine = [data(r, count, np.dtype(np.int16)) for r in range(size)]
+            whole = cuda(np.zeros(size * count, np.int16))
+            dist.all_gather_into_tensor(whole, cuda(mine[rank]))
+            same(whole.get(), np.concatenate(mine))
+            lists = [cuda(np.zeros(count, np.int16)) for _ in range(size)]
+            dist.all_gather(lists, cuda(mine[rank]))
+            for got, wanted in zip(lists, mine, strict=True):
+                same(got.get(), wanted)
+            root = size - 1
+            one = cuda(mine[rank])
+            dist.broadcast(one, src=root)
+            same(one.get(), mine[root])
+            rows = [cuda(np.zeros(count, np.int16)) for _ in range(size)] if rank == root else None
+            dist.gather(cuda(mine[rank]), rows, dst=root)
+            for got, wanted in zip(rows or (), mine, strict=False):
+                same(got.get(), wanted)
+            dist.scatter(one, rows, src=root)
+            same(one.get(), mine[rank])
+            summed = cuda(np.zeros(count, np.float32))
+            own = [data(r, size * count, np.dtype(np.float32)) for r in range(size)]
+            dist.reduce_scatter_tensor(summed, cuda(own[rank]))
+            same(summed.get(), expected(ReduceOp.SUM, [a.reshape(size, count)[rank] for a in own]))
+            square = cuda(data(rank, (size, count), np.dtype(np.float32)))
+            dist.all_to_all_single(square, square)
+            same(square.get(), np.stack([data(r, (size, count), np.dtype(np.float32))[rank] for r in range(size)]))
+        sends, receives = [rank + r for r in range(size)], [r + rank for r in range(size)]
+        out = cuda(np.zeros(sum(receives), np.float32))
+        dist.all_to_all_single(out, cuda(np.full(sum(sends), rank, np.float32)), receives, sends)
+        same(out.get(), np.repeat(np.arange(size), receives).astype(np.float32))
+
+    run(size, rank_main).results()
+
+
+def test_the_shard_tree_gives_the_bits_of_one_process(run):
+    def rank_main(rank):
+        for shards in (1, 3, 8):
+            for count in (1, 700):
+                values = [data(s, count, np.dtype(np.float32)) for s in range(shards)]
+
+                def total(node, values=values):
+                    children = node.children()
+                    return values[node.start] if children is None else total(children[0]) + total(children[1])
+
+                plan, out = tree.plan(shards, 3), cuda(np.zeros(count, np.float32))
+                dist.tree_all_reduce({node: cuda(total(node)) for node in plan.subtrees(rank)}, out, plan)
+                same(out.get(), total(tree.Subtree(0, shards)))
+
+    run(3, rank_main).results()
+
+
+def test_tensors_of_both_kinds_go_their_ways_in_one_group_and_one_communicator_is_made_when_needed(run, module):
+    def rank_main(rank):
+        assert str(dist.get_backend()) == "nccl"
+        host = np.ones(4)
+        dist.all_reduce(host)
+        before = len(fake_nccl.MADE)
+        dist.barrier()
+        x = resilin.ones(3, 2).to("cuda")
+        works = [dist.all_reduce(x, async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        assert x.tolist() == [[8.0, 8.0]] * 3
+        dist.all_reduce(x.T)  # not contiguous
+        assert x.tolist() == [[16.0, 16.0]] * 3
+        things = [None, None]
+        dist.all_gather_object(things, rank)
+        if rank == 0:
+            dist.send(x, dst=1)
+        else:
+            y = resilin.zeros(3, 2).to("cuda")
+            dist.recv(y, src=0)
+            assert y.tolist() == x.tolist()
+        dist.barrier()
+        return before, dist.default_group().stats()["transport"], host.tolist(), things
+
+    assert run(2, rank_main).results() == [(0, "shm, cuda:nccl", [2.0] * 4, [0, 1])] * 2
+    assert [(comm.destroyed, comm.aborted) for comm in fake_nccl.MADE] == [(True, False)] * 2
+    assert fake_nccl.Stream.null in [stream for stream in fake_nccl.Stream.by_address.values() if not stream.pending]
+
+
+def test_work_comes_after_what_the_device_was_given_before(run):
+    def rank_main(rank):
+        dist.all_reduce(cuda(np.ones(3)))
+
+    before = set(fake_nccl.Stream.by_address)
+    run(2, rank_main).results()
+    made = [stream for address, stream in fake_nccl.Stream.by_address.items() if address not in before]
+    assert len(made) == 2
+    assert all(stream.waited_for for stream in made)
+
+
+def test_a_mismatch_raises_on_all_ranks_and_nothing_reaches_nccl(run):
+    def rank_main(rank):
+        odd = rank == 1
+        dist.all_reduce(cuda(np.ones(2)))
+        for call, words in (
+            (lambda: dist.all_reduce(cuda(np.ones(3 + odd, np.float32))), ("float32[3]", "float32[4]", "on cuda")),
+            (lambda: dist.all_reduce(cuda(np.ones(3)), ReduceOp.MAX if odd else ReduceOp.SUM), ("SUM", "MAX")),
+            (lambda: dist.broadcast(cuda(np.ones(3)), src=int(odd)), ("root 0", "root 1")),
+            (lambda: dist.all_reduce(cuda(np.ones(3)) if odd else np.ones(3)), ("rank 1", "on cuda", "rank 0")),
+            (lambda: dist.all_to_all([cuda(np.ones(2 + odd))] * 2, [cuda(np.ones(2))] * 2), ("sends 16 bytes", "24")),
+        ):
+            with pytest.raises(CollectiveMismatch) as caught:
+                call()
+            assert all(word in str(caught.value) for word in words), str(caught.value)
+        x = cuda(np.ones(2))
+        dist.all_reduce(x)
+        assert x.get().tolist() == [2.0, 2.0]
+
+    run(2, rank_main).results()
+
+
+def _never(monkeypatch, after):
+    """From the group of calls number `after` on, NCCL does not finish any more."""
+    real, count = fake_nccl._run_together, []
+
+    def together(groups):
+        count.append(1)
+        return len(count) <= after and real(groups)
+
+    monkeypatch.setattr(fake_nccl, "_run_together", together)
+
+
+def test_nccl_that_does_not_finish_is_a_timeout_and_its_kernels_are_ended(run, monkeypatch):
+    _never(monkeypatch, 1)
+
+    def rank_main(rank):
+        dist.all_reduce(cuda(np.ones(2)))
+        dist.all_reduce(cuda(np.ones(2)))
+
+    outcome = run(2, rank_main, timeout_s=0.4)
+    assert {type(error) for error in outcome.errors.values()} == {CollectiveTimeout}
+    assert all("NCCL did not finish all_reduce" in str(error) for error in outcome.errors.values())
+    assert all(comm.aborted for comm in fake_nccl.MADE)
+
+
+def test_abort_returns_a_wait_for_nccl_on_all_ranks(run, monkeypatch):
+    _never(monkeypatch, 0)
+    waiting = threading.Barrier(2)
+
+    def rank_main(rank):
+        work = dist.all_reduce(cuda(np.ones(2)), async_op=True)
+        waiting.wait(20)
+        if rank == 0:
+            dist.default_group().abort()
+        work.wait(20.0)
+
+    outcome = run(2, rank_main, timeout_s=60.0)
+    assert {type(error) for error in outcome.errors.values()} == {GroupAborted}
+    assert all(comm.aborted for comm in fake_nccl.MADE)
+
+
+def test_an_error_inside_nccl_is_raised_and_told_to_the_others(run, monkeypatch):
+    _never(monkeypatch, 1)
+    real = fake_nccl.NcclCommunicator.check_async_error
+
+    def check(comm):
+        if comm._rank == 1 and len(fake_nccl.MADE) == 2 and comm._all.queues.get(1):
+            comm.error = "NCCL_ERROR_REMOTE_ERROR: network"
+        real(comm)
+
+    monkeypatch.setattr(fake_nccl.NcclCommunicator, "check_async_error", check)
+
+    def rank_main(rank):
+        for _ in range(2):
+            dist.all_reduce(cuda(np.ones(2)))
+
+    outcome = run(2, rank_main, timeout_s=30.0)
+    assert type(outcome.errors[1]) is DistBackendError
+    assert "nccl, all_reduce: NCCL_ERROR_REMOTE_ERROR" in str(outcome.errors[1])
+    assert type(outcome.errors[0]) is GroupAborted
+    assert "NCCL_ERROR_REMOTE_ERROR" in str(outcome.errors[0])
+
+
+def test_a_rank_that_dies_while_nccl_runs_is_named_by_the_others(run, monkeypatch):
+    _never(monkeypatch, 1)
+    faults = FaultPlan().kill(rank=2, at="all_reduce", call=1)
+
+    def rank_main(rank):
+        for _ in range(2):
+            dist.all_reduce(cuda(np.ones(2)))
+
+    outcome = run(3, rank_main, faults=faults, timeout_s=30.0)
+    assert faults.all_fired()
+    assert {rank: type(error) for rank, error in outcome.errors.items()} == {0: PeerLost, 1: PeerLost}
+    assert all(error.ranks == {2} for error in outcome.errors.values())
+
+
+def test_a_rank_that_fails_to_connect_does_not_leave_the_others_inside_nccl(run, monkeypatch):
+    real = fake_nccl.NcclCommunicator.__init__
+
+    def failing(comm, size, identity, rank):
+        if rank == 1:
+            raise fake_nccl.NcclError("NCCL_ERROR_UNHANDLED_CUDA_ERROR: out of memory")
+        real(comm, size, identity, rank)
+
+    monkeypatch.setattr(fake_nccl.NcclCommunicator, "__init__", failing)
+    outcome = run(2, lambda rank: dist.all_reduce(cuda(np.ones(2))), timeout_s=60.0)
+    assert type(outcome.errors[1]) is DistBackendError
+    assert type(outcome.errors[0]) is GroupAborted
+    assert all("out of memory" in str(error) for error in outcome.errors.values())
+
+
+def test_without_an_nccl_library_the_error_says_what_to_install(run, module):
+    module.cuda.nccl.available = False
+    outcome = run(1, lambda rank: dist.all_reduce(cuda(np.ones(2))))
+    with pytest.raises(
+        DistBackendError, match="finds no NCCL library: pip install nvidia-nccl-cu12, or use 'cuda:gloo'"
+    ):
+        outcome.results()
+
+
+def test_tensors_of_a_gpu_can_be_staged_over_a_backend_of_the_host(module):
+    def rank_main(rank):
+        x = resilin.arange(4.0).to("cuda") + rank
+        dist.all_reduce(x)
+        assert str(x.device) == "cuda:0"
+        return x.tolist(), dist.default_group().stats()["transport"]
+
+    outcome = run_ranks(2, rank_main, backend="gloo").results()
+    assert outcome == [([1.0, 3.0, 5.0, 7.0], "shm, cuda:shm, staged")] * 2
+
+
+def test_arrays_that_are_no_devices_are_refused():
+    class Alien:
+        dtype, shape = np.dtype(np.float32), (3,)
+
+    def rank_main(rank):
+        with pytest.raises(UsageError, match="expected a tensor or an array of a device, got Alien"):
+            dist.all_reduce(Alien())
+
+    run_ranks(1, rank_main).results()
