@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t PIECE_BYTES = 256 << 10; // combined at once: stays in the second-level cache
 constexpr size_t CALL_BYTES = 1 << 20;    // most per system call, so that both directions take turns
-constexpr size_t WAKE_BYTES = 128 << 10;  // a receiver that sleeps is woken for this much, not for every packet
+constexpr size_t WAKE_BYTES = 512 << 10;  // a receiver that sleeps is woken for this much, not for every packet
 constexpr int LOOK_MS = 500;              // how often a sleeper looks for Python's signals
 
 double now() {
@@ -133,7 +133,8 @@ bool Streams::receive_some(Cursor &c, size_t room, int dtype, Op op, FlowEnd &en
 
 // Let poll() report `peer` readable once a fair part of these bytes is there: fewer, longer turns of a busy receiver.
 void Streams::want(Peer &peer, size_t bytes) {
-    const int least = bytes < WAKE_BYTES ? 1 : static_cast<int>(WAKE_BYTES);
+    const size_t fair = bytes >= 2 * WAKE_BYTES ? WAKE_BYTES : bytes >= WAKE_BYTES / 2 ? WAKE_BYTES / 4 : 1;
+    const int least = static_cast<int>(fair);
     if (peer.wanted == least) return;
     if (setsockopt(peer.socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) == 0) peer.wanted = least;
 }
