@@ -18,13 +18,13 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import select
 import socket
 import struct
 from collections.abc import Iterable
 
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
+from resilin._base.hangup import hung_up
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 
 WORD_BYTES = 32  # of a nonce and of a proof
@@ -32,7 +32,7 @@ _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 _MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
 _LOOKS = 50  # at tables of the kernel's that may skip rows while connections come and go
-_MOMENT_S = 0.1
+_MOMENT_S = 0.1  # the peer's socket may lose its owner before this end hears of it
 
 
 def new_secret() -> str:
@@ -119,7 +119,7 @@ def require_same_user(sock: socket.socket) -> None:
     """
     user = peer_user(sock)
     if user is None:
-        if _hung_up(sock):
+        if hung_up(sock, _MOMENT_S):
             raise DistNetworkError(f"{_peer(sock)} closed the connection during the handshake")
         raise SecretRequired(
             f"the job has no secret, and whose process {_peer(sock)} is cannot be known here: set RESILIN_SECRET to "
@@ -147,7 +147,7 @@ def peer_user(sock: socket.socket) -> int | None:
     try:
         theirs, ours = sock.getpeername(), sock.getsockname()
         for _ in range(_LOOKS):
-            if _hung_up(sock, 0.0):
+            if hung_up(sock):
                 return None
             for table, mapped in (("tcp", False), ("tcp6", True)):
                 ends = (_table_address(theirs, mapped), _table_address(ours, mapped))
@@ -179,13 +179,6 @@ def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
     if len(packed) != (16 if ipv6 else 4):
         return None
     return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
-
-
-def _hung_up(sock: socket.socket, within_s: float = _MOMENT_S) -> bool:
-    """Whether the peer has closed its end, or does so within a moment: its socket may lose its owner first."""
-    poller = select.poll()
-    poller.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    return bool(poller.poll(within_s * 1000))
 
 
 def _peer(sock: socket.socket) -> str:

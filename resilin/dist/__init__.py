@@ -36,6 +36,7 @@ from resilin.dist.backends.registry import (
     is_xccl_available,
 )
 from resilin.dist.coalescing import _coalescing_manager, all_gather_coalesced, all_reduce_coalesced
+from resilin.dist.experimental import _get_reconfigure_handle, _reconfigure, _supports_reconfigure
 from resilin.dist.future import Future, collect_all, wait_all
 from resilin.dist.group import ProcessGroup
 from resilin.dist.kv import CoordinationStore, FileStore, HashStore, PrefixStore, Store, TCPStore
@@ -109,7 +110,10 @@ __all__ = [
     "Work",
     "_coalescing_manager",
     "_get_process_group_name",
+    "_get_reconfigure_handle",
     "_make_nccl_premul_sum",
+    "_reconfigure",
+    "_supports_reconfigure",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",

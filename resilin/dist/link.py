@@ -25,6 +25,7 @@ from resilin.errors import DistNetworkError
 MAX_TEXT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 _MAX_FDS = 16
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Sink(Protocol):
@@ -269,7 +270,7 @@ class Link:
     def _receive(self, count: int) -> bytes:
         if self.sock.family != socket.AF_UNIX:
             return self.sock.recv(count)
-        data, fds, _, _ = socket.recv_fds(self.sock, count, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, fds, _, _ = socket.recv_fds(self.sock, count, _MAX_FDS, _CLOEXEC)
         self._fds.extend(fds)
         return data
 

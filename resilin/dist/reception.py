@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from resilin._base import log
+from resilin._base import hangup, log
 from resilin._base.threads import OwnedThread
 from resilin.dist.forked import track
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
@@ -27,7 +26,6 @@ _MAX_GUESTS = 4096
 _MAX_WARNINGS = 10  # of refused connections: strangers may knock for ever
 _RELIEF_S = 0.05  # pause after an accept that failed for want of descriptors or memory
 _BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)  # the listening socket itself is gone: a bug, not the weather
-_HUNG_UP = getattr(select, "POLLRDHUP", 0x2000) | select.POLLHUP | select.POLLERR
 
 
 class Visit:
@@ -40,9 +38,7 @@ class Visit:
 
     def hung_up(self) -> bool:
         """Whether the peer has closed its end."""
-        poller = select.poll()
-        poller.register(self.sock, _HUNG_UP)
-        return bool(poller.poll(0))
+        return hangup.hung_up(self.sock)
 
 
 class Refusals:

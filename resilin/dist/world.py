@@ -237,6 +237,7 @@ def init_process_group(
     pg_options: Any = None,
     device_id: Any = None,
     _ranks: Sequence[int] | None = None,
+    enable_reconfigure: bool = False,
 ) -> None:
     """Make the default group; every rank calls it. Blocks until all have, at most `timeout` (30 min).
 
@@ -244,6 +245,7 @@ def init_process_group(
     pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`. Backend
     "mpi" needs none of these under `mpiexec`. `backend`: see `dist.backends.registry`; equal on all ranks. `device_id`
     changes nothing. `_ranks`, of a part of a job: default groups of other ranks may meet in the same store.
+    `enable_reconfigure`: the group has no members yet and waits for nobody; `_reconfigure(uuid, handles)` gives it some.
     Raises: UsageError for a bad combination; CollectiveMismatch on all ranks for different backends; SecretRequired
     beyond loopback without RESILIN_SECRET; DistStoreError or CollectiveTimeout naming the ranks that never joined.
     """
@@ -272,7 +274,10 @@ def init_process_group(
             if keys is None:
                 keys, rank, world_size = store_of(init_method or default, rank, world_size, deadline.left() or 0.0)
                 owned.append(keys)
-            group = _join(keys, owned, rank, world_size, name, joined, deadline)
+            if enable_reconfigure:
+                group = _unformed(keys, owned, rank, name, joined)
+            else:
+                group = _join(keys, owned, rank, world_size, name, joined, deadline)
             break
         except BaseException as error:
             for thing in owned:
@@ -290,6 +295,15 @@ def init_process_group(
     group.group_desc = "default_pg"
     _WORLD.owned[group] = owned
     set_default_group(group)
+
+
+def _unformed(keys: Store, owned: list[Any], rank: int, name: str, joined: Callable[..., ProcessGroup]) -> ProcessGroup:
+    """A group of this process alone, older than every generation, that only `reconfigure` works on."""
+    owned.insert(0, Listener(_own_address(keys)))
+    secret = _secret(PrefixStore(f"{name}/reconfigured", keys), rank)
+    group = joined(owned[0], [owned[0].describe()], 0, group_name=name, generation=-1, secret=secret)
+    group.abort(DistError(f"group {name!r} has no members yet: call _reconfigure(uuid, handles) first"))
+    return group
 
 
 def _join(
