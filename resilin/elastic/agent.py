@@ -254,7 +254,8 @@ class Agent:
         current = {(member.slot, member.incarnation) for member in mine}
         self._failures = {who: what for who, what in self._failures.items() if who in current}
         self._reporter.generation(new, stateful=self._told.stateful)
-        if new.kind == "restart":
+        # a restart that came and was reshaped while this node did not hear of it leaves members that nobody has started
+        if new.kind == "restart" or any(self._slots[m.slot].incarnation < m.incarnation for m in mine):
             self._told.restarted = new.number
             self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
         else:
@@ -315,8 +316,11 @@ class Agent:
         if sizing.is_dismissed(view, self._limits, self._config.node_id):
             return
         is_invited = self._config.node_id in membership.invited(view, self._limits)
+        stopped = {  # for a restart that was due until another one said hello
+            m.slot for m in current.members if m.node == self._config.node_id and membership.fate(view, m) == "stopped"
+        }
         for slot in self._slots:
-            wanted = slot.replace or (is_invited and slot.state == "idle")
+            wanted = slot.replace or (slot.state == "idle" and (is_invited or slot.index in stopped))
             if not wanted or slot.running:
                 continue
             slot.replace = False

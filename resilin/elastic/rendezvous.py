@@ -86,7 +86,9 @@ class Rendezvous:
         """Register and read the job. StoreError when the store does not answer."""
         self._own = node
         await self._remove_remains()
-        await self._register(node)
+        while self._written is None:
+            with contextlib.suppress(LeaseLost):  # this process stood still for longer than its lease
+                await self._register(node)
         await self._read()
         if not self._options.direct:
             self._task = self._loop.create_task(self._run())

@@ -183,6 +183,11 @@ class _Play:
             self.server.back(extend=True)
         for node in self.nodes:
             node.resume()
+        for seconds in (0.0, 8.0, 16.0):  # those that found no store have given up by then
+            self.universe.after(seconds, self._top_up)
+
+    def _top_up(self) -> None:
+        """As many nodes as the job needs."""
         staying = [node for node in self.nodes if not node.ended and (node.agent is None or not node.leaving)]
         for _ in range(len(staying), self.job.min_nodes):
             if self.invariants.closed is None:
