@@ -245,7 +245,7 @@ def init_process_group(
     pass a `store` (a key-value store of this package or a coordination store) with `rank` and `world_size`. Backend
     "mpi" needs none of these under `mpiexec`. `backend`: see `dist.backends.registry`; equal on all ranks. `device_id`
     changes nothing. `_ranks`, of a part of a job: default groups of other ranks may meet in the same store.
-    `enable_reconfigure`: the group has no members yet and waits for nobody; `_reconfigure(uuid, handles)` gives it some.
+    `enable_reconfigure`: the group waits for nobody and has no members until `_reconfigure(uuid, handles)` names them.
     Raises: UsageError for a bad combination; CollectiveMismatch on all ranks for different backends; SecretRequired
     beyond loopback without RESILIN_SECRET; DistStoreError or CollectiveTimeout naming the ranks that never joined.
     """

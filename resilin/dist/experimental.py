@@ -1,0 +1,53 @@
+"""torch.distributed's experimental names for a group whose members change, over `ProcessGroup.reconfigure`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from typing import Any
+
+from resilin.dist.work import Work, seconds
+from resilin.dist.world import replace_group, resolve
+from resilin.errors import UsageError
+
+
+def _supports_reconfigure(group: Any = None) -> bool:
+    """Whether `_reconfigure` works on `group`: on every group that this process is in and that can reach others."""
+    found = resolve(group)
+    return found is not None and found.listener is not None
+
+
+def _get_reconfigure_handle(group: Any = None) -> str:
+    """How members of a later generation of `group` reach this process: opaque text, the same for its whole life."""
+    found = resolve(group)
+    if found is None or found.listener is None:
+        raise UsageError("_get_reconfigure_handle: this process is not in the group, or the group has no Listener")
+    return found.listener.describe()
+
+
+def _reconfigure(
+    uuid: int,
+    handles: list[str] | set[str],
+    group: Any = None,
+    timeout: timedelta | float | None = None,
+    hints: Mapping[str, str] | None = None,
+) -> Work:
+    """Make the next generation of `group` (default: the default group) of the processes behind `handles`.
+
+    Every one of them calls this with the same `uuid`, greater than any before, and the same handles. A list numbers the
+    ranks; of a set they are numbered in the order of their texts. The new group takes the place of `group`, which ends;
+    see `ProcessGroup.reconfigure` for what is used again and for errors, which are raised here: the Work is finished.
+    `hints` are for other backends and change nothing.
+    """
+    found = resolve(group)
+    if found is None:
+        raise UsageError("_reconfigure: this process is not in the group")
+    if not isinstance(handles, list | tuple | AbstractSet) or isinstance(handles, str):
+        raise UsageError(f"_reconfigure: handles: expected a list or a set of handles, got {type(handles).__name__}")
+    members = sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
+    made = found.reconfigure(uuid, members, connect_timeout_s=seconds(timeout))
+    replace_group(found, made)
+    work = Work(f"_reconfigure, {made.title()}")
+    work._future.set_result([])
+    return work
