@@ -31,7 +31,15 @@ from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.message import Descriptor, Frame, Kind, device_code
 from resilin.dist.reduce_op import Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import CollectiveMismatch, DistBackendError, DistStoreError, PeerLost, ResilinError, UsageError
+from resilin.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistBackendError,
+    DistStoreError,
+    PeerLost,
+    ResilinError,
+    UsageError,
+)
 
 _BUILT_IN = {
     registry.Backend.MPI: mpi.make,
@@ -152,6 +160,8 @@ class DeviceBackends:
             self._host.agree(Descriptor(0, Kind.BARRIER, shape=(digest,)), deadline)
         except CollectiveMismatch:
             every = Peers(self._owner, self._owner.rank(), self._owner.size()).all_gather(mine, deadline)
+            with contextlib.suppress(Aborted, PeerLost, CollectiveTimeout):  # all know before the first one leaves
+                self._host.agree(Descriptor(1, Kind.BARRIER), deadline)
             sides = ", ".join(f"rank {rank} gave {text.decode()!r}" for rank, text in enumerate(every))
             raise CollectiveMismatch(
                 f"group {self._owner.name!r}: ranks disagree on the backend: {sides}; give the same on all of them"
