@@ -20,6 +20,7 @@ HEADER = struct.Struct("<B3xiQ")
 NO_OP = 255
 NO_DTYPE = 255
 ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
+_FOLD, _FOLD_MASK = 1_000_003, (1 << 48) - 1  # as in native/module.cpp
 _DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
 _OTHER_DEVICE = 7
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them
@@ -66,15 +67,14 @@ class Descriptor:
     """Of the tensors: a `device_code`."""
 
     def pack(self) -> bytes:
-        """80 bytes; more than eight dimensions are folded into the eighth."""
+        """80 bytes; dimensions from the eighth on, where there are more, become one number that tells them apart."""
         kind = self.kind | self.device << _KIND_BITS
         return pack(self.sequence, kind, self.dtype, self.op, self.root, self.shape)
 
     def __str__(self) -> str:
         parts = [f"{self.kind.name.lower()} #{self.sequence}"]
         if self.dtype != NO_DTYPE:
-            extents = ", ".join("*" if extent == ANY_EXTENT else str(extent) for extent in self.shape)
-            parts.append(f"{DTYPES[self.dtype]}[{extents}]")
+            parts.append(f"{DTYPES[self.dtype]}[{', '.join(map(_spell, self.shape))}]")
         if self.op != NO_OP:
             parts.append(ReduceOp(self.op).name)
         if self.root >= 0:
@@ -84,14 +84,18 @@ class Descriptor:
         return " ".join(parts)
 
 
+def _spell(extent: int) -> str:
+    return str(extent) if extent >= 0 else "*" if extent == ANY_EXTENT else f"...{-extent:x}"
+
+
 def pack(sequence: int, kind: int, dtype: int, op: int, root: int, shape: Sequence[int]) -> bytes:
     """The bytes of a descriptor."""
     dims = len(shape)
     if dims > MAX_DIMS:
-        rest = 1
+        rest = 0
         for extent in shape[MAX_DIMS - 1 :]:
-            rest *= extent
-        shape = (*shape[: MAX_DIMS - 1], rest)
+            rest = (rest * _FOLD + extent + 1) & _FOLD_MASK
+        shape = (*shape[: MAX_DIMS - 1], ANY_EXTENT - 1 - rest)
     return _DESCRIPTOR.pack(sequence, kind, dtype, op, min(dims, 255), root, *shape, *(0,) * (MAX_DIMS - len(shape)))
 
 

@@ -43,6 +43,10 @@ WORDS: dict[str, tuple[Step, tuple[str, str]]] = {
     "dimensions of all_reduce": (
         lambda odd, n, size: dist.all_reduce(np.ones((n, 1) if odd else (n,), np.float32)), ("[{n}]", "[{n}, 1]"),
     ),
+    "dimensions beyond the eighth": (
+        lambda odd, n, size: dist.all_reduce(np.ones((1,) * 7 + ((n, 2) if odd else (2, n)), np.float32)),
+        ("1, 1, ...", "tensors are unchanged"),
+    ),
     "nothing and something": (lambda odd, n, size: dist.all_reduce(_ones(0 if odd else n)), ("[{n}]", "[0]")),
     "dtype of all_reduce": (
         lambda odd, n, size: dist.all_reduce(_ones(n, np.int32 if odd else np.float32)), ("float32", "int32"),

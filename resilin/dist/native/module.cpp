@@ -36,7 +36,11 @@ Descriptor describe(PyArrayObject *array, uint64_t sequence, int kind, int dtype
     const int ndim = PyArray_NDIM(array);
     d.ndim = static_cast<uint8_t>(ndim);
     for (int i = 0; i < ndim && i < 8; i++) d.shape[i] = PyArray_DIMS(array)[i];
-    for (int i = 8; i < ndim; i++) d.shape[7] *= PyArray_DIMS(array)[i];
+    if (ndim > 8) { // as message.py's pack
+        uint64_t rest = 0;
+        for (int i = 7; i < ndim; i++) rest = (rest * 1'000'003 + static_cast<uint64_t>(PyArray_DIMS(array)[i]) + 1) & ((uint64_t{1} << 48) - 1);
+        d.shape[7] = -2 - static_cast<int64_t>(rest);
+    }
     return d;
 }
 
