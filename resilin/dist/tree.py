@@ -14,8 +14,10 @@ sockets.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 
 from resilin._base.runs import run_of
 from resilin.errors import UsageError
@@ -43,10 +45,22 @@ class Plan:
 
     shards: int
     world_size: int
+    runs: tuple[range, ...] | None = None
+    """The shards of each rank, where they are not cut evenly."""
 
     def run(self, rank: int) -> range:
         """The shards of `rank`, ascending; empty when there are more ranks than shards."""
-        return run_of(rank, self.world_size, self.shards)
+        return run_of(rank, self.world_size, self.shards) if self.runs is None else self.runs[rank]
+
+    def grouped(self, groups: Sequence[Sequence[int]]) -> Plan | None:
+        """The same tree where each group of ranks acts as one; None when a group's shards are not one run."""
+        runs = []
+        for group in groups:
+            own = sorted((run for run in map(self.run, group) if run), key=lambda run: run.start)
+            if any(left.stop != right.start for left, right in pairwise(own)):
+                return None
+            runs.append(range(own[0].start, own[-1].stop) if own else range(0))
+        return Plan(self.shards, len(groups), tuple(runs))
 
     def subtrees(self, rank: int) -> tuple[Subtree, ...]:
         """The maximal nodes of the tree inside the run of `rank`, ascending: what it sums alone."""
@@ -65,24 +79,21 @@ class Plan:
     @cached_property
     def joins(self) -> tuple[tuple[Subtree, Subtree, Subtree], ...]:
         """(node, left, right) of every sum that completes the tree above the ranks' parts, children first."""
-        owned = {node for _, node in self.parts}
-        joins: list[tuple[Subtree, Subtree, Subtree]] = []
-
-        def visit(node: Subtree) -> None:
-            if node in owned:
-                return
-            children = node.children()
-            assert children is not None, f"shard {node} belongs to no rank"
-            visit(children[0])
-            visit(children[1])
-            joins.append((node, *children))
-
-        visit(self.root)
-        return tuple(joins)
+        return tuple(joins(self.root, {node for _, node in self.parts}))
 
     @cached_property
     def _frontier(self) -> tuple[tuple[Subtree, ...], ...]:
         return tuple(tuple(_maximal(self.root, self.run(rank))) for rank in range(self.world_size))
+
+
+def joins(top: Subtree, owned: Collection[Subtree]) -> list[tuple[Subtree, Subtree, Subtree]]:
+    """(node, left, right) of every sum that leads from the `owned` nodes up to `top`, children first."""
+    if top in owned:
+        return []
+    children = top.children()
+    assert children is not None, f"shard {top} belongs to no rank"
+    left, right = children
+    return [*joins(left, owned), *joins(right, owned), (top, left, right)]
 
 
 def _maximal(node: Subtree, run: range) -> list[Subtree]:

@@ -37,7 +37,6 @@ from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, co
 from resilin.dist.schedules import Part, Step
 from resilin.dist.tree import Plan, Subtree
 
-
 _SIZES = struct.Struct("<4q")  # of a pair of an all_to_all: sender, receiver, bytes sent, bytes expected
 
 
@@ -116,7 +115,7 @@ class ScheduledBackend(ABC):
             return
         cut = schedules.bounds(flat.size, self._size)
         parts = [flat[cut[i] : cut[i + 1]] for i in range(self._size)]
-        self._reduce_parts(parts, parts[self._rank], op, deadline)
+        self.reduce_parts(parts, parts[self._rank], op, deadline)
         self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
     def sum_up(self, total: Array, op: ReduceOp, deadline: Deadline) -> None:
@@ -132,13 +131,19 @@ class ScheduledBackend(ABC):
         deadline = call.deadline()
         self.agree(call.describe(array, op, root), deadline)
         total = accumulator(array, op).reshape(-1)
-        steps = schedules.reduce(self._rank, self._size, total.nbytes, root)
-        if self._rank != root and any(step.recv for step in steps) and np.may_share_memory(total, array):
+        if self._rank != root and np.may_share_memory(total, array) and self._passes_on(total, root):
             total = total.copy()
-        self.run(steps, total, op, deadline)
+        self.collect(total, op, root, deadline)
         if self._rank == root:
             finish(op, total, self._size)
             _store(array, total)
+
+    def _passes_on(self, total: Array, root: int) -> bool:
+        return any(step.recv for step in schedules.reduce(self._rank, self._size, total.nbytes, root))
+
+    def collect(self, total: Array, op: ReduceOp, root: int, deadline: Deadline) -> None:
+        """The data phase of a reduce of a flat accumulator; it changes on other ranks, too."""
+        self.run(schedules.reduce(self._rank, self._size, total.nbytes, root), total, op, deadline)
 
     def broadcast(self, call: Call, array: Array, root: int) -> None:
         """See Backend. A binomial tree or a chain."""
@@ -162,9 +167,9 @@ class ScheduledBackend(ABC):
         self.agree(call.describe(output, op), deadline)
         if clobbers(inputs, [output], self._rank, output):
             inputs = [part.copy() for part in inputs]
-        self._reduce_parts(inputs, output, op, deadline)
+        self.reduce_parts(inputs, output, op, deadline)
 
-    def _reduce_parts(self, parts: Sequence[Array], output: Array, op: ReduceOp, deadline: Deadline) -> None:
+    def reduce_parts(self, parts: Sequence[Array], output: Array, op: ReduceOp, deadline: Deadline) -> None:
         """`output = op over ranks of their parts[this rank]`, averages divided: own part first, then rank-1, ...."""
         pairs = schedules.pairwise(self._rank, self._size)
         if not _widened(output, op, self._size):
@@ -213,14 +218,19 @@ class ScheduledBackend(ABC):
         self.agree(call.describe_parts(inputs), deadline)
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
             inputs = [part.copy() for part in inputs]
+        self.fit(inputs, outputs, deadline)
+        np.copyto(outputs[self._rank], inputs[self._rank])
         pairs = schedules.pairwise(self._rank, self._size)
+        self.flow([Transfer(to, inputs[to], source, outputs[source]) for to, source in pairs], None, deadline)
+
+    def fit(self, inputs: Sequence[Array], outputs: Sequence[Array], deadline: Deadline) -> None:
+        """Return when every input of an all_to_all has its output's size; CollectiveMismatch on all ranks else."""
         sizes = np.array([part.nbytes for part in inputs], np.int64)
         coming = sizes.copy()  # what each rank sends us; of ourselves we know
+        pairs = schedules.pairwise(self._rank, self._size)
         announcements = [Transfer(to, sizes[to : to + 1], source, coming[source : source + 1]) for to, source in pairs]
         self.flow(announcements, None, deadline)
         self._accept(coming, [part.nbytes for part in outputs], deadline)
-        np.copyto(outputs[self._rank], inputs[self._rank])
-        self.flow([Transfer(to, inputs[to], source, outputs[source]) for to, source in pairs], None, deadline)
 
     def _accept(self, coming: Array, expected: Sequence[int], deadline: Deadline) -> None:
         """Return when what comes to every rank has the size that it expects; CollectiveMismatch on all of them else."""
@@ -239,6 +249,10 @@ class ScheduledBackend(ABC):
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
         deadline = call.deadline()
         self.agree(call.describe(output, ReduceOp.SUM, plan.shards), deadline)
+        self.sum_along(parts, output, plan, deadline)
+
+    def sum_along(self, parts: dict[Subtree, Array], output: Array, plan: Plan, deadline: Deadline) -> None:
+        """The data phase of a tree_all_reduce."""
         cut = schedules.bounds(output.size, self._size)
         mine = slice(cut[self._rank], cut[self._rank + 1])
         slices: dict[Subtree, Array] = {node: part.reshape(-1)[mine] for node, part in parts.items()}
@@ -308,6 +322,35 @@ class ScheduledBackend(ABC):
             self.exchange(to, sent, source, None if landing is None else array_bytes(landing), deadline)
             if landing is not into and landing is not None and into is not None and op is not None:
                 combine(op, into.reshape(-1), landing)
+
+
+class Among(ScheduledBackend):
+    """Some ranks of a backend, this one among them, numbered anew in the order of `ranks`, over its connections."""
+
+    def __init__(self, whole: ScheduledBackend, ranks: Sequence[int]) -> None:
+        super().__init__(ranks.index(whole._rank), len(ranks), ranks)
+        self.name = whole.name
+        self._whole = whole
+
+    def exchange(
+        self, to: int | None, out: memoryview | None, source: int | None, into: memoryview | None, deadline: Deadline
+    ) -> None:
+        """See ScheduledBackend."""
+        self._whole.exchange(self._number(to), out, self._number(source), into, deadline)
+
+    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
+        """See ScheduledBackend."""
+        numbered = [t._replace(to=self._number(t.to), source=self._number(t.source)) for t in transfers]
+        self._whole.flow(numbered, op, deadline)
+
+    def _number(self, peer: int | None) -> int | None:
+        return None if peer is None else self._members[peer]
+
+    def abort(self, rank: int, lost: bool) -> None:
+        """See Backend. The whole is aborted by whoever owns it."""
+
+    def close(self) -> None:
+        """See Backend. The connections are the whole's."""
 
 
 def _part(flat: Array, cut: Sequence[int], part: Part) -> Array:

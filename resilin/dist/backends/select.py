@@ -24,12 +24,7 @@ def choose(topology: Topology, rank: int, data: Mapping[int, Wire], share: Share
         return flat
     mine = next(members for members in hosts if rank in members)
     local = ShmBackend(mine.index(rank), len(mine), share, mine) if len(mine) > 1 else None
-    leaders = None
-    if mine[0] == rank:
-        firsts = [members[0] for members in hosts]
-        between = {i: data[first] for i, first in enumerate(firsts) if first != rank}
-        leaders = StreamBackend(firsts.index(rank), len(firsts), between, firsts)
-    return HierarchyBackend(rank, hosts, flat, local, leaders)
+    return HierarchyBackend(rank, hosts, flat, local)
 
 
 def shared_memory_of(backend: Backend) -> ShmBackend | None:
