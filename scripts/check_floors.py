@@ -91,6 +91,8 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.store.connect", "resilin.store.transport"): "grpc, as above",
     ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
+    ("resilin.elastic.spawner", "shutil"): "with bz2 and lzma: 10 ms of a start that everything waits for",
+    ("resilin.launcher.arguments", "resilin.launcher.config_file"): "tomllib costs 5 ms and most launches have no file",
 }
 
 # Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.

@@ -26,6 +26,8 @@ from resilin.elastic.control import Message
 from resilin.errors import ElasticError
 
 _log = log.logger("elastic.supervise")
+# last on the path: no module beside it can stand before one of the standard library; by import: it has its bytecode
+_START = f"import sys; sys.path.append({str(Path(spawner.__file__).parent)!r}); import spawner; spawner.main()"
 CLOSE_TIMEOUT_S = 6.0  # the spawner's own clean-up gives up after 5 s
 
 
@@ -176,7 +178,7 @@ class SpawnerProcess:
         self._others = frozenset(spawner.children())  # none of ours
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            program = [sys.executable, "-I", "-S", str(Path(spawner.__file__)), str(theirs.fileno()), *folders]
+            program = [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno()), *folders]
             self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], start_new_session=True)
         self.socket = ours
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from resilin._base import env
 from resilin.errors import UsageError
-from resilin.launcher import completion, config_file, exit_codes
+from resilin.launcher import completion, exit_codes
 
 _DESCRIPTION = """\
 Start the workers of a training job on this node and keep the job going when workers or nodes come and go.
@@ -80,7 +80,11 @@ class _Parser(argparse.ArgumentParser):
         flags.discard(argparse.SUPPRESS)
         parsed.given = frozenset(flags - unsettled.keys())
         self._settle_one(parsed, unsettled.pop("config", None), {})
-        settings = config_file.read(parsed.config, flags - {"config"}) if parsed.config else {}
+        settings = {}
+        if parsed.config:
+            from resilin.launcher import config_file  # loads tomllib (5 ms), which most launches never need
+
+            settings = config_file.read(parsed.config, flags - {"config"})
         given = {dest: _Given(*where) for dest, where in settings.items()}
         for action in unsettled.values():
             self._settle_one(parsed, action, given)
