@@ -18,6 +18,7 @@ from resilin.launcher.flight_report import Verdict
 from resilin.launcher.flights import Group
 
 _AFTER_S = 5.0
+_FEW = 8  # groups in step: a job with hundreds of them has something to say of one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,17 +56,27 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(judged, ring, read, notes, now, args.after), indent=2))
     else:
         lines = [flight_report.deadlock(ring)] if ring else []
-        for group in judged:
-            lines += flight_report.report(group, now, found, args.after, args.ranks, args.verbose)
-        if not judged:
-            lines.append("no calls are recorded" + (f" of group {', '.join(args.group)}" if args.group else ""))
-        lines += notes
+        lines += _report(judged, found, now, args) + notes
         if left_out:
             lines.append(f"older jobs in these files: {left_out}, shown with --all")
         lines += _calls(read, args)
         print("\n".join(lines))
     bad = ring or any(flight_report.verdict(group, now, args.after) >= Verdict.FAILED for group in found)
     return 1 if bad else 0
+
+
+def _report(judged: Sequence[Group], found: Sequence[Group], now: float, args: argparse.Namespace) -> list[str]:
+    if not judged:
+        return ["no calls are recorded" + (f" of group {', '.join(args.group)}" if args.group else "")]
+    shown = [group for group in judged if flight_report.verdict(group, now, args.after) != Verdict.IN_STEP]
+    quiet = judged[len(shown) :]  # the last, for the worst come first
+    few = quiet if args.verbose or args.group else quiet[:_FEW]
+    lines: list[str] = []
+    for group in (*shown, *few):
+        lines += flight_report.report(group, now, found, args.after, args.ranks, args.verbose)
+    if len(few) < len(quiet):
+        lines.append(f"IN STEP: {len(quiet) - len(few)} more groups, shown with --verbose")
+    return lines
 
 
 def _read(given: Sequence[Path]) -> tuple[list[Flight], list[str]]:

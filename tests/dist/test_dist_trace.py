@@ -347,6 +347,17 @@ def test_the_group_in_which_the_cause_lies_comes_before_the_groups_that_wait_for
     assert "[elsewhere pid" in only[1]
 
 
+def test_of_many_groups_in_step_only_a_few_are_listed(tmp_path: Path, capsys: Said) -> None:
+    made = Recorder(tmp_path / "0.flight", "elsewhere", 64)
+    for number in range(20):
+        made.end(made.begin(Place(f"group {number}".encode(), number, 0, 0, 1), b"join", b""), failed=False)
+    made.close()
+    code, lines = _trace(capsys, tmp_path)
+    assert (code, len(lines), lines[-1]) == (0, 9, "IN STEP: 12 more groups, shown with --verbose")
+    assert len(_trace(capsys, tmp_path, "-v")[1]) == 20
+    assert len(_trace(capsys, tmp_path, "--group", "group 19")[1]) == 1
+
+
 def test_thousands_of_calls_on_hundreds_of_ranks_make_a_few_lines() -> None:
     calls = [_call(rank, sequence, State.DONE, size=300) for rank in range(300) for sequence in range(40, 60)]
     calls += [_call(rank, 60, State.RUNNING, size=300) for rank in range(300) if rank != 123]
