@@ -115,7 +115,7 @@ class _Loop:
         self._state = state
         self._timeout_s = timeout_s
         self._generation = 0
-        self._group: dist.ProcessGroup | None = None
+        self._group: dist.ProcessGroup | None = None  # at work, or the last one: the next takes its connections over
 
     def run(self, call: Callable[[], Any]) -> Any:
         while True:
@@ -130,6 +130,7 @@ class _Loop:
                 if not self._recoverable(error, offer):
                     self._tie.failed(self._report(error))
                     self._leave_group(error)
+                    self._leave_group(None)
                     raise
                 log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
                 self._leave_group(copy_error(error))  # the copy holds no frames, so the call's memory is freed
@@ -147,17 +148,7 @@ class _Loop:
 
     def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
         start = SYSTEM.monotonic()
-        group = groups.connect(
-            self._tie.listener,
-            offer.endpoints,
-            offer.rank,
-            group_name="world",
-            generation=offer.number,
-            secret=env.get("RESILIN_SECRET"),
-            timeout_s=self._timeout_s,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-        )
-        self._group = group
+        group = self._group = self._formed(offer)
         dist.set_default_group(group)
         self._tie.joined(offer.number, group)
         session.announce(offer)
@@ -180,16 +171,35 @@ class _Loop:
         self._leave_group(None)
         return result
 
+    def _formed(self, offer: control.World) -> dist.ProcessGroup:
+        """The group of a generation, over the connections of the last one where it has them."""
+        if self._group is not None:
+            return self._group.reconfigure(
+                offer.number, offer.endpoints, timeout_s=self._timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
+            )
+        return groups.connect(
+            self._tie.listener,
+            offer.endpoints,
+            offer.rank,
+            group_name="world",
+            generation=offer.number,
+            secret=env.get("RESILIN_SECRET"),
+            timeout_s=self._timeout_s,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
+
     def _leave_group(self, error: BaseException | None) -> None:
-        """Close the default group; with an error, abort it first, so that no helper thread waits for a peer."""
+        """With an error, abort the default group, so that no helper thread waits for a peer; without one, close it."""
         self._tie.left()
-        group, self._group = self._group, None
+        group = self._group
         if group is None:
             return
         if error is not None:
             group.abort(error)
         dist.set_default_group(None)  # closes the groups that the function made of it
-        group.close()
+        if error is None:
+            self._group = None
+            group.close()
 
     def _step_at_work(self) -> int | None:
         """The step after the last committed one, counted from 1; None when there is no State to count them."""
