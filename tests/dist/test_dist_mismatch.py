@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from resilin import dist
 from resilin.dist import coalescing
 from resilin.dist.reduce_op import _make_nccl_premul_sum
+from resilin.dist.tree import plan
 from resilin.errors import CollectiveMismatch, CollectiveTimeout
 from resilin.testing.ranks import run_ranks
 
@@ -275,3 +277,41 @@ def test_a_message_of_another_shape_or_dtype_is_refused_where_it_is_received_and
         dist.barrier()
 
     assert run_ranks(2, attack, transport=transport, timeout_s=5.0).results() == [None, None]
+
+
+def _calls(size: int) -> dict[str, Callable[[int], Any]]:
+    """One call of every kind, for a number of elements."""
+    return {
+        "barrier": lambda n: dist.barrier(),
+        "all_reduce": lambda n: dist.all_reduce(_ones(n)),
+        "broadcast": lambda n: dist.broadcast(_ones(n), 0),
+        "reduce": lambda n: dist.reduce(_ones(n), 0),
+        "all_gather": lambda n: dist.all_gather(_rows(size, n), _ones(n)),
+        "reduce_scatter": lambda n: dist.reduce_scatter(_ones(n), _rows(size, n)),
+        "gather": lambda n: dist.gather(_ones(n), _at_root(0, _rows(size, n)), 0),
+        "scatter": lambda n: dist.scatter(_ones(n), _at_root(0, _rows(size, n)), 0),
+        "all_to_all": lambda n: dist.all_to_all(_rows(size, n), _rows(size, n)),
+        "tree_all_reduce": lambda n: dist.tree_all_reduce(
+            {node: _ones(n) for node in plan(size, size).subtrees(dist.get_rank())}, _ones(n), plan(size, size)
+        ),
+    }
+
+
+@pytest.mark.parametrize(("transport", "ranks"), PLACES)
+def test_every_kind_against_every_other_of_any_size_raises_on_all_ranks(transport: str, ranks: int) -> None:
+    def attack(rank: int) -> list[str]:
+        found, calls = [], _calls(ranks)
+        for (one, other), (n, m) in product(permutations(calls, 2), product((3, 30_000), repeat=2)):
+            try:
+                calls[other](m) if rank == ranks - 1 else calls[one](n)
+                found.append(f"{one} of {n} and {other} of {m}: nothing was raised")
+            except CollectiveMismatch as error:
+                if one not in str(error) or other not in str(error):
+                    found.append(f"{one} of {n} and {other} of {m}: {error}")
+        check = np.ones(4)
+        dist.all_reduce(check)
+        assert (check == ranks).all()
+        return found
+
+    outcome = run_ranks(ranks, attack, transport=transport, timeout_s=10.0)
+    assert [problem for found in outcome.results() for problem in found] == []
