@@ -14,6 +14,7 @@ from resilin._base import lazy
 if TYPE_CHECKING:
     from resilin.data import ElasticSampler as ElasticSampler
     from resilin.elastic.loop import run as run
+    from resilin.elastic.recording import record as record
     from resilin.elastic.session import World as World
     from resilin.elastic.session import is_elastic as is_elastic
     from resilin.elastic.session import world as world
@@ -25,11 +26,12 @@ _WHERE = {
     "State": "resilin.elastic.state",
     "World": "resilin.elastic.session",
     "is_elastic": "resilin.elastic.session",
+    "record": "resilin.elastic.recording",
     "run": "resilin.elastic.loop",
     "world": "resilin.elastic.session",
 }
 
-__all__ = ["ElasticSampler", "State", "World", "is_elastic", "run", "world"]
+__all__ = ["ElasticSampler", "State", "World", "is_elastic", "record", "run", "world"]
 
 
 def __getattr__(name: str) -> Any:
