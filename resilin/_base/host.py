@@ -34,7 +34,9 @@ def address_towards(name: str, port: int) -> str:
         raise OSError(f"no valid host name: {error}") from None
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing: asks the routing table
-        return str(probe.getsockname()[0])
+        name, _, *rest = probe.getsockname()
+    scope = rest[1] if rest else 0  # of an IPv6 address of the link: the interface's number
+    return f"{name}%{socket.if_indextoname(scope)}" if scope and "%" not in name else str(name)
 
 
 def cpu_count() -> int:

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from errno import EAGAIN, EINPROGRESS
 
 from resilin._base import auth
+from resilin._base.interfaces import socket_address
 from resilin.dist import hello as wire
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.hello import Hello
@@ -16,7 +17,7 @@ from resilin.errors import DistNetworkError, HandshakeError
 
 AGAIN = 0  # nothing to wait for: step again in a moment
 _Steps = Generator[int, None, None]
-_Target = bytes | tuple[str, int]
+_Target = bytes | tuple[str, int] | tuple[str, int, int, int]
 _ANSWER_S = 2.0
 
 
@@ -37,7 +38,7 @@ def way(endpoint: Endpoint, me: Endpoint) -> tuple[socket.socket, _Target]:
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), b"\0" + endpoint.unix.encode()
     if endpoint.address:
         family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
-        return socket.socket(family, socket.SOCK_STREAM), (endpoint.address, endpoint.port)
+        return socket.socket(family, socket.SOCK_STREAM), socket_address(endpoint.address, endpoint.port, me.address)
     raise DistNetworkError(f"{endpoint} listens on a Unix socket of another host only: no way to reach it")
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from resilin._base import auth, env, host
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
+from resilin._base.interfaces import socket_address
 from resilin.dist import hello as wire
 from resilin.dist import loader
 from resilin.dist.forked import track
@@ -183,7 +184,7 @@ class Listener:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = track(socket.socket(family, socket.SOCK_STREAM))
         self._sockets.append(sock)
-        sock.bind((address, 0))
+        sock.bind(socket_address(address, 0))
         sock.listen(socket.SOMAXCONN)
         return int(sock.getsockname()[1])
 

@@ -10,9 +10,10 @@ from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from resilin._base import auth, env, host
+from resilin._base import auth, env
 from resilin._base import world as base_world
 from resilin._base.clock import Deadline, spell
+from resilin._base.interfaces import own_address
 from resilin.dist import group as groups
 from resilin.dist import meeting
 from resilin.dist.backends.registry import Backend, BackendConfig, checked
@@ -350,13 +351,11 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def _own_address(store: Store) -> str:
-    """The address peers can reach this host at: the one the way to the store's server starts from."""
+    """The address that peers are told to reach this process at."""
     base = store
     while isinstance(base, PrefixStore):
         base = base.underlying_store
-    if not isinstance(base, TCPStore):
-        return env.get("RESILIN_HOST", "127.0.0.1") or "127.0.0.1"
-    return "127.0.0.1" if host.is_loopback(base.host) else host.address_towards(base.host, base.port)
+    return own_address((base.host, base.port) if isinstance(base, TCPStore) else None)
 
 
 def _secret(store: Store, rank: int) -> str:

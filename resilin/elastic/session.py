@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from resilin._base import env, log
 from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.interfaces import own_address
 from resilin._base.threads import OwnedThread
 from resilin.dist.endpoint import Listener
 from resilin.elastic import control
@@ -316,7 +317,7 @@ def opened(limit: int = 0, timeout_s: float = 0.0) -> Iterator[Session | Solo]:
     if _spent:
         raise UsageError("elastic.run has ended in this process; put everything that must be elastic in one function")
     descriptor = env.get_int(control.ENV_FD)
-    with Listener(_address()) as listener:
+    with Listener(own_address()) as listener:
         if descriptor is None:
             _active = Solo(listener)
         else:
@@ -332,11 +333,6 @@ def opened(limit: int = 0, timeout_s: float = 0.0) -> Iterator[Session | Solo]:
         finally:
             ending, _active = _active, None
             ending.close()
-
-
-def _address() -> str:
-    """The address that peers of other hosts reach this process at; the agent knows it."""
-    return env.get("RESILIN_HOST", "127.0.0.1") or "127.0.0.1"
 
 
 @contextlib.contextmanager

@@ -18,12 +18,28 @@ class NotPermitted(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Link:
+    """One host's end of a link."""
+
+    device: str
+    """The interface's name; also the namespace's for the first link."""
+    address: str
+    address6: str
+    """A global one; the kernel gives another, of the link."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Host:
     """One of the two."""
 
     name: str
-    """Of its namespace, and of its end of the link."""
-    address: str
+    """Of its namespace."""
+    links: tuple[Link, ...]
+
+    @property
+    def address(self) -> str:
+        """On the first link."""
+        return self.links[0].address
 
     @property
     def enter(self) -> list[str]:
@@ -34,36 +50,58 @@ class Host:
         """Run `ip` on this host. CalledProcessError shows what it answered."""
         _ip("-n", self.name, *words)
 
-    def cut(self) -> None:
-        """Take the link down."""
-        self.ip("link", "set", self.name, "down")
+    def cut(self, link: int = 0) -> None:
+        """Take a link down."""
+        self.ip("link", "set", self.links[link].device, "down")
+
+    def restore(self, link: int = 0) -> None:
+        """Take it up again; its IPv6 addresses are gone."""
+        self.ip("link", "set", self.links[link].device, "up")
 
 
 @contextmanager
-def two_hosts() -> Iterator[Sequence[Host]]:
-    """Two hosts that reach each other and nothing else, until the block ends. NotPermitted: needs CAP_SYS_ADMIN."""
+def two_hosts(links: int = 1) -> Iterator[Sequence[Host]]:
+    """Two hosts that reach each other over `links` links and nothing else, until the block ends.
+
+    NotPermitted: needs CAP_SYS_ADMIN.
+    """
     number = next(_numbers)
-    net = f"10.{os.getpid() % 250 + 1}.{number % 250 + 1}"
-    hosts = [Host(name=f"rs{os.getpid()}{side}{number}", address=f"{net}.{at}") for at, side in ((1, "a"), (2, "b"))]
-    one, two = hosts
+    hosts = [_host(number, at, side, links) for at, side in ((1, "a"), (2, "b"))]
     made = []
     try:
         try:
             for host in hosts:
                 _ip("netns", "add", host.name)
                 made.append(host)
-            link = ("link", "add", one.name, "netns", one.name, "type", "veth", "peer", "name", two.name)
-            _ip(*link, "netns", two.name)
+            for one, two in zip(*(host.links for host in hosts), strict=True):
+                pair = ("link", "add", one.device, "netns", hosts[0].name, "type", "veth", "peer", "name", two.device)
+                _ip(*pair, "netns", hosts[1].name)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
             raise NotPermitted(str(getattr(error, "stderr", error) or error).strip()) from error
         for host in hosts:
-            host.ip("addr", "add", f"{host.address}/24", "dev", host.name)
-            host.ip("link", "set", host.name, "up")
             host.ip("link", "set", "lo", "up")
+            for link in host.links:
+                host.ip("addr", "add", f"{link.address}/24", "dev", link.device)
+                host.ip("addr", "add", f"{link.address6}/64", "dev", link.device, "nodad")
+                host.ip("link", "set", link.device, "up")
         yield hosts
     finally:
         for host in made:
             _ip("netns", "del", host.name)
+
+
+def _host(number: int, at: int, side: str, links: int) -> Host:
+    low, high = os.getpid() % 250 + 1, number % 250 + 1
+    name = f"rs{os.getpid()}{side}{number}"
+    ends = [
+        Link(
+            device=name if i == 0 else f"{name}x{i}",
+            address=f"{10 + i}.{low}.{high}.{at}",
+            address6=f"fd00:{i}:{low}:{high}::{at}",
+        )
+        for i in range(links)
+    ]
+    return Host(name=name, links=tuple(ends))
 
 
 def _ip(*words: str) -> None:
