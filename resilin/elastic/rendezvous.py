@@ -17,7 +17,15 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import calls, records, sizing
 from resilin.elastic.membership import Seen, View
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
-from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreTimeout, UsageError
+from resilin.errors import (
+    LeaseLost,
+    ResilinError,
+    StoreAmbiguous,
+    StoreError,
+    StoreRefused,
+    StoreTimeout,
+    UsageError,
+)
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
@@ -184,11 +192,16 @@ class Rendezvous:
     # ---------------------------------------------------------------------------------- store calls
 
     async def _write_live(self, live: Live) -> None:
+        lease = self._lease
         try:
-            lease = self._lease
             await self._call(lambda: self._store.put(self._live_key, records.to_bytes(live), lease))
-        finally:
+        except StoreRefused as error:  # an etcd's user may be confined to the job's own keys: the job needs no others
+            log.event(_log, 30, "the store takes no steps for `resilin top`", error=str(error))
+            return
+        except LeaseLost:
             self._showing = False
+            raise
+        self._showing = False
 
     async def _write_own(self) -> None:
         node, lease = self._own, self._lease

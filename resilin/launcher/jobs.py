@@ -12,7 +12,7 @@ from resilin._base import env
 from resilin._base.secret import read_file
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
-from resilin.errors import RendezvousError, UsageError
+from resilin.errors import RendezvousError, StoreRefused, UsageError
 from resilin.launcher import local
 from resilin.store.base import KeyValue, Lease, Store
 from resilin.store.connect import connect, without_password
@@ -151,7 +151,10 @@ def read(access: Access, name: str) -> Job:
         raise RendezvousError(f"no node of a job {name!r} is registered at {access.name}")
     named = {kv.key.removeprefix(prefix): kv for kv in entries}
     current, closed, wanted = (named.get(key) for key in ("generation", "closed", "wanted"))
-    lives = access.range(records.live_prefix(name))
+    try:
+        lives = access.range(records.live_prefix(name))
+    except StoreRefused:  # an etcd's user may be confined to the job's own keys
+        lives = []
     return Job(
         name=name,
         nodes=tuple(records.node(kv.key, kv.value) for kv in found),

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from resilin.elastic import records
-from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot
+from resilin.elastic.records import Closed, Generation, GenerationMember, Live, Node, Slot, Wanted
 from resilin.elastic.rendezvous import Options, Rendezvous
-from resilin.errors import RendezvousError, StoreError
+from resilin.errors import RendezvousError, StoreError, StoreRefused
 from resilin.store import MemoryStore
 
 
@@ -175,3 +175,44 @@ def test_a_store_that_refuses_a_call_is_no_outage():
             await one.leave()
 
     asyncio.run(scenario())
+
+
+def test_what_people_asked_for_makes_the_view_and_who_watches_is_known():
+    async def scenario(store, open_, until):
+        one = await open_("a")
+        assert not one.watched
+        store.put("/resilin/job/wanted", records.to_bytes(Wanted(drained=("a",))))
+        await until(lambda: one.view.nodes[0].node.leaving)
+        assert one.view.wanted.drained == ("a",)
+        store.delete("/resilin/job/wanted")
+        await until(lambda: not one.view.nodes[0].node.leaving)
+        store.put("/resilin/job/watched", b"{}")
+        await until(lambda: one.watched)
+        one.show(Live(steps=((0, 7, "all_reduce"),), at=1.5))
+        while not (entries := store.range(records.live_prefix("job"))[0]):
+            await asyncio.sleep(0.01)
+        assert records.live(entries[0].key, entries[0].value).steps == ((0, 7, "all_reduce"),)
+
+    play(scenario)
+
+
+def test_a_store_that_takes_no_steps_is_no_reason_to_give_up():
+    class Confined(MemoryStore):
+        def put(self, key, value, lease=None):
+            if key.startswith(records.live_prefix("job")):
+                raise StoreRefused("permission denied")
+            return super().put(key, value, lease)
+
+    async def scenario():
+        with Confined() as store:
+            changed = asyncio.Event()
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            one.show(Live(steps=(), at=1.0))
+            one.publish(node("a", unjoined=3))  # done after it
+            while records.node("", store.get("/resilin/job/nodes/a").value).unjoined != 3:
+                await asyncio.sleep(0.01)
+            assert one.refusal is None
+            await one.leave()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
