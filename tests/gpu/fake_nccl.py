@@ -45,6 +45,12 @@ class Stream:
         self.ptr = id(self)
         Stream.by_address[self.ptr] = self
 
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
     def wait_event(self, event: Any) -> None:
         self.waited_for.append(event)
 

@@ -36,7 +36,9 @@ class DeviceBackend:
     name: str
 
     def __init__(self, setup: Setup, device: CupyBackend) -> None:
+        assert setup.cpu is not None
         self._setup = setup
+        self._cpu = setup.cpu
         self._rank = setup.group_rank
         self._size = setup.group_size
         self._device = device
@@ -50,7 +52,7 @@ class DeviceBackend:
     def agree(self, mine: Descriptor, deadline: Deadline) -> None:
         """See Backend. Over the group's backend of the CPU."""
         self._device.choose(self._index)  # a thread begins on the first GPU
-        self._setup.agree(replace(mine, device=device_code("cuda")), deadline)
+        self._cpu.agree(replace(mine, device=device_code("cuda")), deadline)
 
     def barrier(self, call: Call) -> None:
         """See Backend. This rank's GPU has done everything when it agrees."""
@@ -75,8 +77,8 @@ class DeviceBackend:
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self._cupy.empty(shape, dtype)
 
-    def _compare_sizes(self, inputs: Sequence[Any], outputs: Sequence[Any], deadline: Deadline) -> None:
-        """CollectiveMismatch on all ranks unless what each rank sends to another is what that one expects."""
+    def _compare_sizes(self, inputs: Sequence[Any], outputs: Sequence[Any], deadline: Deadline) -> list[list[int]]:
+        """The bytes that each rank sends to each: CollectiveMismatch on all ranks unless these are what is expected."""
         mine = np.array([part.nbytes for part in (*inputs, *outputs)], np.int64).tobytes()
         parts = self._setup.peers.all_gather(mine, deadline)
         table = [np.frombuffer(part, np.int64).reshape(2, self._size).tolist() for part in parts]
@@ -85,6 +87,7 @@ class DeviceBackend:
         wrong = [pair for pair in pairs if pair[2] != pair[3]]
         if wrong:
             raise split_mismatch(wrong)
+        return [sent for sent, _ in table]
 
 
 def fold(xp: Any, op: ReduceOp, parts: Sequence[Any]) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from resilin._base.clock import Deadline
 from resilin.core import device as devices
 from resilin.core.kernels.common import array_namespace
-from resilin.dist.backends import mpi, nccl, registry
+from resilin.dist.backends import cuda_ipc, mpi, nccl, registry
 from resilin.dist.backends.base import METHODS, Aborted, Backend, Call
 from resilin.dist.backends.registry import HOST, BackendConfig
 from resilin.dist.backends.setup import Messages, Peers, Setup
@@ -44,6 +44,7 @@ from resilin.errors import (
 _BUILT_IN = {
     registry.Backend.MPI: mpi.make,
     registry.Backend.NCCL: nccl.make,
+    registry.Backend.CUDA_IPC: cuda_ipc.make,
 }  # besides the host's own, which the group brings
 _KNOCK_S = 1.0  # connecting to a store is tried this long before the group's fate is looked at
 _KINDS: dict[type, str] = {np.ndarray: HOST}  # device type by type of array, as far as seen
@@ -226,7 +227,7 @@ class DeviceBackends:
             timeout=timedelta(seconds=owner.timeout_s),
             deadline=deadline,
             peers=peers,
-            agree=self.agree,
+            cpu=None if kind == HOST else self._cpu,
             make_store=partial(self._own_store, kind, peers, deadline),
         )
 

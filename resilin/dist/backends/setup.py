@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin._base.clock import Deadline
-from resilin.dist.backends.base import Aborted
+from resilin.dist.backends.base import Aborted, Backend
 from resilin.dist.kv.base import Store
-from resilin.dist.message import Descriptor
 from resilin.dist.reduce_op import Array
 from resilin.errors import CollectiveTimeout, GroupAborted
 
@@ -113,8 +112,8 @@ class Setup:
     """When making the backend must be done."""
     peers: Peers
     """The group's own messages: to exchange addresses; or to be all that the backend needs."""
-    agree: Callable[[Descriptor, Deadline], None]
-    """Compares what ranks are about to do over the group's backend of the CPU: CollectiveMismatch on all ranks."""
+    cpu: Backend | None
+    """The group's backend of the CPU, for one of another device: to agree on calls, to exchange sizes."""
     make_store: Callable[[], Store]
     """A key-value store for this backend alone, served by rank 0 and closed with the group. Every rank calls it."""
 

@@ -1,0 +1,252 @@
+"""The cuda_ipc backend's host side, over a stand-in for CUDA's IPC between threads. No GPU has run it."""
+
+import threading
+
+import cupy_standin
+import fake_ipc
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.core import device as devices
+from resilin.core.backends.cupy import CupyBackend
+from resilin.core.kernels import common
+from resilin.dist import tree
+from resilin.dist.backends import cuda_ipc
+from resilin.dist.backends.cuda_ipc import Arena, Maps, unreachable
+from resilin.dist.reduce_op import DTYPES, ReduceOp
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost
+from resilin.testing.faults import FaultPlan
+from resilin.testing.rank_data import data, defined, expected, same
+from resilin.testing.ranks import run_ranks
+
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.fixture
+def ipc(monkeypatch):
+    """The stand-ins, as the device "cuda"."""
+    monkeypatch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
+    monkeypatch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
+    monkeypatch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
+    module = cupy_standin.make_module(devices=2)
+    fake = fake_ipc.install(module, monkeypatch)
+    devices.register_backend(CupyBackend(module, module.cupyx, devices.NUMPY_XP))
+    return fake
+
+
+@pytest.fixture
+def run(ipc):
+    def of(size, case, **kwargs):
+        return run_ranks(size, case, backend="cpu:cpu,cuda:cuda_ipc", **kwargs)
+
+    return of
+
+
+def cuda(array):
+    """The stand-in's array with these values."""
+    return devices.backend_of("cuda").from_host(np.asarray(array), 0)
+
+
+def test_reductions_give_the_documented_result_for_every_op_and_dtype(run):
+    def rank_main(rank):
+        size = dist.get_world_size()
+        for dtype in DTYPES:
+            for op in [op for op in ReduceOp if defined(op, dtype)]:
+                wanted = expected(op, [data(r, 33, dtype) for r in range(size)])
+                array = cuda(data(rank, 33, dtype))
+                dist.all_reduce(array, op)
+                same(array.get(), wanted)
+                array = cuda(data(rank, 33, dtype))
+                dist.reduce(array, dst=1, op=op)
+                same(array.get(), wanted if rank == 1 else data(rank, 33, dtype))
+                out = cuda(np.zeros(5, dtype))
+                dist.reduce_scatter_tensor(out, cuda(data(rank, (size, 5), dtype)), op)
+                same(out.get(), expected(op, [data(r, (size, 5), dtype)[rank] for r in range(size)]))
+
+    run(3, rank_main).results()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_everything_that_moves_works_at_any_size_and_in_place(run, size):
+    def rank_main(rank):
+        for count in (0, 1, 33, 100_001):
+            own = [data(r, count, FLOAT) for r in range(size)]
+            total = cuda(own[rank])
+            dist.all_reduce(total)
+            same(total.get(), expected(ReduceOp.SUM, own))
+            whole = cuda(np.zeros(size * count, FLOAT))
+            dist.all_gather_into_tensor(whole, cuda(own[rank]))
+            same(whole.get(), np.concatenate(own))
+            one, root = cuda(own[rank]), size - 1
+            dist.broadcast(one, src=root)
+            same(one.get(), own[root])
+            rows = [cuda(np.zeros(count, FLOAT)) for _ in range(size)] if rank == root else None
+            dist.gather(cuda(own[rank]), rows, dst=root)
+            for got, wanted in zip(rows or (), own, strict=False):
+                same(got.get(), wanted)
+            dist.scatter(one, rows, src=root)
+            same(one.get(), own[rank])
+            square = cuda(data(rank, (size, count), FLOAT))
+            dist.all_to_all_single(square, square)
+            same(square.get(), np.stack([data(r, (size, count), FLOAT)[rank] for r in range(size)]))
+        sends, receives = [rank + r for r in range(size)], [r + rank for r in range(size)]
+        out = cuda(np.zeros(sum(receives), FLOAT))
+        dist.all_to_all_single(out, cuda(np.full(sum(sends), rank, FLOAT)), receives, sends)
+        same(out.get(), np.repeat(np.arange(size), receives).astype(FLOAT))
+        for shards in (1, 5):
+            values = [data(s, 70, FLOAT) for s in range(shards)]
+
+            def sum_of(node, values=values):
+                children = node.children()
+                return values[node.start] if children is None else sum_of(children[0]) + sum_of(children[1])
+
+            plan, out = tree.plan(shards, size), cuda(np.zeros(70, FLOAT))
+            dist.tree_all_reduce({node: cuda(sum_of(node)) for node in plan.subtrees(rank)}, out, plan)
+            same(out.get(), sum_of(tree.Subtree(0, shards)))
+
+    run(size, rank_main).results()
+
+
+def test_memory_is_mapped_once_until_an_arena_grows_and_is_given_back_at_the_end(run, ipc):
+    def rank_main(rank):
+        for _ in range(3):
+            dist.all_reduce(cuda(np.ones(1000, FLOAT)))
+        dist.barrier()
+        before = ipc.opened, ipc.closed
+        dist.barrier()
+        dist.all_reduce(cuda(np.ones(1_000_000, FLOAT)))
+        dist.barrier()
+        after = ipc.opened, ipc.closed
+        dist.barrier()
+        return before, after, dist.default_group().stats()["transport"]
+
+    assert run(2, rank_main).results() == [((2, 0), (4, 2), "shm, cuda:cuda_ipc")] * 2
+    assert ipc.owned == ipc.mapped == {}
+    assert len(ipc.waited) >= 2 * 4  # the GPU waits for the peer's event in every call
+
+
+def test_a_mismatch_raises_on_all_ranks_and_leaves_the_group_usable(run):
+    def rank_main(rank):
+        odd = rank == 1
+        for call, words in (
+            (lambda: dist.all_reduce(cuda(np.ones(3 + odd))), ("[3]", "[4]", "on cuda")),
+            (lambda: dist.all_reduce(cuda(np.ones(3)) if odd else np.ones(3)), ("rank 1", "on cuda")),
+            (lambda: dist.all_to_all([cuda(np.ones(2 + odd))] * 2, [cuda(np.ones(2))] * 2), ("sends 16 bytes", "24")),
+        ):
+            with pytest.raises(CollectiveMismatch) as caught:
+                call()
+            assert all(word in str(caught.value) for word in words), str(caught.value)
+        x = cuda(np.ones(2))
+        dist.all_reduce(x)
+        assert x.get().tolist() == [2.0, 2.0]
+
+    run(2, rank_main).results()
+
+
+def test_a_handle_that_cannot_be_opened_is_an_error_on_the_rank_and_told_to_the_others(run, ipc, monkeypatch):
+    module = devices.backend_of("cuda").cupy
+    names = threading.local()
+
+    def refusing(handle, flags=1):
+        if names.rank == 1:
+            raise fake_ipc.CudaError("cudaErrorInvalidResourceHandle: invalid resource handle")
+        return ipc.open_handle(handle)
+
+    monkeypatch.setattr(module.cuda.runtime, "ipcOpenMemHandle", refusing)
+
+    def rank_main(rank):
+        names.rank = rank
+        for _ in range(2):
+            dist.all_reduce(cuda(np.ones(3)))
+
+    outcome = run(2, rank_main)
+    assert type(outcome.errors[1]) is DistBackendError
+    assert "cuda_ipc, mapping rank 0's memory: cudaErrorInvalidResourceHandle" in str(outcome.errors[1])
+    assert type(outcome.errors[0]) is GroupAborted
+    assert "cudaErrorInvalidResourceHandle" in str(outcome.errors[0])
+
+
+def test_a_full_gpu_is_an_error_of_ours(run, ipc, monkeypatch):
+    def full(size):
+        raise fake_ipc.CudaError("cudaErrorMemoryAllocation: out of memory")
+
+    monkeypatch.setattr(devices.backend_of("cuda").cupy.cuda.runtime, "malloc", full)
+    outcome = run(1, lambda rank: dist.all_reduce(cuda(np.ones(3))))
+    with pytest.raises(DistBackendError, match="cuda_ipc, growing the arena: cudaErrorMemoryAllocation"):
+        outcome.results()
+
+
+def test_a_dead_rank_is_named_and_abort_returns_a_rank_whose_gpu_never_finishes(run, monkeypatch):
+    faults = FaultPlan().kill(rank=2, at="all_reduce", call=1)
+
+    def steps(rank):
+        for _ in range(3):
+            dist.all_reduce(cuda(np.ones(3)))
+
+    outcome = run(3, steps, faults=faults)
+    assert {rank: type(error) for rank, error in outcome.errors.items()} == {0: PeerLost, 1: PeerLost}
+    assert all(error.ranks == {2} for error in outcome.errors.values())
+
+    monkeypatch.setattr(devices.backend_of("cuda").cupy.cuda.Event, "done", property(lambda event: False))
+    waiting = threading.Barrier(2)
+
+    def aborted(rank):
+        work = dist.all_reduce(cuda(np.ones(3)), async_op=True)
+        waiting.wait(20)
+        if rank == 0:
+            dist.default_group().abort()
+        work.wait(20.0)
+
+    outcome = run(2, aborted, timeout_s=60.0)
+    assert {type(error) for error in outcome.errors.values()} == {GroupAborted}
+    outcome = run(2, steps, timeout_s=0.3)
+    assert {type(error) for error in outcome.errors.values()} == {CollectiveTimeout}
+    assert any("the GPU did not finish copying into the arena" in str(error) for error in outcome.errors.values())
+
+
+def test_ranks_without_access_to_one_another_all_go_through_the_host_and_say_why(run, ipc, monkeypatch, caplog):
+    runtime = devices.backend_of("cuda").cupy.cuda.runtime
+    real = cuda_ipc._access
+    monkeypatch.setattr(cuda_ipc, "_access", lambda runtime, own: lambda bus: real(runtime, 1)(bus))
+    ipc.no_access.add((1, 0))
+    assert runtime.deviceGetByPCIBusId("0000:01:00.0") == 1
+
+    def rank_main(rank):
+        x = cuda(np.full(3, rank, FLOAT))
+        dist.all_reduce(x)
+        return x.get().tolist(), dist.default_group().stats()["transport"]
+
+    with caplog.at_level("WARNING", "resilin.dist.cuda_ipc"):
+        assert run(2, rank_main).results() == [([1.0] * 3, "shm, cuda:shm, staged")] * 2
+    assert "tensors go through the host" in caplog.text
+    assert ipc.opened == 0
+
+
+def test_what_keeps_ranks_apart_is_said_in_words():
+    cards = [{"host": "a", "bus": "0"}, {"host": "a", "bus": "1"}, {"host": "b", "bus": "0"}]
+    assert unreachable(0, cards, lambda bus: None) == ["rank 2 is on another host than rank 0"]
+    assert unreachable(2, [*cards[:2], {"host": "a", "bus": "2"}], lambda bus: "so" if bus == "1" else None) == [
+        "rank 2 cannot read the GPU 1 of rank 1, so"
+    ]
+
+
+def test_arenas_count_generations_and_maps_follow_them(ipc):
+    runtime = devices.backend_of("cuda").cupy.cuda.runtime
+    arena, maps = Arena(runtime), Maps(runtime)
+    assert (arena.handle(), arena.generation) == (b"", 0)
+    arena.reserve(10)
+    arena.reserve(1000)
+    assert arena.generation == 1
+    first = maps.arena(3, 1, arena.handle())
+    assert maps.arena(3, 1, b"not looked at") == first
+    arena.reserve(arena.size + 1)
+    assert arena.generation == 2
+    assert maps.arena(3, 2, arena.handle()) != first
+    assert (ipc.opened, ipc.closed) == (2, 1)
+    with pytest.raises(fake_ipc.CudaError):
+        maps.arena(4, 1, b"x" * fake_ipc.HANDLE_BYTES)
+    maps.close()
+    maps.close()
+    arena.free()
+    assert ipc.owned == ipc.mapped == {}
