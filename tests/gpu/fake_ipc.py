@@ -1,4 +1,4 @@
-"""A stand-in for CUDA's IPC between threads that act as ranks: handles, mappings, events, and what goes wrong with them.
+"""A stand-in for CUDA's IPC between threads as ranks: handles, mappings, events, and what goes wrong with them.
 
 Memory is the host's. A mapping of a peer's memory has an address of its own (as in another process) that leads to the
 same bytes, and cannot be used once it is closed or its owner has freed the memory.
