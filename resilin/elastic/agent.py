@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+import sys
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,7 +193,7 @@ class Agent:
             return
         cause = self._waiting.cause(view, situation, self._clock.monotonic())
         if situation.action == "stop" and self._leaving is None and cause is None:  # to leave has its own way to stop
-            self._stop_workers()
+            self._stop_workers(self._slots)
         self._again |= self._teller.deaths(view, self._told.reason)
         if view.leader() == self._config.node_id and cause is None:
             self._lead(view, situation)
@@ -257,7 +258,8 @@ class Agent:
         # a restart that came and was reshaped while this node did not hear of it leaves members that nobody has started
         if new.kind == "restart" or any(self._slots[m.slot].incarnation < m.incarnation for m in mine):
             self._told.restarted = new.number
-            self._spawn_task(self._begin(new)) if self._busy() else self._begin_now(new)
+            old = self._outdated(new)
+            self._spawn_task(self._begin(new, old)) if old else self._begin_now(new)
         else:
             self._place(new)
 
@@ -267,13 +269,19 @@ class Agent:
             if slot is not None and slot.incarnation == member.incarnation:
                 slot.rank, slot.generation = member.rank, new.number
 
-    def _busy(self) -> bool:
-        return any(slot.running for slot in self._slots)
+    def _outdated(self, new: Generation) -> list[LocalSlot]:
+        """Slots with a process that `new` has no place for.
 
-    async def _begin(self, new: Generation) -> None:
-        """Start a generation after ending what still runs; also when it has been reshaped meanwhile."""
-        self._stop_workers(everything=True)
-        await asyncio.gather(*(s.worker.ended for s in self._slots if s.worker is not None and s.running))
+        One that has started here while the leader did not know of it may have the name of a member: then it is that.
+        """
+        members = {m.slot: m.incarnation for m in new.members if m.node == self._config.node_id}
+        other = sys.maxsize if new.kind == "restart" else 0
+        return [slot for slot in self._slots if slot.running and slot.incarnation < members.get(slot.index, other)]
+
+    async def _begin(self, new: Generation, old: Sequence[LocalSlot]) -> None:
+        """Start a generation after ending the processes in `old`; also when it has been reshaped meanwhile."""
+        self._stop_workers(old, everything=True)
+        await asyncio.gather(*(slot.worker.ended for slot in old if slot.worker is not None and slot.running))
         if self._told.restarted == new.number and not self._told.closing:
             self._begin_now(new)
             current = self._rendezvous.view.generation
@@ -285,9 +293,9 @@ class Agent:
         if new.number > 1:
             self._supervisor.purge()
         for member in new.members:
-            if member.node == self._config.node_id:
+            slot = self._slots[member.slot] if member.node == self._config.node_id else None
+            if slot is not None and slot.incarnation < member.incarnation:
                 place = worlds.place(new, member)
-                slot = self._slots[member.slot]
                 slot.start(member.incarnation, member.rank, new.number, self._variables(place))
         self._again = True
 
@@ -390,10 +398,10 @@ class Agent:
         situation = membership.assess(view, self._limits, self._clock.monotonic())
         self._reporter.death(what, joined=member, final=situation.action == "fail")
 
-    def _stop_workers(self, everything: bool = False) -> None:
-        """End this node's workers for a restart."""
-        for slot in self._slots:
-            if slot.running and not slot.stopping and (everything or slot.state != "done"):
+    def _stop_workers(self, slots: Sequence[LocalSlot], everything: bool = False) -> None:
+        """End the workers in `slots` for a restart."""
+        for slot in slots:
+            if slot.running and not slot.stopping and (everything or slot.state != "done" or slot.redoing):
                 slot.stopping = True
                 self._spawn_task(ending.stop(slot, self._config.shutdown_timeout_s))
 
@@ -407,7 +415,7 @@ class Agent:
     async def _wind_up(self, closed: Closed) -> None:
         """The job has ended: let workers finish, or stop them, and settle this node's outcome."""
         if closed.outcome == "failed":
-            self._stop_workers(everything=True)
+            self._stop_workers(self._slots, everything=True)
         await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
         self._end(ending.settled(closed, self._slots, self._first_failure(), self._late_failure))
 

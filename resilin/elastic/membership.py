@@ -172,8 +172,11 @@ def invited(view: View, config: Config) -> tuple[str, ...]:
     current = view.generation
     if current is None or not recovers_in_place(view):
         return ()
-    members = [s for s in view.nodes if s.node.id in current.nodes and not s.node.leaving]
-    others = [s.node.id for s in view.nodes if s.node.id not in current.nodes and not s.node.leaving]
+    staying = [seen.node for seen in view.nodes if not seen.node.leaving]
+    spent = not may_replace(view, config)  # then a node whose workers have all failed has no part in the job any more
+    members = [n for n in staying if n.id in current.nodes]
+    members = [n for n in members if not spent or any(slot.state != "failed" for slot in n.slots)]
+    others = [n.id for n in staying if n.id not in current.nodes]
     return tuple(others[: max(0, config.max_nodes - len(members))])
 
 
@@ -272,7 +275,7 @@ def _joiners(view: View, current: Generation, config: Config, at_once: bool = Fa
             continue
         new = [s for s in node.slots if s.incarnation > newest.get((node.id, s.index), 0)]
         if at_once or all(slot.state != "running" for slot in new):
-            found += [_member(node, slot) for slot in new if slot.state == "ready"]
+            found += [_member(node, slot) for slot in new if slot.state == "ready" or slot.redoing]
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from resilin.errors import RendezvousError
@@ -52,9 +52,14 @@ class Slot:
     """What the wait's error said."""
 
     @property
+    def redoing(self) -> bool:
+        """Whether it was done in a world that is over, was told so, and waits for the next one."""
+        return self.state == "done" and 0 < self.done_in <= self.over
+
+    @property
     def alive(self) -> bool:
         """Whether a process runs that has work left."""
-        return self.state in ("running", "ready")
+        return self.state in ("running", "ready") or self.redoing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +155,7 @@ def live_prefix(job: str) -> str:
 
 def to_bytes(record: Node | Generation | Closed | Wanted | Live) -> bytes:
     """A record as it stands in the store."""
-    return json.dumps(asdict(record), separators=(",", ":")).encode()
+    return json.dumps(record, default=vars, separators=(",", ":")).encode()
 
 
 def node(key: str, value: bytes) -> Node:

@@ -94,8 +94,8 @@ class LocalSlot:
 
     @property
     def redoing(self) -> bool:
-        """Whether it was done in a world that is over: it waits for the next one."""
-        return 0 < self.done_in <= self.aborted
+        """See `records.Slot.redoing`."""
+        return self.record.redoing
 
     @property
     def record(self) -> Slot:

@@ -1,6 +1,6 @@
 """Membership and recovery under simulated time: thousands of fault schedules a minute, each replayed from its seed.
 
-    python -m resilin.testing.simulation --seed 17 --trace
+python -m resilin.testing.simulation --seed 17 --trace
 """
 
 from resilin.testing.simulation.schedule import Result, run

@@ -38,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     for outcome, count in outcomes.most_common():
         print(f"{count:6}  {outcome}")
     seconds = SYSTEM.monotonic() - begin
-    print(f"{options.count} schedules in {seconds:.1f} s ({seconds / options.count * 1e3:.1f} ms each), {broken} broken")
+    each = f"{seconds / options.count * 1e3:.1f} ms each"
+    print(f"{options.count} schedules in {seconds:.1f} s ({each}), {broken} broken")
     return 1 if broken else 0
 
 

@@ -138,7 +138,8 @@ class SimNode:
             caller=self.client,
         )
         quiet = setting.universe.trace is None
-        self.agent = Agent(config, self.client, self.spawner, Reporter(lines, quiet=quiet, clock=self.clock), self.clock)
+        reporter = Reporter(lines, quiet=quiet, clock=self.clock)
+        self.agent = Agent(config, self.client, self.spawner, reporter, self.clock)
         try:
             self.outcome = await self.agent.run()
         except ResilinError as error:  # the store did not answer when it wanted to join
@@ -178,7 +179,9 @@ class SimNode:
 class SimProcess(Worker):
     """The agent's side of a simulated worker."""
 
-    def __init__(self, spawner: SimSpawner, command: Command, on_message: Callable[[Message], None], number: int) -> None:
+    def __init__(
+        self, spawner: SimSpawner, command: Command, on_message: Callable[[Message], None], number: int
+    ) -> None:
         self.pid = 0
         self.code: int | None = None
         self.refused = None

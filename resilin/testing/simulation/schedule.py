@@ -151,7 +151,7 @@ class _Play:
             return True
         if last is not None and last.restarts_used == self.job.max_restarts and not self.invariants.closed:
             ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
-            return all("nodes are left" in reason for reason in ends)  # and no worker may be started any more
+            return all("of at least" in reason for reason in ends)  # and no worker may be started any more
         staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]
         return self.invariants.closed is None and not staying
 

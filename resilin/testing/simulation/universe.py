@@ -51,6 +51,11 @@ class Universe:
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, process, what))
 
+    def steps_of(self, process: Process) -> list[asyncio.Handle]:
+        """What is due or to come of the tasks of `process`, in order."""
+        found = sorted(event for event in self._heap if event[2] is process)
+        return [what for *_, what in found if isinstance(what, asyncio.Handle) and _is_step(what)]
+
     def run(self, until: float, over: Callable[[], bool]) -> None:
         """Let things happen until time `until`, or until `over()` or nothing is left."""
         heap = self._heap
@@ -102,7 +107,10 @@ class Process(asyncio.AbstractEventLoop):
         """End it at once. Its coroutines are unwound; whatever they do on the way reaches nobody."""
         if self.dead:
             return
-        self.dead, self._held = True, None
+        held, self._held = self._held or (), None
+        self.dead = True
+        self._ghost.extend(handle for handle in held if _is_step(handle))
+        self._ghost.extend(self.universe.steps_of(self))  # a task that is about to run cannot be unwound otherwise
         for task in self._tasks:
             task.cancel()
         for _ in range(MAX_GHOST_CALLS):
@@ -200,6 +208,11 @@ class Process(asyncio.AbstractEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are skipped when they come up."""
+
+
+def _is_step(handle: asyncio.Handle) -> bool:
+    """Whether it lets a task go on."""
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
 
 
 class HostClock:

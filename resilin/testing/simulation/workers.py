@@ -1,7 +1,7 @@
 """Simulated worker processes: what a program under `elastic-run` says and does, without computing anything.
 
-`InPlace` is a program with `@elastic.run`: the order of events is that of `elastic.loop`, and what decides there decides
-here: `Heard` (what the agent said), `roles.choose` (who has the state), `ElasticSampler` and ledger entries.
+`InPlace` is a program with `@elastic.run`: the order of events is that of `elastic.loop`, and what decides there
+decides here: `Heard` (what the agent said), `roles.choose` (who has the state), `ElasticSampler` and ledger entries.
 `Plain` knows only its environment, and ends with an exception when a peer is lost.
 """
 
@@ -41,7 +41,9 @@ class Training:
 class Witness(Protocol):
     """Who checks what workers do."""
 
-    def equal(self, generation: int, rank: int, step: int, lineage: Lineage | None, reports: list[roles.Report]) -> None:
+    def equal(
+        self, generation: int, rank: int, step: int, lineage: Lineage | None, reports: list[roles.Report]
+    ) -> None:
         """All ranks of `generation` start from `step` with `lineage`; `reports`: what they said of themselves."""
 
     def reduced(self, generation: int, plan: StepPlan, parts: Mapping[int, Any], size: int) -> None:
@@ -224,6 +226,7 @@ class SimWorker:
 
     def enter(self, generation: int, rank: int, endpoints: tuple[str, ...]) -> Group:
         """Begin to form the group of a generation."""
+        self.tell(f"enters generation {generation} as rank {rank} of {len(endpoints)}")
         group = self.group = Group(self, generation, rank, endpoints)
         self._newest = generation
         early, self._early = self._early, []
@@ -234,10 +237,15 @@ class SimWorker:
                 self._early.append(message)
         return group
 
+    def tell(self, text: str) -> None:
+        """For the trace."""
+        self.process.universe.say(self.process.name, text)
+
     def leave_group(self, why: str) -> None:
         """Close the group, if there is one."""
         group, self.group = self.group, None
         if group is not None:
+            self.tell(f"leaves generation {group.generation}: {why}")
             self._newest = group.generation + 1
             group.close(why)
 
@@ -310,9 +318,10 @@ class InPlace(SimWorker):
 
     def _interrupt(self, what: Interruption | None) -> None:
         group = self.group
-        if what is not None and group is not None:
-            if what.group if group.formed else group.generation <= what.generation:
-                group.abort(what.error)
+        if what is None or group is None:
+            return
+        if what.group if group.formed else group.generation <= what.generation:
+            group.abort(what.error)
 
     async def main(self) -> int:
         what = self.training
@@ -363,7 +372,8 @@ class InPlace(SimWorker):
     async def _make_equal(self, group: Group) -> None:
         """As `sync.make_equal`."""
         what = self.training
-        report = roles.Report(settled=self.settled, step=self.step, intact=True, digests={"all": repr(self.step).encode()})
+        digests = {"sampler": repr(self.sampler.state_dict()).encode()}
+        report = roles.Report(settled=self.settled, step=self.step, intact=True, digests=digests)
         told = await group.exchange((report, self.lineage, self.sampler.state_dict()), what.timeout_s)
         reports = [told[rank][0] for rank in range(len(told))]
         choice = roles.choose(reports)
@@ -381,12 +391,14 @@ class InPlace(SimWorker):
         while self.step < what.steps:
             for plan in self.sampler.steps():
                 await self.sleep(what.step_s)
-                parts = await group.exchange((offer.number, plan.position, [s.number for s in plan.shards]), what.timeout_s)
+                mine = (offer.number, plan.position, [shard.number for shard in plan.shards])
+                parts = await group.exchange(mine, what.timeout_s)
                 self.witness.reduced(offer.number, plan, parts, offer.world_size)
                 self.sampler.advance(plan)
                 self.lineage = (self.lineage, plan.step, offer.number)
                 entry = Entry(plan.epoch, plan.step, plan.position, plan.size, offer.number, offer.rank)
                 self.witness.committed(entry, self.lineage)
+                self.tell(f"committed step {self.step}")
                 self._say(control.Committed(generation=offer.number, step=self.step))
                 self.heard.at_commit(self.step)
                 if self.step >= what.steps:
@@ -415,5 +427,3 @@ class Plain(SimWorker):
             return 1
         self.leave_group("done")
         return 0
-
-
