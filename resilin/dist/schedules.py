@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What a message costs, for choosing: docs/design/collectives.md has the model, benchmarks/results the measurements.
-LATENCY_S = 40e-6  # until the first byte of a message that nobody waits for yet has arrived and was noticed
-MESSAGE_S = 10e-6  # of both processors per message, beside its bytes
-BYTE_S = 0.6e-9  # per byte sent while as much arrives: a TCP connection carries 1.6 GB/s each way
-COMBINE_S = 0.1e-9  # per byte of a sum
+from resilin.dist.costs import Link
+
+LINK = Link()  # what decides which schedule is taken: the same on all ranks
 
 
 @dataclass(frozen=True)
@@ -155,16 +153,9 @@ def _pass_on(chunks: int, source: int | None, to: int | None, combine: bool) -> 
 
 
 def all_reduce(rank: int, size: int, nbytes: int) -> list[Step]:
-    """The schedule that costs least, by the model of the constants above."""
-    rounds = (size - 1).bit_length()
-    folded = 0 if size & (size - 1) == 0 else 2 * (MESSAGE_S + LATENCY_S + nbytes * BYTE_S)  # the extra ranks' way
-    whole, shared = nbytes * (BYTE_S + COMBINE_S), nbytes * (2 * BYTE_S + COMBINE_S) * (size - 1) / size
-    costs = {
-        doubling_all_reduce: rounds * (LATENCY_S + MESSAGE_S + whole) + folded,
-        direct_all_reduce: 2 * LATENCY_S + 2 * (size - 1) * MESSAGE_S + shared,
-        halving_all_reduce: 2 * rounds * (LATENCY_S + MESSAGE_S) + shared + folded,
-    }
-    return min(costs, key=costs.__getitem__)(rank, size)
+    """The schedule that costs least on `LINK`."""
+    costs = {doubling_all_reduce: LINK.doubling, direct_all_reduce: LINK.direct, halving_all_reduce: LINK.halving}
+    return min(costs, key=lambda schedule: costs[schedule](size, nbytes))(rank, size)
 
 
 def broadcast(rank: int, size: int, nbytes: int, root: int) -> list[Step]:
@@ -178,9 +169,7 @@ def reduce(rank: int, size: int, nbytes: int, root: int) -> list[Step]:
 
 
 def _by_chain(size: int, nbytes: int) -> bool:
-    tree = (size - 1).bit_length() * (LATENCY_S + MESSAGE_S + nbytes * BYTE_S)
-    chain = (size - 1) * LATENCY_S + size * MESSAGE_S + nbytes * BYTE_S * (2 * size - 2) / size
-    return size > 2 and chain < tree
+    return size > 2 and LINK.chain(size, nbytes) < LINK.binomial(size, nbytes)
 
 
 def dissemination(rank: int, size: int) -> list[Step]:
