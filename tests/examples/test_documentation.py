@@ -110,8 +110,8 @@ def test_errors_page_names_every_exception() -> None:
     assert [c.__name__ for c in classes if f"`{c.__name__}`" not in page] == []
 
 
-def test_launcher_page_names_every_flag_variable_and_exit_code() -> None:
-    page = (ROOT / "docs" / "launcher.md").read_text()
+def test_launcher_reference_names_every_flag_variable_and_exit_code() -> None:
+    page = (ROOT / "docs" / "reference" / "elastic-run.md").read_text()
     flags = {o for action in arguments.parser()._actions for o in action.option_strings if "_" not in o}
     place = Place(
         rank=0, local_rank=0, world_size=2, local_world_size=2, node_rank=0, node_count=1, generation=1,
