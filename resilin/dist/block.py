@@ -11,13 +11,14 @@ the check that every collective makes.
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from resilin.core.kernels.common import address_of
 from resilin.dist.arguments import Output
 from resilin.dist.future import collect_all
 from resilin.dist.group import ProcessGroup
@@ -97,32 +98,51 @@ def end(group: ProcessGroup) -> None:
 def packs(calls: Sequence[Reduction | Launch], group: ProcessGroup) -> list[list[Reduction] | Launch]:
     """The calls in their order, reductions that can be one call of `group` in one list."""
     found: list[list[Reduction] | Launch] = []
-    size = 0
+    pack: _Pack | None = None
     for call in calls:
         if not isinstance(call, Reduction):
             found.append(call)
-            continue
-        last = found[-1] if found else None
-        size += call.target.flat.nbytes
-        fits = size <= PACK_BYTES and isinstance(last, list) and call.joins(last[0]) and _any_order(call, group)
-        if fits and isinstance(last, list) and _apart([*last, call]):
-            last.append(call)
-        else:
-            found.append([call])
-            size = call.target.flat.nbytes
+            pack = None
+        elif pack is None or not pack.takes(call):
+            pack = _Pack(call, group)
+            found.append(pack.calls)
     return found
 
 
-def _any_order(call: Reduction, group: ProcessGroup) -> bool:
-    """Whether `group` gives the same bits wherever in a buffer the elements are."""
-    exact = call.target.flat.dtype.kind in "bui" or call.op in (ReduceOp.MIN, ReduceOp.MAX)
-    return exact or group.size() <= 2 or group.backend.one_path
+class _Pack:
+    """Reductions that can be one call: small, of one dtype and op, and none writes memory of another."""
+
+    def __init__(self, first: Reduction, group: ProcessGroup) -> None:
+        flat = first.target.flat
+        self.calls = [first]
+        self._bytes = flat.nbytes
+        self._spans = [_span(first.target.array)]  # of the memory that is written, in its order
+        exact = flat.dtype.kind in "bui" or first.op in (ReduceOp.MIN, ReduceOp.MAX)
+        any_order = exact or group.size() <= 2 or group.backend.one_path
+        self._open = type(flat) is np.ndarray and any_order
+
+    def takes(self, call: Reduction) -> bool:
+        """Whether `call` is one of them; it is then added."""
+        size = self._bytes + call.target.flat.nbytes
+        if not self._open or size > PACK_BYTES or not call.joins(self.calls[0]):
+            return False
+        span = _span(call.target.array)
+        at = bisect.bisect(self._spans, span)
+        if (at and self._spans[at - 1][1] > span[0]) or (at < len(self._spans) and span[1] > self._spans[at][0]):
+            return False
+        self._spans.insert(at, span)
+        self._bytes = size
+        self.calls.append(call)
+        return True
 
 
-def _apart(pack: Sequence[Reduction]) -> bool:
-    """Whether no two write the same memory: then their order does not matter."""
-    spans = sorted(np.lib.array_utils.byte_bounds(call.target.array) for call in pack if call.target.array.size)
-    return all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+def _span(array: Array) -> tuple[int, int]:
+    """From the first byte of an array to behind its last."""
+    if array.flags.c_contiguous:
+        start = address_of(array)
+        return start, start + array.nbytes
+    low, high = np.lib.array_utils.byte_bounds(array)
+    return int(low), int(high)
 
 
 def buffer_of(arrays: Sequence[Array]) -> Array:
