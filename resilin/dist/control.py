@@ -2,7 +2,8 @@
 
 It notices a peer's death at once (the kernel closes its sockets, whatever killed it), hears goodbyes and aborts, takes
 descriptors of shared memory, and receives point-to-point messages into the buffers posted for them. Writers send from
-their own threads; the reader always drains, so a send never depends on what the peer's program is doing.
+their own threads; the reader always drains, so a send over a socket never depends on what the peer's program
+is doing.
 
       peer sockets ──> poll() ──> BYE, ABORT, end of file ──> on_gone / on_abort   (the group decides)
                                   ARENA, SEGMENT           ──> on_fd               (the shared-memory backend maps)
@@ -210,6 +211,8 @@ class Control:
             self._mailbox.gone(link.rank)
             self._events.on_gone(link.rank, True)
             return False
+        elif kind == Frame.BELL:
+            self._mailbox.heard()
         elif kind != Frame.P2P:
             self._events.on_fd(link.rank, kind, tag, body, link.take_fd(kind))
         return True

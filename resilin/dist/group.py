@@ -121,6 +121,9 @@ class ProcessGroup:
         except Exception as error:  # peers that wait for this rank hear why it leaves
             self._fate.fail(GroupAborted(f"rank {self._rank} could not make its backends: {error}"), explain=True)
             raise
+        shared = shared_memory_of(self._host)
+        if shared is not None:
+            self._messages.join(shared.post(self._mailbox, self._messages.call))
 
     def _inherit(self, before: ProcessGroup, mesh: Mesh) -> None:
         """Go on with what `before` leaves: its worker thread, and the memory that it and its peers have mapped."""
@@ -318,6 +321,10 @@ class ProcessGroup:
         """Send `array` to rank `to` of the group; returns when it may be reused."""
         self._messages.send(array, to, tag, self.timeout_s if timeout_s is None else timeout_s)
 
+    def isend(self, array: Array, tensor: Any, to: int, tag: int) -> Work:
+        """As send, of the array of `tensor`; returns at once. Neither may change before the Work is complete."""
+        return self._messages.start(array, tensor, to, tag, self.timeout_s)
+
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
         """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
         return self._messages.receive(array, source, tag, done)
@@ -349,6 +356,7 @@ class ProcessGroup:
         self._mailbox.fail(self._fate.error(None))
 
     def _free(self) -> None:
+        self._messages.close()
         self.backend.close()
         for link in self._links.values():
             link.close()
@@ -445,6 +453,7 @@ class ProcessGroup:
             self._fate.closed = True
         _LIVE.discard(self)
         self._worker.close()
+        self._messages.close()
         self.backend.close()
 
     def _take_back(self, made: ProcessGroup, error: BaseException) -> None:
@@ -453,6 +462,7 @@ class ProcessGroup:
         made._control.halt()
         made._fate.closed = True
         _LIVE.discard(made)
+        self._messages.close()
         self.backend.close()
         self._links, self._seats = made._links, made._seats
         self._host, self.backend = made._host, made.backend

@@ -1,7 +1,8 @@
 """Point-to-point messages: receives that wait for a message and messages that wait for a receive. No sockets here.
 
 Messages from one rank with one tag are matched in the order sent; a receive from any rank takes the oldest message
-with its tag. A message that nobody has posted a receive for is kept in memory until somebody does.
+with its tag. A message that nobody has posted a receive for is kept until somebody does: in memory when it came over a
+socket, where the sender has it when it came through shared memory (`post.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, unpack
+from resilin.dist.message import DESCRIPTOR_BYTES, NO_DTYPE, Descriptor, unpack
 from resilin.errors import CollectiveMismatch, DistNetworkError, PeerLost
 
 ANY = -1
@@ -48,6 +50,7 @@ class Incoming:
         self.length = length - DESCRIPTOR_BYTES
         self.head = bytearray(DESCRIPTOR_BYTES)
         self.descriptor: Descriptor | None = None
+        self.dtype = NO_DTYPE
         self.receive: Receive | None = None
         self.data: memoryview = memoryview(b"")
         self.complete = False
@@ -62,6 +65,16 @@ class Incoming:
         """How many of the message's bytes are still to come."""
         return self.length - self._got + (0 if self.descriptor is not None else DESCRIPTOR_BYTES)
 
+    def refuse(self) -> None:
+        """The receive does not fit: the bytes are not wanted."""
+
+    def hand_over(self) -> None:
+        """Complete the receive."""
+        assert self.receive is not None
+        if self.data is not self.receive.buffer:
+            self.receive.buffer[:] = self.data
+        self.receive.finish(None, self.source)
+
     def advance(self, count: int) -> bool:
         """Account for `count` bytes read; True when the message is complete."""
         self._got += count
@@ -69,6 +82,7 @@ class Incoming:
             if self._got < DESCRIPTOR_BYTES:
                 return False
             self.descriptor = unpack(bytes(self.head))
+            self.dtype = self.descriptor.dtype
             self._got = 0
             self._box.begin(self)
         if self._got < self.length:
@@ -77,16 +91,54 @@ class Incoming:
         return True
 
 
+class Message(Protocol):
+    """A message that has been announced: its bytes are here, or can be had."""
+
+    source: int
+    tag: int
+    length: int
+    dtype: int
+    receive: Receive | None
+    complete: bool
+
+    @property
+    def descriptor(self) -> Descriptor | None:
+        """What its sender called."""
+
+    def refuse(self) -> None:
+        """The receive does not fit: the bytes are not wanted."""
+
+    def hand_over(self) -> None:
+        """Complete the receive."""
+
+
+class Post(Protocol):
+    """Another way by which messages come and go: shared memory."""
+
+    def collect(self) -> None:
+        """Take in what has come."""
+
+    def heard(self) -> None:
+        """Somebody calls for `collect`."""
+
+    def gone(self, rank: int) -> None:
+        """`rank` takes nothing more: fail the sends to it."""
+
+    def fail(self, error: BaseException) -> None:
+        """Fail every send."""
+
+
 class Mailbox:
     """Matches messages and receives of one group. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._posted: deque[Receive] = deque()  # guarded by _lock
-        self._early: deque[Incoming] = deque()  # guarded by _lock: complete or not, in order of arrival
+        self._early: deque[Message] = deque()  # guarded by _lock: complete or not, in order of arrival
         self._arriving: dict[int, Incoming] = {}  # guarded by _lock: the message whose bytes are on the way, by source
         self._gone: set[int] = set()  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
+        self.post_office: Post | None = None  # set once, before messages come that way
 
     def post(self, receive: Receive) -> None:
         """Wait for a message; `receive.finish` is called at once if it is already here, or can no longer come."""
@@ -101,15 +153,17 @@ class Mailbox:
                 self._posted.append(receive)
                 return
         if early is not None:
-            _deliver(early)
+            deliver(early)
         else:
-            receive.finish(self._error or _lost(receive.source), receive.source)
+            receive.finish(self._error or lost(receive.source), receive.source)
 
-    def cancel(self, receive: Receive) -> None:
-        """Take back a posted receive; nothing happens if it was matched."""
+    def cancel(self, receive: Receive) -> bool:
+        """Take back a posted receive; False when it was matched: nothing happens then."""
         with self._lock:
-            if receive in self._posted:
-                self._posted.remove(receive)
+            if receive not in self._posted:
+                return False
+            self._posted.remove(receive)
+            return True
 
     def start(self, source: int, tag: int, length: int) -> Incoming:
         """A message's header has arrived."""
@@ -129,8 +183,29 @@ class Mailbox:
                 return
             self._posted.remove(receive)
             message.receive = receive
-        fits = len(receive.buffer) == message.length and _same(receive.wanted, message.descriptor)
+        fits = len(receive.buffer) == message.length and receive.wanted.dtype == message.dtype
         message.data = receive.buffer if fits else memoryview(bytearray(message.length))
+
+    def arrive(self, message: Message) -> bool:
+        """A message is here as a whole: match it; True when its receive was waiting, and `deliver` is to be called."""
+        with self._lock:
+            receive = next((r for r in self._posted if r.matches(message.source, message.tag)), None)
+            if receive is None:
+                self._early.append(message)
+                return False
+            self._posted.remove(receive)
+            message.receive = receive
+            return True
+
+    def heard(self) -> None:
+        """A peer says that something came the other way."""
+        if self.post_office is not None:
+            self.post_office.heard()
+
+    def waiting(self) -> list[Message]:
+        """Messages that nobody has posted a receive for, oldest first."""
+        with self._lock:
+            return list(self._early)
 
     def end(self, message: Incoming) -> None:
         """All its bytes have arrived."""
@@ -139,10 +214,13 @@ class Mailbox:
             self._arriving.pop(message.source, None)
             if message.receive is None:
                 return
-        _deliver(message)
+        deliver(message)
 
     def gone(self, rank: int) -> None:
-        """`rank` will send nothing more: fail the receives that wait for it alone."""
+        """`rank` will send nothing more: fail the receives that wait for it alone, and sends to it."""
+        if self.post_office is not None:
+            self.post_office.collect()  # what it has sent before
+            self.post_office.gone(rank)
         with self._lock:
             self._gone.add(rank)
             self._early = deque(m for m in self._early if m.complete or m.source != rank)
@@ -152,10 +230,12 @@ class Mailbox:
             if half is not None and half.receive is not None:
                 failed.append(half.receive)
         for receive in failed:
-            receive.finish(_lost(rank), rank)
+            receive.finish(lost(rank), rank)
 
     def fail(self, error: BaseException) -> None:
-        """Fail every receive, posted now or later, with `error`."""
+        """Fail every receive, posted now or later, and every send with `error`."""
+        if self.post_office is not None:
+            self.post_office.fail(error)
         with self._lock:
             self._error = self._error or error
             failed, self._posted = list(self._posted), deque()
@@ -165,24 +245,21 @@ class Mailbox:
             receive.finish(error, receive.source)
 
 
-def _same(wanted: Descriptor, got: Descriptor) -> bool:
-    return wanted.dtype == got.dtype
-
-
-def _deliver(message: Incoming) -> None:
-    receive, got = message.receive, message.descriptor
+def deliver(message: Message) -> None:
+    """Complete the receive that a message was matched with."""
+    receive = message.receive
     assert receive is not None
-    assert got is not None
-    if len(receive.buffer) != message.length or not _same(receive.wanted, got):
+    if len(receive.buffer) != message.length or receive.wanted.dtype != message.dtype:
         error = CollectiveMismatch(
-            f"recv with tag {message.tag}: this rank posted {receive.wanted}, rank {message.source} sent {got}"
+            f"recv with tag {message.tag}: this rank posted {receive.wanted}, "
+            f"rank {message.source} sent {message.descriptor}"
         )
+        message.refuse()
         receive.finish(error, message.source)
         return
-    if message.data is not receive.buffer:
-        receive.buffer[:] = message.data
-    receive.finish(None, message.source)
+    message.hand_over()
 
 
-def _lost(rank: int) -> PeerLost:
+def lost(rank: int) -> PeerLost:
+    """The error of a message to or from a rank that has gone."""
     return PeerLost(f"rank {rank} closed the connection", [rank])

@@ -16,6 +16,7 @@ from resilin.dist.reduce_op import DTYPES, ReduceOp
 MAX_DIMS = 8
 _DESCRIPTOR = struct.Struct("<QBBBBi8q")
 DESCRIPTOR_BYTES = _DESCRIPTOR.size
+DTYPE_BYTE = 9  # where a packed descriptor has its dtype's code
 HEADER = struct.Struct("<B3xiQ")
 NO_OP = 255
 NO_DTYPE = 255
@@ -51,6 +52,7 @@ class Frame(IntEnum):
     P2P = 4
     SEGMENT = 5
     RENEW = 6
+    BELL = 7
 
 
 @dataclass(frozen=True)

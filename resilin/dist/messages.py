@@ -1,19 +1,22 @@
-"""Point-to-point messages of one rank: sent over its control sockets, received through its mailbox."""
+"""Point-to-point messages of one rank: through shared memory or control sockets, received through its mailbox."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist.control import Control
 from resilin.dist.fate import Fate
 from resilin.dist.mailbox import ANY, Mailbox, Receive
 from resilin.dist.message import Descriptor, Frame, Kind
+from resilin.dist.post import LocalPost
 from resilin.dist.reasons import prefixed
 from resilin.dist.recorder import GroupLog
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.dist.work import Work
-from resilin.errors import CollectiveTimeout, PeerLost
+from resilin.errors import CollectiveTimeout, DistError, PeerLost
 
 
 class Messages:
@@ -34,29 +37,74 @@ class Messages:
         self._log = log
         self._title = title
         self._ranks = ranks
+        self._post: LocalPost | None = None
+
+    def join(self, post: LocalPost) -> None:
+        """From now on messages between ranks of this host go through shared memory."""
+        self._post = self._mailbox.post_office = post
+        post.collect()
+
+    def close(self) -> None:
+        """Let go of shared memory."""
+        if self._post is not None:
+            self._post.close()
+
+    def call(self, rank: int) -> None:
+        """Make the control thread of `rank` look into its inbox."""
+        with contextlib.suppress(OSError):  # it has gone: nobody has to look
+            self._control.send(rank, Frame.BELL, 0, (), Deadline(None))
 
     def send(self, array: Array, to: int, tag: int, timeout_s: float) -> None:
         """See ProcessGroup.send."""
         deadline = Deadline(timeout_s)
+        work = self.start(array, array, to, tag, timeout_s)
+        try:
+            work.wait(deadline.left())
+        except CollectiveTimeout:
+            late = f"send to rank {to} with tag {tag}: not received within {spell(timeout_s)}"
+            self._fate.fail(CollectiveTimeout(late, [to]), explain=True)
+            raise self._fate.error(None) from None
+
+    def start(self, array: Array, tensor: Any, to: int, tag: int, timeout_s: float) -> Work:
+        """See ProcessGroup.isend."""
+        deadline = Deadline(timeout_s)
         self._fate.check()
         descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
+        what = f"send to rank {to} with tag {tag}, {self._title()}"
+        work = Work(what, awaited=(to, self._ranks[to]))
         entry = None if self._log is None else self._log.message(b"send", array, to)
-        sent = False
+
+        def finish(error: BaseException | None) -> None:
+            if entry is not None:
+                entry.end(error is not None)
+            if error is None:
+                work._future.set_result([tensor])
+            else:
+                work._future.set_exception(self._lost(error, what, to))
+
         try:
-            self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
-            sent = True
+            if self._post is not None and self._post.reaches(to):
+                post = self._post
+                work._attend = lambda limit: post.wait(work._future.done, limit, sending=True)
+                post.send(array, descriptor, to, tag, deadline, finish)
+            else:
+                self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
+                finish(None)
         except TimeoutError as error:
             self._fate.fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
+            finish(error)
             raise self._fate.error(None) from None
-        except OSError as error:
-            if self._fate.failure is None:
-                gone = "left the group" if to in self._fate.left else "closed the connection"
-                what = f"send to rank {to} with tag {tag}, {self._title()}"
-                raise PeerLost(f"{what}: the peer {gone}", [to]) from error
-            raise self._fate.error(None) from None
-        finally:
-            if entry is not None:
-                entry.end(not sent)
+        except (OSError, DistError) as error:
+            finish(error)
+            raise self._lost(error, what, to) from error
+        return work
+
+    def _lost(self, error: BaseException, what: str, to: int) -> BaseException:
+        """What a send that ended with `error` raises."""
+        if self._fate.failure is not None or self._fate.closed:
+            return self._fate.error(None)
+        gone = "left the group" if to in self._fate.left else "closed the connection"
+        return PeerLost(f"{what}: the peer {gone}", [to]) if isinstance(error, (OSError, PeerLost)) else error
 
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None) -> Work:
         """See ProcessGroup.receive."""
@@ -66,19 +114,34 @@ class Messages:
         work = Work(what, source=source, awaited=() if source == ANY else (source, self._ranks[source]))
         entry = None if self._log is None else self._log.message(b"recv", array, source)
 
+        post = self._post
+
         def finish(error: BaseException | None, sender: int) -> None:
             if entry is not None:
                 entry.end(error is not None)
             if error is not None:
                 failed = self._fate.failure is not None
                 work._future.set_exception(self._fate.error(None) if failed else prefixed(error, what))
-                return
-            if done is not None:
-                done()
-            work._source = sender
-            work._future.set_result([array])
+            else:
+                if done is not None:
+                    done()
+                work._source = sender
+                work._future.set_result([array])
+            if post is not None:
+                post.expect(-1)
 
         posted = Receive(source, tag, wanted, array_bytes(array), finish)
-        work._on_timeout = lambda _: self._mailbox.cancel(posted)
-        self._mailbox.post(posted)
+
+        def cancel(_: BaseException) -> None:
+            if self._mailbox.cancel(posted) and post is not None:
+                post.expect(-1)
+
+        work._on_timeout = cancel
+        if post is None:
+            self._mailbox.post(posted)
+        else:
+            work._attend = lambda limit: post.wait(work._future.done, limit)
+            post.expect(1)
+            self._mailbox.post(posted)
+            post.collect()
         return work

@@ -16,7 +16,11 @@ from resilin.errors import UsageError
 
 
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
-    """Send `tensor` to rank `dst`; returns when the tensor may be changed again."""
+    """Send `tensor` to rank `dst`; returns when the tensor may be changed again.
+
+    Inside a host a tensor of more than 4 KiB is copied by the receiver, straight from the sender's memory: that is when
+    it has posted its receive, or waits in a send itself. CollectiveTimeout after the group's timeout.
+    """
     pg = resolve(group)
     if pg is not None:
         pg.send(devices.to_host(contiguous(tensor)), _peer(pg, dst, group_dst, "dst"), tag)
@@ -25,15 +29,12 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 def isend(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """As send. Peers always read, so the bytes leave at once: the Work is complete when this returns."""
+    """As send, but returns at once. Wait for the Work before changing `tensor`, and before the group is destroyed."""
     pg = resolve(group)
     if pg is None:
         return None
     to = _peer(pg, dst, group_dst, "dst")
-    work = Work(f"isend to rank {to} with tag {tag}, {pg.title()}")
-    pg.send(devices.to_host(contiguous(tensor)), to, tag)
-    work._future.set_result([tensor])
-    return _noted(pg, work)
+    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor)), tensor, to, tag))
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:

@@ -40,14 +40,20 @@ class Work:
         self._on_timeout = on_timeout
         self._source = source
         self._awaited = awaited
+        self._attend: Callable[[float | None], bool] | None = (
+            None  # waits for the future, up to a limit; None: as usual
+        )
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the collective has finished: True, or its error is raised. `timeout`: seconds or a timedelta."""
         limit = seconds(timeout)
         future = self._future
         if not future._done:
-            with future._ready:
-                done = future._ready.wait_for(future.done, limit)
+            if self._attend is not None:
+                done = self._attend(limit)
+            else:
+                with future._ready:
+                    done = future._ready.wait_for(future.done, limit)
             if not done:
                 what = f"{self.what} did not finish within {spell(limit)} of Work.wait"
                 error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])

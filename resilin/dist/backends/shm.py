@@ -13,7 +13,7 @@ writes the rest of this one block when it runs again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ from resilin._base.clock import Deadline
 from resilin.dist import loader, schedules
 from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, split_mismatch
 from resilin.dist.backends.shm_memory import ABORTED, LEFT, LOST, Place, Share, SharedMemory
+from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import ANY_EXTENT, NO_DTYPE, NO_OP, Descriptor, Frame, Kind, unpack
+from resilin.dist.post import LocalPost
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveTimeout, PeerLost, UsageError
@@ -60,6 +62,10 @@ class ShmBackend:
         segment = self._memory.segment()
         self._inline_bytes = segment.inline_bytes()
         self._collectives = loader.native.Collectives(segment)
+
+    def post(self, mailbox: Mailbox, call: Callable[[int], None]) -> LocalPost:
+        """Messages to other ranks of this host: what comes is put into `mailbox`; `call(rank)` makes a peer look."""
+        return LocalPost(self._memory, self._members, self._members[self._rank], self._spin_s, mailbox, call)
 
     def inherit(self, before: ShmBackend, ranks: Mapping[int, int]) -> None:
         """Take over what `before` has mapped of its peers; `ranks`: rank in its group -> rank in this one."""

@@ -85,6 +85,7 @@ class SharedMemory:
         self._heritage: tuple[Any, list[int]] | None = None  # guarded by _changed: see inherit
         self.adopted = 0  # arenas of peers that are mapped since an older generation
         self._stage = _Stage()
+        self.on_mapped: Callable[[], None] = _ignore  # told of every arena of a peer that was mapped
 
     # --- the control segment ---
 
@@ -193,6 +194,12 @@ class SharedMemory:
             os.close(fd)
         with self._changed:
             self._changed.notify_all()
+        self.on_mapped()
+
+    def mapped(self, rank: int, arena: int) -> bool:
+        """Whether memory that `rank` of this host has published is here."""
+        segment = self._segment
+        return segment is not None and segment.view(rank, arena, 0, 1) is not None
 
     def await_arena(self, arrived: Callable[[], bool], rank: int, left_s: float | None) -> None:
         """Block until `arrived`: memory that `rank` of this host has published is on its way to us."""
@@ -264,6 +271,10 @@ class SharedMemory:
         for _, _, fd in early:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def _ignore() -> None:
+    """Nobody waits."""
 
 
 def _inline_bytes(ranks: int) -> int:

@@ -10,6 +10,7 @@
 
 #include "collectives.hpp"
 #include "flight.hpp"
+#include "post_module.hpp"
 #include "signals.hpp"
 #include "stream_module.hpp"
 
@@ -183,4 +184,5 @@ NB_MODULE(_native, m) {
             for (const auto &misfit : c.misfits()) found.append(nb::make_tuple(misfit.from, misfit.to, misfit.sent, misfit.expected));
             return found;
         });
+    bind_post(m);
 }

@@ -1,58 +1,30 @@
 #include "segment.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <climits>
-#include <cmath>
 #include <cstring>
-#include <ctime>
 #include <stdexcept>
 
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "post.hpp"
 #include "signals.hpp"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define RELAX() _mm_pause()
-#else
-#define RELAX() std::atomic_signal_fence(std::memory_order_seq_cst)
-#endif
+#include "waiting.hpp"
 
 namespace resilin::dist {
 namespace {
 
 constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
-constexpr int SPINS_PER_LOOK = 64;     // turns between two looks at the clock
-constexpr uint64_t PROBE = 32;
-constexpr double SHORTEST_SHARE = 1.0 / 16;
-constexpr size_t LINE_BYTES = 64; // pieces in a slot start at one
-
-double now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-// sleep while *word == expected, until the absolute deadline; returns errno (0, EAGAIN, EINTR, ETIMEDOUT)
-int futex_wait(std::atomic<uint32_t> *word, uint32_t expected, double deadline) {
-    timespec at, *limit = nullptr;
-    if (std::isfinite(deadline)) {
-        at.tv_sec = static_cast<time_t>(deadline);
-        at.tv_nsec = static_cast<long>((deadline - std::floor(deadline)) * 1e9);
-        limit = &at;
-    }
-    const long r = syscall(SYS_futex, word, FUTEX_WAIT_BITSET, expected, limit, nullptr, FUTEX_BITSET_MATCH_ANY);
-    return r == 0 ? 0 : errno;
-}
+constexpr size_t LINE_BYTES = 64;      // pieces in a slot start at one
 
 } // namespace
 
-size_t Segment::bytes(int ranks) { return sizeof(Header) + sizeof(Slot) * static_cast<size_t>(ranks); }
+Mapping::~Mapping() { munmap(at, size); }
+
+size_t Segment::bytes(int ranks) { return inboxes_at(ranks) + sizeof(Inbox) * static_cast<size_t>(ranks); }
+
+size_t Segment::inboxes_at(int ranks) { return sizeof(Header) + sizeof(Slot) * static_cast<size_t>(ranks); }
 
 Segment::Segment(int fd, int rank, int ranks, size_t inline_bytes) : rank_(rank), ranks_(ranks), size_(bytes(ranks)) {
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) throw std::invalid_argument("rank or ranks out of range");
@@ -63,6 +35,7 @@ Segment::Segment(int fd, int rank, int ranks, size_t inline_bytes) : rank_(rank)
     if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) < size_) throw std::runtime_error("control segment too short");
     void *at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) throw std::runtime_error("cannot map the control segment");
+    mapping_ = std::make_shared<Mapping>(static_cast<char *>(at), size_);
     header_ = static_cast<Header *>(at);
     slots_ = reinterpret_cast<Slot *>(static_cast<char *>(at) + sizeof(Header));
     if (create) { // a fresh memfd is zero: every counter starts right
@@ -70,7 +43,6 @@ Segment::Segment(int fd, int rank, int ranks, size_t inline_bytes) : rank_(rank)
         header_->inline_bytes = inline_bytes;
         header_->magic = MAGIC;
     } else if (header_->magic != MAGIC || header_->ranks != static_cast<uint32_t>(ranks) || header_->inline_bytes > INLINE_BYTES) {
-        munmap(at, size_);
         throw std::runtime_error("not a control segment for this group");
     }
 }
@@ -80,16 +52,15 @@ Segment::~Segment() { close(); }
 void Segment::close() {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!header_) return;
-    munmap(header_, size_);
     header_ = nullptr;
-    for (auto &[key, where] : arenas_) munmap(where.first, where.second);
+    mapping_.reset();
     arenas_.clear();
 }
 
 void Segment::wake() {
     header_->event.fetch_add(1, std::memory_order_seq_cst);
     if (header_->sleepers.load(std::memory_order_seq_cst) != 0)
-        syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+        futex_wake(&header_->event);
 }
 
 void Segment::abort(uint32_t code, int rank, int dead) {
@@ -99,7 +70,7 @@ void Segment::abort(uint32_t code, int rank, int dead) {
     uint64_t none = 0;
     header_->abort.compare_exchange_strong(none, uint64_t{code} << 32 | static_cast<uint32_t>(rank + 1));
     header_->event.fetch_add(1, std::memory_order_seq_cst);
-    syscall(SYS_futex, &header_->event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    futex_wake(&header_->event);
 }
 
 // The last step of every call that failed: see the class.
@@ -131,26 +102,6 @@ Status Segment::enter(double deadline, double spin_s) {
     return wait(number, deadline, spin_s);
 }
 
-// Spinning pays only while peers run at the same time. Each failure halves the next spin, a success restores the full
-// time, and one try in PROBE uses it whatever came before. When two ranks share a core (an overloaded machine), a spin
-// keeps the very peer from running that it waits for.
-bool Segment::spin(uint64_t number, double longest_s) {
-    const bool probe = ++spins_ % PROBE == 0;
-    const double until = now() + (probe ? longest_s : longest_s * spin_share_);
-    do {
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            if (header_->epoch.load(std::memory_order_acquire) >= number) {
-                spin_share_ = 1.0;
-                return true;
-            }
-            RELAX();
-        }
-        if (aborted()) return false;
-    } while (now() < until);
-    spin_share_ = std::max(spin_share_ / 2, SHORTEST_SHARE);
-    return false;
-}
-
 // The abort word is read before the epoch: a rank that completed this barrier and then left or died must not fail it.
 Status Segment::wait(uint64_t number, double deadline, double spin_s) {
     const auto look = [&]() -> int {
@@ -158,7 +109,8 @@ Status Segment::wait(uint64_t number, double deadline, double spin_s) {
         if (header_->epoch.load(std::memory_order_seq_cst) >= number) return OK;
         return abort ? ABORTED : -1;
     };
-    if (spin_s > 0 && spin(number, spin_s)) return OK;
+    const auto done = [&] { return header_->epoch.load(std::memory_order_acquire) >= number; };
+    if (spin_s > 0 && spinner_.spin(spin_s, done, [&] { return aborted() != 0; })) return OK;
     for (;;) {
         const uint32_t event = header_->event.load(std::memory_order_seq_cst);
         header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -250,14 +202,10 @@ bool Segment::add_arena(int rank, uint64_t id, int fd, size_t size) {
     void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return false;
     madvise(at, size, MADV_HUGEPAGE); // advice: without huge pages for shared memory nothing is lost
+    auto made = std::make_shared<Mapping>(static_cast<char *>(at), size);
     const std::lock_guard<std::mutex> guard(mutex_);
-    if (!header_) {
-        munmap(at, size);
-        return false;
-    }
-    auto &entry = arenas_[{rank, id}];
-    if (entry.first) munmap(entry.first, entry.second);
-    entry = {static_cast<char *>(at), size};
+    if (!header_) return false;
+    arenas_[{rank, id}] = std::move(made);
     return true;
 }
 
@@ -279,11 +227,15 @@ size_t Segment::adopt(Segment &from, const std::vector<int> &ranks) {
     return count;
 }
 
-char *Segment::address(int rank, uint64_t id, uint64_t offset, size_t size) {
+std::shared_ptr<Mapping> Segment::arena(int rank, uint64_t id) {
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto found = arenas_.find({rank, id});
-    if (found == arenas_.end() || offset > found->second.second || size > found->second.second - offset) return nullptr;
-    return found->second.first + offset;
+    return found == arenas_.end() ? nullptr : found->second;
+}
+
+char *Segment::address(int rank, uint64_t id, uint64_t offset, size_t size) {
+    const std::shared_ptr<Mapping> found = arena(rank, id);
+    return found && found->holds(offset, size) ? found->at + offset : nullptr;
 }
 
 } // namespace resilin::dist

@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "reduce.hpp"
+#include "waiting.hpp"
 
 namespace resilin::dist {
 
@@ -75,6 +77,17 @@ struct Header {
 enum Status : int { OK, ABORTED, TIMEOUT, MISMATCH, MISSING };
 constexpr uint32_t STOPPED = 2; // cause in the abort word: a rank of this host gave up (shm.py names the others)
 
+// Memory of another process, mapped until its last user is done with it.
+struct Mapping {
+    char *at;
+    size_t size;
+    Mapping(char *at, size_t size) : at(at), size(size) {}
+    ~Mapping();
+    Mapping(const Mapping &) = delete;
+    Mapping &operator=(const Mapping &) = delete;
+    bool holds(uint64_t offset, size_t bytes) const { return offset <= size && bytes <= size - offset; }
+};
+
 // One rank's end. Collective calls come from one thread at a time; `abort` and `add_arena` from any.
 //
 // A call that returns ABORTED or TIMEOUT has set the abort word, after which no rank starts another block in anybody's
@@ -89,6 +102,7 @@ class Segment {
     Segment(const Segment &) = delete;
     Segment &operator=(const Segment &) = delete;
     static size_t bytes(int ranks);
+    static size_t inboxes_at(int ranks); // where the messages' part begins: post.hpp
 
     // enter the next barrier and wait for all. Deadline: absolute CLOCK_MONOTONIC seconds.
     Status barrier(double deadline, double spin_s);
@@ -118,6 +132,9 @@ class Segment {
     size_t adopt(Segment &from, const std::vector<int> &ranks);
     // address of [offset, offset + size) of a peer's arena, or null when it is not mapped or too short
     char *address(int rank, uint64_t id, uint64_t offset, size_t size);
+    // the whole arena, kept mapped; null when it has not arrived. Any thread.
+    std::shared_ptr<Mapping> arena(int rank, uint64_t id);
+    std::shared_ptr<Mapping> mapping() const { return mapping_; } // of this segment itself
 
     // unmap everything; no collective call is running. `abort` and `add_arena` do nothing from now on.
     void close();
@@ -127,7 +144,6 @@ class Segment {
     Status enter(double deadline, double spin_s);
     Status settle(Status status);
     Status wait(uint64_t number, double deadline, double spin_s);
-    bool spin(uint64_t number, double longest_s);
     void wake();
     bool same_descriptors();
 
@@ -137,12 +153,12 @@ class Segment {
     Slot *slots_;
     uint64_t count_ = 0; // barriers entered
     uint64_t round_ = 0; // descriptors published
-    uint64_t spins_ = 0;
-    double spin_share_ = 1.0; // of the longest spin, for the next one
+    Spinner spinner_;
+    std::shared_ptr<Mapping> mapping_;
     int mismatched_ = -1;
     std::pair<int, uint64_t> missing_{-1, 0};
     std::mutex mutex_;
-    std::map<std::pair<int, uint64_t>, std::pair<char *, size_t>> arenas_; // guarded by mutex_
+    std::map<std::pair<int, uint64_t>, std::shared_ptr<Mapping>> arenas_; // guarded by mutex_
 };
 
 } // namespace resilin::dist

@@ -5,28 +5,13 @@
 
 #include <nanobind/stl/vector.h>
 
+#include "held.hpp"
 #include "stream.hpp"
 
 namespace nb = nanobind;
 
 namespace resilin::dist {
 namespace {
-
-// The memory of one contiguous buffer, held while this lives.
-class Held {
-  public:
-    Held(nb::handle owner, bool writable) {
-        if (PyObject_GetBuffer(owner.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    ~Held() { PyBuffer_Release(&view_); }
-    Held(const Held &) = delete;
-    Held &operator=(const Held &) = delete;
-    char *at() const { return static_cast<char *>(view_.buf); }
-    size_t size() const { return static_cast<size_t>(view_.len); }
-
-  private:
-    Py_buffer view_;
-};
 
 // from (step, peer, buffer, combine) each
 std::vector<Move> moves(nb::list list, bool writable, std::deque<Held> &held) {
