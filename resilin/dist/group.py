@@ -10,20 +10,17 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from resilin._base import env
 from resilin._base.clock import Deadline
+from resilin.dist import living
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.backends.devices import DeviceBackends
 from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.backends.select import choose, inherit, shared_memory_of
+from resilin.dist.calls import Calls, Run
 from resilin.dist.control import Control
 from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.fate import Fate
@@ -31,8 +28,8 @@ from resilin.dist.mailbox import Mailbox
 from resilin.dist.mesh import Mesh, Topology, assemble
 from resilin.dist.message import Frame, Kind
 from resilin.dist.messages import Messages
-from resilin.dist.reasons import decode_reason, encode_reason, in_world
-from resilin.dist.recorder import Entry, log_of
+from resilin.dist.reasons import decode_reason, encode_reason
+from resilin.dist.recorder import log_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.work import Work
 from resilin.dist.worker import Worker
@@ -47,11 +44,21 @@ from resilin.errors import (
 
 DEFAULT_TIMEOUT_S = 1800.0  # PyTorch's for CPU groups
 
-Run = Callable[[Call], None]
+
+class _Runs(Protocol):
+    def __call__(
+        self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
+    ) -> Work | None: ...
 
 
 class ProcessGroup:
     """One rank's end of a group. Made by `connect`, `init_process_group` or `new_group`; freed by `close`."""
+
+    run: _Runs
+    """Run `task(call)` as the group's next collective: here when it is free to, else on its worker thread.
+
+    Returns a Work when `async_op`, else None once done. Errors of a sync call are raised here.
+    """
 
     def __init__(
         self,
@@ -83,13 +90,6 @@ class ProcessGroup:
         self._seats = topology.endpoints  # by rank in _host
         self._rank = rank
         self._size = len(topology.endpoints)
-        self._busy = threading.Lock()  # held while a collective runs
-        self._runner: int | None = None  # the thread that holds _busy
-        self._close_late = False  # closed by a signal handler inside the collective that it interrupted
-        self._sequence = 0  # guarded by _busy
-        self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
-        self._queued = 0  # guarded by _submitting: async collectives not finished
-        self._worker = Worker(name or "group")  # guarded by _submitting
         self._log = log_of(name, generation, rank, [str(endpoint) for endpoint in topology.endpoints])
         self._fate = Fate(self.title, self.ranks, self._end)
         self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
@@ -102,9 +102,12 @@ class ProcessGroup:
             self._inherit(before, mesh)
         self._backends, self._options = backends or BackendConfig(), options
         self.backend = DeviceBackends(self._host, self._backends, options, self)
+        worker = Worker(name or "group") if before is None else before._calls.worker
+        self._calls: Calls = Calls(self, self._fate, self._log, worker)
+        self.run = self._calls.run  # not a method: that would cost every call a frame
         self._control = Control(mesh.links, self, self._mailbox, name or "group")
         self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
-        _LIVE.add(self)
+        living.add(self)
         self._control.start()
 
     def attach(self, deadline: Deadline) -> None:
@@ -126,8 +129,7 @@ class ProcessGroup:
             self._messages.join(shared.post(self._mailbox, self._messages.call))
 
     def _inherit(self, before: ProcessGroup, mesh: Mesh) -> None:
-        """Go on with what `before` leaves: its worker thread, and the memory that it and its peers have mapped."""
-        self._worker, before._worker = before._worker, self._worker
+        """Go on with the memory that `before` and its peers have mapped."""
         old = {endpoint: rank for rank, endpoint in enumerate(before._seats)}
         ranks = {old[link.endpoint]: rank for rank, link in mesh.links.items() if rank in mesh.mapped}
         ranks[old[self._seats[self._rank]]] = self._rank
@@ -165,8 +167,8 @@ class ProcessGroup:
         """Counters for people: collectives started, async ones in flight, transport, failure, what was reused."""
         shared = shared_memory_of(self._host)
         return {
-            "collectives": self._sequence,
-            "in_flight": self._queued,
+            "collectives": self._calls.sequence,
+            "in_flight": self._calls.queued,
             "transport": self.backend.name,
             "reused": {"sockets": self._kept, "arenas": 0 if shared is None else shared.adopted},
             "failure": None if self._fate.failure is None else repr(self._fate.failure),
@@ -174,7 +176,7 @@ class ProcessGroup:
 
     def __repr__(self) -> str:
         fate = self._fate
-        state = "closed" if fate.closed else "failed" if fate.failure is not None else f"{self._queued} in flight"
+        state = "closed" if fate.closed else "failed" if fate.failure is not None else f"{self._calls.queued} in flight"
         at = f"gen={self.generation} rank={self._rank}/{self._size}"
         return f"<ProcessGroup {self.name!r} {at} {self.backend.name}, {state}>"
 
@@ -186,92 +188,6 @@ class ProcessGroup:
     def title(self) -> str:
         """How error messages name this end."""
         return f"group {self.name!r} generation {self.generation}, rank {self._rank} of {self._size}"
-
-    # --- collectives ---
-
-    def run(
-        self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
-    ) -> Work | None:
-        """Run `task(call)` as the group's next collective: here when it is free to, else on its worker thread.
-
-        Returns a Work when `async_op`, else None once done. Errors of a sync call are raised here.
-        """
-        limit = self.timeout_s if timeout_s is None else timeout_s
-        if not async_op and not self._queued:
-            self._turn(kind, task, limit, False, self._entry(kind))
-            return None
-        work = Work(f"{kind.name.lower()}, {self.title()}", self.abort)
-        with self._submitting:
-            if self._fate.closed:
-                raise self._fate.error(None)
-            self._queued += 1
-            self._worker.put(partial(self._background, kind, task, work, outputs, limit, self._entry(kind)))
-        if async_op:
-            return work
-        work.wait()
-        return None
-
-    def _entry(self, kind: Kind) -> Entry | None:
-        return None if self._log is None else self._log.collective(kind)
-
-    def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
-        error: BaseException | None = None
-        try:
-            self._turn(kind, task, limit, True, entry)
-        except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
-            error = raised
-        with self._submitting:
-            self._queued -= 1
-        if error is None:
-            work._future.set_result(outputs)
-        else:
-            work._future.set_exception(error)
-
-    def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
-        failed = True
-        try:
-            if self._runner == threading.get_ident():
-                what = f"{kind.name.lower()}, {self.title()}"
-                raise UsageError(f"{what}: called from a signal handler inside a collective")
-            with self._busy:
-                self._runner = threading.get_ident()
-                try:
-                    self._execute(kind, task, limit, background, entry)
-                finally:
-                    self._runner = None
-                    if self._close_late:
-                        self._free()
-            failed = False
-        finally:
-            if entry is not None:
-                entry.end(failed)
-
-    def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
-        self._fate.check()
-        call = Call(kind, self._sequence, limit, background, entry)
-        self._sequence += 1
-        if entry is not None:
-            entry.start(call.sequence)
-        try:
-            if self.on_call is not None:
-                self.on_call(call)
-            task(call)
-        except CollectiveMismatch as error:
-            raise CollectiveMismatch(f"{self._fate.name_of(call)}: {error}") from None
-        except UsageError:
-            raise
-        except Aborted:
-            self._fate.hear_why(None)
-            self._fate.fail(GroupAborted("the group was aborted by a peer"), explain=True)
-            raise self._fate.error(call) from None
-        except (PeerLost, CollectiveTimeout) as error:
-            if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
-                self._fate.hear_why(error.ranks)
-            self._fate.fail(error, explain=True)
-            raise self._fate.error(call) from None
-        except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
-            self._fate.fail(GroupAborted(f"rank {self._rank} left a collective half-way: {error!r}"), explain=True)
-            raise
 
     # --- failure ---
 
@@ -338,21 +254,15 @@ class ProcessGroup:
         not wait for it: its memory is freed when it returns, with GroupAborted, after the handler.
         """
         self.close_subgroups()
-        with self._submitting:
-            if self._fate.closed:
-                return
-            self._fate.closed = True
-            busy = self._queued > 0 or self._busy.locked()
+        busy = self._calls.close()
+        if busy is None:
+            return
         if busy:
             self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
-        self._worker.close()
-        _LIVE.discard(self)
+        self._calls.worker.close()
+        living.discard(self)
         self._control.close()
-        if self._runner == threading.get_ident():
-            self._close_late = True
-        else:
-            with self._busy:
-                self._free()
+        self._calls.afterwards(self._free)
         self._mailbox.fail(self._fate.error(None))
 
     def _free(self) -> None:
@@ -360,6 +270,10 @@ class ProcessGroup:
         self.backend.close()
         for link in self._links.values():
             link.close()
+
+    def disown(self) -> None:
+        """In a forked child, which is no rank: never join a call, say no goodbye for the parent."""
+        self._fate.closed = True
 
     def close_subgroups(self) -> None:
         """Close what `new_group` made of this group on this rank."""
@@ -428,31 +342,24 @@ class ProcessGroup:
         """Leave this generation: no call of this rank runs any more, and nothing more is read."""
         if self._fate.closed:
             raise self._fate.error(None)
-        if self._runner == threading.get_ident():
+        if self._calls.inside():
             raise UsageError(f"{self.title()}: reconfigure: called from a signal handler inside a collective")
         self.close_subgroups()
-        with self._submitting:
-            busy = self._queued > 0 or self._busy.locked()
-        if busy:
+        if self._calls.busy():
             self.abort(error)
         elif self._fate.failure is None:
             self._fate.supersede(error)  # no call starts from here on
         self._control.halt()
-        left = deadline.left()
-        ended = self._worker.drain(left) and self._busy.acquire(timeout=-1 if left is None else left)
-        if not ended:
+        if not self._calls.drain(deadline):
             raise CollectiveTimeout(f"{self.title()}: a collective of this rank did not end", [self._rank])
-        self._busy.release()
         self._fate.supersede(error)  # calls that were running have raised what ended them
         self._mailbox.fail(error)
 
     def _hand_over(self, made: ProcessGroup) -> None:
         """`made` has all that is left of this group."""
         made.group_desc = self.group_desc
-        with self._submitting:
-            self._fate.closed = True
-        _LIVE.discard(self)
-        self._worker.close()
+        self._fate.closed = True
+        living.discard(self)
         self._messages.close()
         self.backend.close()
 
@@ -461,12 +368,11 @@ class ProcessGroup:
         made.abort(error)
         made._control.halt()
         made._fate.closed = True
-        _LIVE.discard(made)
+        living.discard(made)
         self._messages.close()
         self.backend.close()
         self._links, self._seats = made._links, made._seats
         self._host, self.backend = made._host, made.backend
-        self._worker, made._worker = made._worker, self._worker
 
 
 def connect(
@@ -526,25 +432,18 @@ def _form(
     """Make a group, of what `before` leaves where there is one."""
     kept = [] if before is None else list(before._links.values())
     maps = before is not None and shared_memory_of(before._host) is not None
-    try:
-        mesh = assemble(
-            listener,
-            topology,
-            rank,
-            group=name,
-            generation=generation,
-            secret=secret,
-            deadline=deadline,
-            kept=kept,
-            maps=maps,
-        )
-    except CollectiveTimeout as error:
-        if ranks is not None:
-            error.world_ranks = in_world(error.ranks, ranks)
-        raise
-    for link in kept:
-        if mesh.links.get(link.rank) is not link:
-            link.close()
+    mesh = assemble(
+        listener,
+        topology,
+        rank,
+        group=name,
+        generation=generation,
+        secret=secret,
+        deadline=deadline,
+        kept=kept,
+        maps=maps,
+        ranks=ranks,
+    )
     group = ProcessGroup(
         mesh,
         topology,
@@ -571,28 +470,7 @@ def _form(
     return group
 
 
-_LIVE: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 WORLD: ProcessGroup | None = None
 """The default group, kept here by `dist.world`; None means the one at the call, as in torch.distributed."""
 NON_GROUP_MEMBER: Any = object()
 """What `new_group` returns in a process outside the new group."""
-
-
-def close_all() -> None:
-    """Close every group of this process; at interpreter exit, so that peers hear a goodbye and not a death."""
-    for group in list(_LIVE):
-        group.close()
-
-
-atexit.register(close_all)
-
-
-def _forget_in_child() -> None:
-    """A forked child is no rank: it must neither join a collective nor say goodbye for its parent."""
-    for group in list(_LIVE):
-        group._fate.closed = True
-    _LIVE.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)

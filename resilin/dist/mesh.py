@@ -13,7 +13,7 @@ import hashlib
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resilin._base.clock import SYSTEM, Deadline, spell
@@ -22,7 +22,7 @@ from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Expectat
 from resilin.dist.hello import Hello, Renewal
 from resilin.dist.link import Link, Waste, Wire
 from resilin.dist.message import Frame
-from resilin.dist.reasons import decode_reason, encode_reason
+from resilin.dist.reasons import decode_reason, encode_reason, in_world
 from resilin.dist.renewal import Renewing, Unusable, Wants
 from resilin.errors import CollectiveTimeout, DistNetworkError, HandshakeError, PeerLost, UsageError
 
@@ -83,11 +83,13 @@ def assemble(
     deadline: Deadline,
     kept: Iterable[Link] = (),
     maps: bool = False,
+    ranks: Sequence[int] | None = None,
 ) -> Mesh:
     """Connect `rank` with all others. The caller owns the links.
 
     `kept` are links of an older generation; those to members are used again where both ends still have them, and stay
-    the caller's when this fails. `maps`: this rank keeps the memory of its peers that it has mapped.
+    the caller's when this fails. `maps`: this rank keeps the memory of its peers that it has mapped. `ranks`: the
+    members' ranks in the world.
     Raises: CollectiveTimeout naming the ranks that did not come by the deadline; PeerLost when a peer is gone;
     HandshakeError when one refuses us; what a peer gave up for; whatever `Listener.interrupt` was given.
     """
@@ -95,14 +97,20 @@ def assemble(
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} is not in a group of {size} endpoints")
     work = _Assembly(listener, topology, Expectation(group, generation, secret, rank, set()), deadline)
+    before = list(kept)
     try:
-        work.begin({link.endpoint: link for link in kept if link.usable}, maps)
+        work.begin({link.endpoint: link for link in before if link.usable}, maps)
         work.run()
     except BaseException as error:
+        if isinstance(error, CollectiveTimeout) and ranks is not None:
+            error.world_ranks = in_world(error.ranks, ranks)
         work.give_up(error)
         raise
     finally:
         work.close()
+    for link in before:
+        if work.links.get(link.rank) is not link:
+            link.close()
     return work.mesh()
 
 

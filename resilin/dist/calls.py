@@ -1,0 +1,165 @@
+"""The collectives of one rank: one after the other, here or on the worker thread, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from resilin._base.clock import Deadline
+from resilin.dist.backends.base import Aborted, Call
+from resilin.dist.fate import Fate
+from resilin.dist.message import Kind
+from resilin.dist.recorder import Entry, GroupLog
+from resilin.dist.work import Work
+from resilin.dist.worker import Worker
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
+
+Run = Callable[[Call], None]
+
+
+class Owner(Protocol):
+    """The group whose calls these are."""
+
+    timeout_s: float
+    on_call: Callable[[Call], None] | None
+
+    def rank(self) -> int:
+        """This rank."""
+
+    def title(self) -> str:
+        """How error messages name this end."""
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """End the group."""
+
+
+class Calls:
+    """Runs the calls of a group in the order in which they are made."""
+
+    def __init__(self, owner: Owner, fate: Fate, log: GroupLog | None, worker: Worker) -> None:
+        self._owner = owner
+        self._fate = fate
+        self._log = log
+        self.worker = worker  # guarded by _submitting
+        self.sequence = 0  # guarded by _busy: calls started
+        self.queued = 0  # guarded by _submitting: async calls not finished
+        self._busy = threading.Lock()  # held while a call runs
+        self._runner: int | None = None  # the thread that holds _busy
+        self._afterwards: Callable[[], None] | None = None  # what the call that runs does last
+        self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
+
+    def run(
+        self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
+    ) -> Work | None:
+        """See ProcessGroup.run."""
+        limit = self._owner.timeout_s if timeout_s is None else timeout_s
+        if not async_op and not self.queued:
+            self._turn(kind, task, limit, False, self._entry(kind))
+            return None
+        work = Work(f"{kind.name.lower()}, {self._owner.title()}", self._owner.abort)
+        with self._submitting:
+            if self._fate.closed:
+                raise self._fate.error(None)
+            self.queued += 1
+            self.worker.put(partial(self._background, kind, task, work, outputs, limit, self._entry(kind)))
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def close(self) -> bool | None:
+        """No call starts from now on: whether one is on its way; None when this was closed before."""
+        with self._submitting:
+            if self._fate.closed:
+                return None
+            self._fate.closed = True
+            return self.busy()
+
+    def busy(self) -> bool:
+        """Whether a call runs or waits for its turn."""
+        return self.queued > 0 or self._busy.locked()
+
+    def inside(self) -> bool:
+        """Whether this thread is in the middle of a call: a signal handler asks."""
+        return self._runner == threading.get_ident()
+
+    def afterwards(self, then: Callable[[], None]) -> None:
+        """Do `then` once no call runs; in the middle of one, the call itself does it."""
+        if self.inside():
+            self._afterwards = then
+        else:
+            with self._busy:
+                then()
+
+    def drain(self, deadline: Deadline) -> bool:
+        """Wait until no call runs or waits for its turn; False when that takes too long."""
+        left = deadline.left()
+        if not self.worker.drain(left) or not self._busy.acquire(timeout=-1 if left is None else left):
+            return False
+        self._busy.release()
+        return True
+
+    def _entry(self, kind: Kind) -> Entry | None:
+        return None if self._log is None else self._log.collective(kind)
+
+    def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
+        error: BaseException | None = None
+        try:
+            self._turn(kind, task, limit, True, entry)
+        except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
+            error = raised
+        with self._submitting:
+            self.queued -= 1
+        if error is None:
+            work._future.set_result(outputs)
+        else:
+            work._future.set_exception(error)
+
+    def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
+        failed = True
+        try:
+            if self._runner == threading.get_ident():
+                what = f"{kind.name.lower()}, {self._owner.title()}"
+                raise UsageError(f"{what}: called from a signal handler inside a collective")
+            with self._busy:
+                self._runner = threading.get_ident()
+                try:
+                    self._execute(kind, task, limit, background, entry)
+                finally:
+                    self._runner = None
+                    if self._afterwards is not None:
+                        self._afterwards()
+            failed = False
+        finally:
+            if entry is not None:
+                entry.end(failed)
+
+    def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
+        fate = self._fate
+        fate.check()
+        call = Call(kind, self.sequence, limit, background, entry)
+        self.sequence += 1
+        if entry is not None:
+            entry.start(call.sequence)
+        try:
+            if self._owner.on_call is not None:
+                self._owner.on_call(call)
+            task(call)
+        except CollectiveMismatch as error:
+            raise CollectiveMismatch(f"{fate.name_of(call)}: {error}") from None
+        except UsageError:
+            raise
+        except Aborted:
+            fate.hear_why(None)
+            fate.fail(GroupAborted("the group was aborted by a peer"), explain=True)
+            raise fate.error(call) from None
+        except (PeerLost, CollectiveTimeout) as error:
+            if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
+                fate.hear_why(error.ranks)
+            fate.fail(error, explain=True)
+            raise fate.error(call) from None
+        except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
+            fate.fail(GroupAborted(f"rank {self._owner.rank()} left a collective half-way: {error!r}"), explain=True)
+            raise
