@@ -30,6 +30,7 @@ CALLS = 2048  # kept by default: 0.8 MB a process
 MOST_CALLS = 1 << 20
 
 _LOG = logging.getLogger(__name__)
+_MOST_LINES = 4096
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _OPS = {op: op.name.encode() for op in ReduceOp}
@@ -158,6 +159,9 @@ def _caller() -> bytes:
     frame = sys._getframe(1)
     while True:
         code = frame.f_code
+        if len(_lines) >= _MOST_LINES:  # a program that makes its functions anew would fill memory
+            _lines.clear()
+            _inside.clear()
         inside = _inside.get(code)
         if inside is None:
             inside = _inside[code] = code.co_filename.startswith(_PACKAGE)

@@ -57,7 +57,11 @@ def headline(group: Group, now: float, after_s: float) -> str:
     else:
         text = f"{ranks(group.here)} of {group.size} came to {call} of {group}{since}"
     failed = [rank for rank, c in group.here.items() if c.state == State.FAILED]
-    return f"{how}: {text}" + (f"; it failed on {ranks(failed)}" if failed else "")
+    text += f"; it failed on {ranks(failed)}" if failed else ""
+    for fate in ("GONE", "STOPPED"):
+        struck = [rank for rank, member in group.members.items() if fate in _unusual(member.flight)]
+        text += f"; {fate}: {ranks(struck)}" if struck and len(struck) < len(group.members) else ""
+    return f"{how}: {text}"
 
 
 def deadlock(ring: Sequence[tuple[Group, int, int]]) -> str:

@@ -121,6 +121,7 @@ def test_a_stopped_rank_is_named_though_its_calls_look_like_those_of_the_others(
         os.kill(ranks[1].pid, signal.SIGCONT)
     assert code == 1
     assert lines[0].startswith("STUCK: ")
+    assert lines[0].endswith("; STOPPED: rank 1")
     assert sum("its process is STOPPED" in line for line in lines) >= 1
     assert all(line.startswith("  rank 1: ") for line in lines[1:] if "STOPPED" in line)
 
@@ -141,7 +142,7 @@ def test_a_rank_that_raised_is_found_by_the_file_it_left(tmp_path: Path, capsys:
         code, lines = _trace(capsys, tmp_path)
     assert code == 1
     assert lines[0].startswith("FAILED: rank 1 of 3 is missing from all_reduce #3 float32[7] SUM of group 'test'")
-    assert lines[0].endswith("it failed on ranks 0, 2")
+    assert lines[0].endswith("; it failed on ranks 0, 2; GONE: rank 1")
     assert any(line.startswith("  rank 1: MISSING: its last was all_reduce #2") and "GONE" in line for line in lines)
 
 
