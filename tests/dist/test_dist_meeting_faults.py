@@ -1,0 +1,204 @@
+"""Faults while a group is made, ended or left: whoever waits hears who is to blame, and nothing hangs."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from resilin._base.clock import SYSTEM
+from resilin._base.threads import OwnedThread
+from resilin.dist.endpoint import CONTROL, Expectation
+from resilin.dist.group import connect
+from resilin.errors import CollectiveTimeout, DistError, GroupAborted, HandshakeError, PeerLost
+from resilin.testing.ranks import listener, start_ranks
+
+
+@pytest.fixture
+def listeners():
+    made = []
+
+    def make(transport, count):
+        made.extend(listener(transport, number) for number in range(count))
+        return made
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def outcomes(listeners, ranks, generation=1, limit=10.0, secrets=None):
+    """What `connect` ends with on each of `ranks`, all at once, and after how long."""
+    names = [each.describe() for each in listeners]
+    found = {}
+
+    def run(rank):
+        start = SYSTEM.monotonic()
+        try:
+            with_secret = (secrets or {}).get(rank, "test")
+            group = connect(
+                listeners[rank],
+                names,
+                rank,
+                group_name="g",
+                generation=generation,
+                secret=with_secret,
+                timeout_s=limit,
+            )
+        except DistError as error:
+            found[rank] = error, SYSTEM.monotonic() - start
+        else:
+            found[rank] = group, SYSTEM.monotonic() - start
+
+    for thread in [OwnedThread(f"rank-{rank}", lambda rank=rank: run(rank)) for rank in ranks]:
+        thread.join(30)
+    return found
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_a_rank_that_died_before_it_connected_is_named_by_all_at_once(listeners, transport, dead):
+    them = listeners(transport, 3)
+    them[dead].close()
+    found = outcomes(them, [rank for rank in range(3) if rank != dead])
+    for error, took in found.values():
+        assert isinstance(error, PeerLost), error
+        assert error.ranks == {dead}
+        assert took < 5.0  # of 10: the dialer hears it at once, the others by asking or from the dialer
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_lives_but_does_not_connect_is_named_by_all_at_the_deadline(listeners, transport):
+    them = listeners(transport, 3)
+    found = outcomes(them, [0, 2], limit=0.7)
+    for error, took in found.values():
+        assert isinstance(error, CollectiveTimeout), error
+        assert error.ranks == {1}
+        assert took < 5.0
+
+
+def test_a_rank_that_is_refused_tells_the_others_why_it_gives_up(listeners):
+    them = listeners("tcp", 3)
+    found = outcomes(them, [0, 1, 2], secrets={2: "guessed"}, limit=3.0)
+    assert isinstance(found[2][0], HandshakeError)
+    for rank in (0, 1):
+        error, _ = found[rank]
+        assert isinstance(error, CollectiveTimeout)
+        assert error.ranks == {2}
+        assert "refused" in str(error)
+
+
+def test_a_rank_of_an_older_generation_is_refused_and_the_others_are_told(listeners):
+    them = listeners("shm", 2)
+    first = outcomes(them, [0, 1], generation=5)
+    for group, _ in first.values():
+        group.close()
+    error, _ = outcomes(them, [1], generation=4)[1]
+    assert isinstance(error, HandshakeError)
+    assert "generation 5 here, generation 4 is over" in str(error)
+
+
+def test_a_rank_that_gives_up_says_why_to_those_it_has_reached(listeners):
+    """Rank 2 is there for 0 and 1 but interrupted while it waits for 3."""
+    them = listeners("shm", 4)
+    timer = threading.Timer(0.3, them[2].interrupt, (GroupAborted("rank 2 was told to stop"),))
+    timer.start()
+    found = outcomes(them, [0, 1, 2])
+    timer.join()
+    assert "rank 2 was told to stop" in str(found[2][0])
+    for rank in (0, 1):
+        assert isinstance(found[rank][0], GroupAborted), found[rank]
+        assert "rank 2 was told to stop" in str(found[rank][0])
+        assert found[rank][1] < 5.0
+
+
+def test_a_leader_that_is_stopped_before_it_shares_memory_is_named(listeners):
+    """Its listener lets rank 1 in, and then it does nothing more."""
+    them = listeners("shm", 2)
+    met = Expectation("g", 1, "test", 0, {(1, CONTROL)})
+    them[0].expect(met)
+    error, took = outcomes(them, [1], limit=0.7)[1]
+    for sock in met.arrived.values():
+        sock.close()
+    assert isinstance(error, CollectiveTimeout)
+    assert error.ranks == {0}
+    assert "sent no control segment" in str(error)
+    assert took < 5.0
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_closing_and_aborting_wait_for_no_frozen_peer(listeners, transport):
+    them = listeners(transport, 2)
+    for way in ("abort", "close"):
+        found = outcomes(them, [0, 1], generation=1 if way == "abort" else 2)
+        one, other = found[0][0], found[1][0]
+        other._control.halt()  # reads nothing any more, as when stopped
+        big = np.ones(4_000_000)
+        sent = threading.Thread(target=lambda one=one, big=big: _send_or_fail(one, big))
+        sent.start()
+        SYSTEM.sleep(0.1)  # its socket is full
+        start = SYSTEM.monotonic()
+        if way == "abort":
+            one.abort()
+        one.close()
+        sent.join(10)
+        assert not sent.is_alive()
+        assert SYSTEM.monotonic() - start < 2.0
+        other.close()
+
+
+def _send_or_fail(group, array):
+    try:
+        group.send(array, 1, 3)
+    except DistError:
+        return
+
+
+DEATH = """
+import os, sys, time
+import numpy as np
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+group = join_from_environment()
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    if os.environ["BLOCKED"] == "recv":
+        dist.recv(np.ones(3), int(os.environ["VICTIM"]))
+    else:
+        while True:
+            dist.all_reduce(np.ones(1000))
+except dist.DistError as error:
+    print(time.monotonic(), type(error).__name__, *sorted(error.ranks), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("blocked", ["all_reduce", "recv"])
+def test_a_death_that_the_kernel_sees_reaches_every_member_within_50_ms(tmp_path, transport, blocked):
+    """The best of three deaths: a machine that is busy with something else delays single ones."""
+    took = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        ranks = start_ranks(4, DEATH, str(folder), TEST_TRANSPORT=transport, BLOCKED=blocked, VICTIM="3")
+        try:
+            assert [rank.read_line() for rank in ranks] == ["ready"] * 4
+            for rank in ranks[:3]:
+                rank.process.stdin.write("go\n")
+                rank.process.stdin.flush()
+            SYSTEM.sleep(0.05)
+            at = SYSTEM.monotonic()
+            os.kill(ranks[3].pid, signal.SIGKILL)
+            lines = [rank.read_line().split() for rank in ranks[:3]]
+            assert [(kind, named) for _, kind, named in lines] == [("PeerLost", "3")] * 3
+            took.append(max(float(heard) for heard, _, _ in lines) - at)
+        finally:
+            for rank in ranks:
+                rank.__exit__()
+        if took[-1] < 0.05:
+            break
+    assert min(took) < 0.05, took
