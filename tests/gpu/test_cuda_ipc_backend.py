@@ -201,8 +201,10 @@ def test_a_dead_rank_is_named_and_abort_returns_a_rank_whose_gpu_never_finishes(
     outcome = run(2, aborted, timeout_s=60.0)
     assert {type(error) for error in outcome.errors.values()} == {GroupAborted}
     outcome = run(2, steps, timeout_s=0.3)
-    assert {type(error) for error in outcome.errors.values()} == {CollectiveTimeout}
-    assert any("the GPU did not finish copying into the arena" in str(error) for error in outcome.errors.values())
+    kinds = [type(outcome.errors[rank]) for rank in range(2)]  # the second may hear of it from the first
+    assert CollectiveTimeout in kinds
+    assert set(kinds) <= {CollectiveTimeout, GroupAborted}
+    assert all("the GPU did not finish copying into the arena" in str(error) for error in outcome.errors.values())
 
 
 def test_ranks_without_access_to_one_another_all_go_through_the_host_and_say_why(run, ipc, monkeypatch, caplog):

@@ -208,7 +208,9 @@ def test_nccl_that_does_not_finish_is_a_timeout_and_its_kernels_are_ended(run, m
         dist.all_reduce(cuda(np.ones(2)))
 
     outcome = run(2, rank_main, timeout_s=0.4)
-    assert {type(error) for error in outcome.errors.values()} == {CollectiveTimeout}
+    kinds = [type(outcome.errors[rank]) for rank in range(2)]  # the second may hear of it from the first
+    assert CollectiveTimeout in kinds
+    assert set(kinds) <= {CollectiveTimeout, GroupAborted}
     assert all("NCCL did not finish all_reduce" in str(error) for error in outcome.errors.values())
     assert all(comm.aborted for comm in fake_nccl.MADE)
 

@@ -21,8 +21,8 @@ _TAG = -1000  # apart from users' tags, which are not negative, and those of obj
 class Messages(Protocol):
     """A group's own point-to-point messages: those of `ProcessGroup`."""
 
-    def send(self, array: Array, to: int, tag: int, timeout_s: float | None = None) -> None:
-        """Send to rank `to`; returns when `array` may be reused."""
+    def isend(self, array: Array, tensor: Any, to: int, tag: int) -> Any:
+        """Send `array` (of `tensor`) to rank `to`: a Work, until whose end it must not change."""
 
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Any:
         """Post a receive into `array`: a Work."""
@@ -43,18 +43,20 @@ class Peers:
         self, to: int | None, out: memoryview | None, source: int | None, into: memoryview | None, deadline: Deadline
     ) -> None:
         """As ScheduledBackend.exchange: send `out` to rank `to` while filling `into` from rank `source`."""
-        work = None
+        works = []
         try:
             if source is not None and into is not None and len(into):
-                work = self._messages.receive(np.frombuffer(into, np.uint8), source, _TAG)
+                works.append(self._messages.receive(np.frombuffer(into, np.uint8), source, _TAG))
             if to is not None and out is not None and len(out):
-                self._messages.send(np.frombuffer(out, np.uint8), to, _TAG, deadline.left())
-            if work is not None:
+                sent = np.frombuffer(out, np.uint8)
+                works.append(self._messages.isend(sent, sent, to, _TAG))
+            for work in works:
                 work.wait(deadline.left())
         except GroupAborted as error:  # the group knows why
             raise Aborted from error
         except CollectiveTimeout as error:
-            raise CollectiveTimeout(f"rank {source} did not answer", error.ranks) from None
+            names = " and ".join(f"rank {rank}" for rank in sorted(error.ranks))
+            raise CollectiveTimeout(f"{names} did not answer", error.ranks) from None
 
     def all_gather(self, data: bytes, deadline: Deadline) -> list[bytes]:
         """Every rank's `data`, in rank order; sizes may differ. Every rank calls this at the same place.
