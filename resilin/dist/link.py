@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from resilin.dist import sockets
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.forked import track
 from resilin.dist.hello import Renewal
@@ -169,8 +170,7 @@ class Link:
         self._sink: Sink | None = None
         self._fds: deque[int] = deque()
         track(sock).setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sockets.tune(sock)
 
     @property
     def usable(self) -> bool:

@@ -19,7 +19,7 @@ from resilin._base.threads import OwnedThread
 from resilin.core import rng
 from resilin.core.machine import memory
 from resilin.dist.backends.registry import BackendConfig
-from resilin.dist.endpoint import Listener
+from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.kv import FileStore
 from resilin.dist.world import set_default_group, use_group
@@ -66,6 +66,7 @@ def run_ranks(
     abort: bool = True,
     faults: FaultPlan | None = None,
     backend: str | Callable[[int], str] | None = None,
+    told: Callable[[int, Endpoint], Endpoint] = lambda rank, endpoint: endpoint,
     **kwargs: Any,
 ) -> Outcome:
     """Call `fn(rank, *args, **kwargs)` on `count` threads that form one group, each thread's default group.
@@ -74,10 +75,11 @@ def run_ranks(
     `timeout_s` is the limit of every collective. A rank that raises aborts the group, so that the others do not wait
     for it; `abort=False` leaves them to their own errors. Groups and listeners are closed afterwards.
     `backend` is the group's backend string, or a function that gives each rank its own.
+    `told(rank, endpoint)` is what the others are told of a rank's endpoint: that of a relay before it, say.
     `faults` strike where the plan says; a rank it kills has neither value nor error.
     """
     listeners = [listener(transport, rank) for rank in range(count)]
-    endpoints = [each.describe() for each in listeners]
+    endpoints = [told(rank, each.endpoint).describe() for rank, each in enumerate(listeners)]
     outcome = Outcome()
     groups: dict[int, ProcessGroup] = {}
     finished = threading.Barrier(count)

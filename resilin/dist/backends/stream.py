@@ -22,6 +22,7 @@ from resilin.dist.backends.base import Aborted
 from resilin.dist.backends.scheduled import ScheduledBackend, Transfer
 from resilin.dist.link import Meter, Wire
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp, array_bytes
+from resilin.dist.sockets import tune
 from resilin.errors import CollectiveTimeout, PeerLost
 
 _SOCKET_BUFFER_BYTES = 4 << 20
@@ -53,12 +54,10 @@ class StreamBackend(ScheduledBackend):
         os.set_blocking(self._wake_w, False)
         for sock in self._sockets.values():
             sock.setblocking(False)
-            if sock.family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            else:
+            tune(sock)
+            if sock.family == socket.AF_UNIX:
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-
         numbers = [self._sockets[peer].fileno() if peer in self._sockets else -1 for peer in range(size)]
         self._native: Any = None if loader.native is None else loader.native.Streams(numbers)
         self._meters: dict[int, Meter] = {}

@@ -1,0 +1,27 @@
+"""What every TCP connection between ranks is set to."""
+
+from __future__ import annotations
+
+import socket
+
+UNREACHABLE_S = 60
+"""A peer whose host answers nothing for this long is lost, however long the timeout of a call: a host without power, a
+cut link. A process that is merely stopped or busy is not, for its kernel answers. Shorter cuts are healed by TCP."""
+_PROBES = 6
+
+
+def tune(sock: socket.socket) -> None:
+    """Send at once; find out when the peer's host is unreachable. An unknown option leaves the system's own limit."""
+    if sock.family == getattr(socket, "AF_UNIX", None):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    pause = max(1, UNREACHABLE_S // _PROBES)
+    for name, value in (
+        ("TCP_KEEPIDLE", pause),
+        ("TCP_KEEPINTVL", pause),
+        ("TCP_KEEPCNT", _PROBES - 1),
+        ("TCP_USER_TIMEOUT", UNREACHABLE_S * 1000),  # the same while data is on the way, when no probe is sent
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
