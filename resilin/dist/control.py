@@ -77,12 +77,13 @@ class Control:
     ) -> None:
         """Send one frame to `rank`; blocks while its socket is full. OSError: it is gone; TimeoutError: too late."""
         peer = self._links[rank]
-        if peer.torn or peer.renewal is not None:
-            raise BrokenPipeError("the peer left, or a send was given up half-way")
         length = sum(len(part) for part in parts)
         header = HEADER.pack(kind, tag, length)
         if not peer.sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
             raise TimeoutError(f"another send to rank {rank} did not finish within {spell(deadline.seconds)}")
+        if peer.torn or peer.renewal is not None or self._abort_text is not None or self._halted:
+            peer.sending.release()
+            raise BrokenPipeError("the group ended, the peer left, or a send was given up half-way")
         try:
             if fd >= 0:
                 _send_with_fd(peer.sock, header, fd, deadline)
