@@ -1,6 +1,7 @@
 """The key-value stores behind `init_process_group`, and the ways to initialise."""
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -237,6 +238,30 @@ def test_a_port_in_use_and_a_missing_server_are_said():
         port = server.port
     with pytest.raises(DistStoreError, match="is rank 0 running"):
         dist.TCPStore("127.0.0.1", port, timeout=0.1)
+
+
+def test_stores_of_one_process_share_a_server_that_has_several_tenants():
+    with dist.TCPStore("127.0.0.1", 0, None, True, 5.0, multi_tenant=True) as first:
+        first.set("a", "1")
+        with pytest.raises(DistNetworkError, match="cannot listen"):
+            dist.TCPStore("127.0.0.1", first.port, None, True, 5.0)
+        second = dist.TCPStore("127.0.0.1", first.port, None, True, 5.0, multi_tenant=True)
+        assert second.get("a") == b"1"
+        second.close()
+        second.close()
+        assert first.get("a") == b"1"
+    with dist.TCPStore("127.0.0.1", first.port, None, True, 5.0, multi_tenant=True) as later:
+        assert not later.check(["a"])
+
+
+def test_a_store_serves_on_the_socket_that_it_is_given():
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    with dist.TCPStore("127.0.0.1", port, None, True, 5.0, master_listen_fd=listening.detach()) as store:
+        assert store.port == port
+        store.set("a", "1")
+        with dist.TCPStore("127.0.0.1", port, timeout=5.0) as client:
+            assert client.get("a") == b"1"
 
 
 def test_workers_that_do_not_come_are_counted():

@@ -164,7 +164,9 @@ class TCPStore(Store):
     """A store served at `host_name:port` by the rank with `is_master=True`; port 0 there picks a free one (`.port`).
 
     With `wait_for_workers` the constructor returns when `world_size` stores have connected. `secret` defaults to
-    RESILIN_SECRET; beyond loopback one is required. `timeout` limits connecting, `get` and `wait`.
+    RESILIN_SECRET; beyond loopback one is required. `timeout` limits connecting, `get` and `wait`. With `multi_tenant`
+    stores of this process that serve at one place share the server, which the last to close ends. `master_listen_fd`:
+    a bound socket to serve on, which the store owns from then on. `use_libuv` changes nothing.
     """
 
     def __init__(
@@ -190,7 +192,8 @@ class TCPStore(Store):
         self._sockets: list[socket.socket] = []  # guarded by _lock: idle connections
         self._all: list[socket.socket] = []  # guarded by _lock
         self._closed = False
-        self._server = _Server(host_name, port, self._secret, master_listen_fd) if is_master else None
+        serve = _share if multi_tenant else _Server
+        self._server = serve(host_name, port, self._secret, master_listen_fd) if is_master else None
         self.port = self._server.port if self._server else port
         try:
             self._release(self._connect())
@@ -276,8 +279,9 @@ class TCPStore(Store):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
-        if self._server is not None:
-            self._server.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.leave()
 
     def __repr__(self) -> str:
         return f"<TCPStore {self.host}:{self.port}{' serving' if self._server else ''}>"
@@ -368,6 +372,7 @@ class _Server:
         self._secret = secret
         self._state = HashStore()
         self._closed = False
+        self._users = 1  # guarded by _TENANCY
         try:
             listening = socket.socket(fileno=listen_fd) if listen_fd is not None else _bind(host_name, port)
             track(listening).listen(socket.SOMAXCONN)
@@ -400,10 +405,37 @@ class _Server:
         except (DistError, ValueError, TypeError, IndexError) as error:
             return pack(_ERROR, [str(error).encode()])
 
-    def close(self) -> None:
+    def enter(self, secret: str) -> bool:
+        """Count another user, under _TENANCY; False when it has another secret."""
+        same = secret == self._secret
+        self._users += same
+        return same
+
+    def leave(self) -> None:
+        """The last user's closes the server."""
+        with _TENANCY:
+            self._users -= 1
+            if self._users:
+                return
+            for place in [place for place, server in _TENANTS.items() if server is self]:
+                del _TENANTS[place]
         self._closed = True
         self._state.close()
         self._reception.close()
+
+
+_TENANCY = threading.RLock()  # a signal handler may close a store while the same thread holds it
+_TENANTS: dict[tuple[str, int], _Server] = {}  # guarded by _TENANCY: servers that stores of this process may share
+
+
+def _share(host_name: str, port: int, secret: str, listen_fd: int | None) -> _Server:
+    """The server of this process at that place, or a new one."""
+    with _TENANCY:
+        there = _TENANTS.get((host_name, port))
+        if there is None or not there.enter(secret):
+            there = _Server(host_name, port, secret, listen_fd)
+            _TENANTS[host_name, there.port] = there
+        return there
 
 
 def _bind(host_name: str, port: int) -> socket.socket:
