@@ -148,6 +148,31 @@ def test_groups_tell_their_backends(letters):
     assert run_ranks(2, rank_main, backend="letters").results() == [expected] * 2
 
 
+def test_init_process_group_and_new_group_use_the_backend_and_pass_options_on():
+    given = []
+
+    def make(setup, options):
+        given.append((setup.group_id, setup.group_size, setup.global_ranks_in_group, setup.timeout.seconds, options))
+        return Letters(setup)
+
+    Backend.register_backend("my-own", make, extended_api=True, devices="cpu")
+    store = dist.HashStore()
+    dist.init_process_group("MY-OWN", store=store, rank=0, world_size=1, timeout=7, pg_options="loud")
+    try:
+        assert dist.get_backend() == "my-own"
+        part = dist.new_group([0], pg_options="quiet")
+        other = dist.new_group([0], backend="gloo")
+        array = np.ones(3)
+        dist.all_reduce(array, group=part)
+        assert array.tolist() == [1.0] * 3
+        assert [dist.world.get_backend_config(group) for group in (part, other)] == ["cpu:my-own", "cpu:gloo,cuda:gloo"]
+        with pytest.raises(UsageError, match="new_group: backend 'unheard' is not available"):
+            dist.new_group([0], backend="unheard")
+    finally:
+        dist.destroy_process_group()
+    assert given == [("default", 1, (0,), 7, "loud"), ("default/group/0", 1, (0,), 7, "quiet")]
+
+
 @pytest.mark.parametrize("odd", [0, 1, 2])
 @pytest.mark.parametrize("transport", ["shm", "tcp", "hosts"])
 def test_ranks_that_give_different_backends_all_hear_of_it(letters, odd, transport):

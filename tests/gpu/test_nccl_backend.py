@@ -1,5 +1,6 @@
 """The nccl backend's host side over a stand-in for NCCL between threads: results, refusals, ends. No GPU has run it."""
 
+import itertools
 import threading
 
 import cupy_standin
@@ -30,6 +31,8 @@ def module(monkeypatch):
     monkeypatch.setattr(fake_nccl, "UNBLOCK", threading.Event())
     made = cupy_standin.make_module(devices=2)
     made.cuda.nccl = fake_nccl.make_nccl()
+    gpus = itertools.count()
+    made.cuda.runtime.deviceGetPCIBusId = lambda index: f"0000:{next(gpus):02x}:00.0"  # ranks are threads
     made.cuda.Stream, made.cuda.Event = fake_nccl.Stream, fake_nccl.Event
     devices.register_backend(CupyBackend(made, made.cupyx, devices.NUMPY_XP))
     yield made
@@ -280,6 +283,15 @@ def test_a_rank_that_fails_to_connect_does_not_leave_the_others_inside_nccl(run,
     assert type(outcome.errors[1]) is DistBackendError
     assert type(outcome.errors[0]) is GroupAborted
     assert all("out of memory" in str(error) for error in outcome.errors.values())
+
+
+def test_ranks_that_share_a_gpu_are_told_so_on_all_of_them(run, module):
+    module.cuda.runtime.deviceGetPCIBusId = lambda index: "0000:00:00.0"
+    outcome = run(3, lambda rank: dist.all_reduce(cuda(np.ones(2))))
+    assert len(outcome.errors) == 3
+    assert all(isinstance(error, DistBackendError) for error in outcome.errors.values())
+    assert all("rank 0 and rank 1 and rank 2 compute on one" in str(error) for error in outcome.errors.values())
+    assert fake_nccl.MADE == []
 
 
 def test_without_an_nccl_library_the_error_says_what_to_install(run, module):

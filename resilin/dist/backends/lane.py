@@ -41,6 +41,9 @@ class _Job:
             self.error = error
         self._launched.set()
 
+    def launched(self) -> bool:
+        return self._launched.is_set()
+
     def done(self) -> bool:
         return self._launched.is_set() and (self.error is not None or bool(self._event.done))
 
@@ -55,6 +58,7 @@ class Lane:
         self._index = index
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: OwnedThread | None = None
+        self._last: _Job | None = None
 
     def run(self, work: Callable[[Any], None], deadline: Deadline, check: Callable[[], None]) -> bool:
         """Do `work(stream)` and wait until the GPU has done it; False at the deadline, the work may then go on.
@@ -63,7 +67,7 @@ class Lane:
         """
         if self._thread is None:
             self._thread = OwnedThread(f"dist-{self._name}", self._serve)
-        job = _Job(work)
+        self._last = job = _Job(work)
         self._jobs.put(job)
 
         def done() -> bool:
@@ -82,6 +86,8 @@ class Lane:
         """End the thread. One that is stuck in the library is left behind: it ends with the process."""
         self.stop.set()
         self._jobs.put(None)
+        if self._thread is not None and (self._last is None or self._last.launched()):
+            self._thread.join()
 
     def _serve(self) -> None:
         self._device.choose(self._index)

@@ -69,26 +69,25 @@ class MpiBackend(ScheduledBackend):
         sending = out if to is not None and out is not None else memoryview(b"")
         receiving = into if source is not None and into is not None else memoryview(b"")
         for at in range(0, max(len(sending), len(receiving)), _PIECE_BYTES):
-            waits: list[tuple[int | None, Any]] = []
+            waits: list[tuple[int, Any]] = []
             try:
-                if at < len(receiving):
+                if source is not None and at < len(receiving):
                     part = [receiving[at : at + _PIECE_BYTES], self._mpi.BYTE]
                     waits.append((source, self._comm.Irecv(part, source, _TAG)))
-                if at < len(sending):
+                if to is not None and at < len(sending):
                     part = [sending[at : at + _PIECE_BYTES], self._mpi.BYTE]
                     waits.append((to, self._comm.Isend(part, to, _TAG)))
                 self._await(waits, deadline)
-            except BaseException:
+            except BaseException as error:
                 _abandon([request for _, request in waits], (sending, receiving))
+                if isinstance(error, self._mpi.Exception):
+                    raise DistBackendError(f"MPI failed: {error}") from error
                 raise
 
-    def _await(self, waits: Sequence[tuple[int | None, Any]], deadline: Deadline) -> None:
-        try:
-            if _finish([request for _, request in waits], self._stop, deadline, self._spin_s):
-                return
-            late = {peer for peer, request in waits if peer is not None and not request.Test()}
-        except self._mpi.Exception as error:
-            raise DistBackendError(f"MPI failed: {error}") from error
+    def _await(self, waits: Sequence[tuple[int, Any]], deadline: Deadline) -> None:
+        if _finish([request for _, request in waits], self._stop, deadline, self._spin_s):
+            return
+        late = {peer for peer, request in waits if not request.Test()}
         if late:
             names = " and ".join(f"rank {peer}" for peer in sorted(late))
             raise CollectiveTimeout(f"{names} did not answer", late)

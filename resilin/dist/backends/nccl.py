@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from resilin._base import host
 from resilin._base.clock import Deadline, spell
 from resilin.core import device as devices
 from resilin.core.backends.cupy import CupyBackend
@@ -80,8 +81,9 @@ class NcclBackend(DeviceBackend):
         """Make the communicator, with the first call: all ranks have just agreed on that."""
         if self._comm is not None:
             return
-        mine = json.dumps(list(self._nccl.get_unique_id())).encode() if self._rank == 0 else b""
-        identity = tuple(json.loads(self._setup.peers.all_gather(mine, deadline)[0]))
+        cards = [json.loads(card) for card in self._setup.peers.all_gather(self._card(), deadline)]
+        identity = tuple(cards[0]["id"])
+        check_gpus([card["gpu"] for card in cards])
 
         def connect(stream: Any) -> None:
             comm = self._nccl.NcclCommunicator(self._size, identity, self._rank)
@@ -91,6 +93,15 @@ class NcclBackend(DeviceBackend):
                 self._comm = comm
 
         self._run("connecting", connect, deadline)
+
+    def _card(self) -> bytes:
+        """What the others must know of this rank; of rank 0 NCCL's identity of the communicator."""
+        try:
+            identity = list(self._nccl.get_unique_id()) if self._rank == 0 else []
+            gpu = f"{host.host_id()} {self._cupy.cuda.runtime.deviceGetPCIBusId(self._index)}"
+        except (self._nccl.NcclError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
+            raise DistBackendError(f"nccl, connecting: {error}") from error
+        return json.dumps({"id": identity, "gpu": gpu}).encode()
 
     def _call(self, call: Call, work: Callable[[Any, int], None], what: str) -> None:
         """`work(comm, stream)` as one NCCL group, done when the GPU has done it."""
@@ -291,6 +302,18 @@ class NcclBackend(DeviceBackend):
                 comm.recv(at, size, _BYTE, rank, stream)
 
         self._call(call, each, what)
+
+
+def check_gpus(gpus: Sequence[str]) -> None:
+    """DistBackendError, on all ranks, unless each rank has a GPU of its own; by host and PCI address."""
+    shared = {gpu: [rank for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus}
+    for gpu, ranks in shared.items():
+        if len(ranks) > 1:
+            names = " and ".join(f"rank {rank}" for rank in ranks)
+            raise DistBackendError(
+                f"backend 'nccl' needs a GPU for each rank, but {names} compute on one ({gpu}): call "
+                "cuda.set_device(local_rank) before the first tensor, or use 'cuda:cuda_ipc', for which ranks may share"
+            )
 
 
 def _native(array: Any, op: ReduceOp) -> bool:
