@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from resilin.elastic import ledger, membership, records, roles
 from resilin.elastic.ledger import Entry
 from resilin.elastic.records import Closed, Generation
 from resilin.store.base import Event
-from resilin.testing.simulation.universe import Broken, Universe
+from resilin.testing.simulation.universe import Universe
 from resilin.testing.simulation.workers import Lineage, Training
 
 
@@ -30,6 +31,10 @@ class Invariants:
         self._starts: dict[int, tuple[int, Lineage | None]] = {}
         self._steps: dict[tuple[int, int], Lineage] = {}
 
+    def _check(self, holds: bool, text: str) -> None:
+        if not holds:
+            self._universe.fail(text)
+
     # ------------------------------------------------------------------------------- the store's records
 
     def changed(self, events: Sequence[Event]) -> None:
@@ -41,7 +46,7 @@ class Invariants:
             if event.kv.key.endswith("/generation"):
                 self._generation(records.generation(event.kv.key, event.kv.value))
             elif event.kv.key.endswith("/closed"):
-                _check(event.previous is None, "the job's end was written twice")
+                self._check(event.previous is None, "the job's end was written twice")
                 self.closed = records.closed(event.kv.key, event.kv.value)
                 self._universe.say("store", f"closed: {self.closed.outcome}, {self.closed.reason}")
 
@@ -52,34 +57,47 @@ class Invariants:
         old = self.generations[-1] if self.generations else None
         self.generations.append(new)
         members, job = new.members, self._job
-        _check(new.number == (old.number if old else 0) + 1, f"generation {new.number} follows {old and old.number}")
-        _check([m.rank for m in members] == list(range(len(members))), "ranks are not 0 to n-1, in order")
-        _check(len({(m.node, m.slot) for m in members}) == len(members) > 0, "a slot has two ranks, or nobody has one")
-        _check(set(new.nodes) == {m.node for m in members}, "nodes are not those of the members")
-        _check(len(new.nodes) <= job.max_nodes, f"{len(new.nodes)} nodes, {job.max_nodes} are allowed")
-        _check(0 <= new.restarts_used <= job.max_restarts, f"{new.restarts_used} restarts of {job.max_restarts}")
+        self._check(
+            new.number == (old.number if old else 0) + 1, f"generation {new.number} follows {old and old.number}"
+        )
+        self._check([m.rank for m in members] == list(range(len(members))), "ranks are not 0 to n-1, in order")
+        self._check(
+            len({(m.node, m.slot) for m in members}) == len(members) > 0, "a slot has two ranks, or nobody has one"
+        )
+        self._check(set(new.nodes) == {m.node for m in members}, "nodes are not those of the members")
+        self._check(len(new.nodes) <= job.max_nodes, f"{len(new.nodes)} nodes, {job.max_nodes} are allowed")
+        self._check(0 <= new.restarts_used <= job.max_restarts, f"{new.restarts_used} restarts of {job.max_restarts}")
         if new.kind == "restart":
-            _check(len(new.nodes) >= job.min_nodes, f"{len(new.nodes)} nodes, fewer than {job.min_nodes}")
+            self._check(len(new.nodes) >= job.min_nodes, f"{len(new.nodes)} nodes, fewer than {job.min_nodes}")
         else:
-            _check(len(members) <= self._training.shards, f"{len(members)} workers, {self._training.shards} shards")
+            self._check(
+                len(members) <= self._training.shards, f"{len(members)} workers, {self._training.shards} shards"
+            )
         if old is not None:
             self._follows(old, new)
 
     def _follows(self, old: Generation, new: Generation) -> None:
         again = any(node in old.nodes for node in new.nodes)
-        _check(not again or new.restarts_used >= old.restarts_used, "the count of restarts went back")
+        self._check(not again or new.restarts_used >= old.restarts_used, "the count of restarts went back")
+        if again:
+            self._counts(old, new)
         before = {(m.node, m.slot, m.incarnation): m.rank for m in old.members}
         if new.kind == "restart":
-            _check(not any((m.node, m.slot, m.incarnation) in before for m in new.members), "a process was kept")
-            if again and not self._in_place:
-                counted, known = new.restarts_used - old.restarts_used, dict(old.unjoined)
-                unjoined = sum(max(0, count - known.get(node, 0)) for node, count in new.unjoined)
-                due = min(("failed" in new.reason) + unjoined, self._job.max_restarts - old.restarts_used)
-                _check(counted == due, f"{counted} restarts counted, expected {due}: {new.reason}")
+            self._check(not any((m.node, m.slot, m.incarnation) in before for m in new.members), "a process was kept")
             return
         for m in new.members:
             rank = before.get((m.node, m.slot, m.incarnation), m.rank)
-            _check(rank == m.rank or rank >= len(new.members), f"a survivor's rank went from {rank} to {m.rank}")
+            self._check(rank == m.rank or rank >= len(new.members), f"a survivor's rank went from {rank} to {m.rank}")
+
+    def _counts(self, old: Generation, new: Generation) -> None:
+        """A restart of all counts one, in place each failed member does, and whoever failed without being a member."""
+        known = dict(old.unjoined)
+        unjoined = sum(max(0, count - known.get(node, 0)) for node, count in new.unjoined)
+        told = re.search(r"ranks? ([\d, ]+) failed", new.reason)
+        failed = len(told[1].split(",")) if told else 0
+        due = old.restarts_used + unjoined + (min(1, failed) if new.kind == "restart" else failed)
+        due = min(due, self._job.max_restarts)
+        self._check(new.restarts_used == due, f"{new.restarts_used} restarts used, expected {due}")
 
     # ------------------------------------------------------------------------------- the workers' steps
 
@@ -88,20 +106,20 @@ class Invariants:
     ) -> None:
         """See `Witness`."""
         settled = [report.step for report in reports if report.settled]
-        _check(not settled or step >= max(settled), f"generation {generation} starts at {step}, below {settled}")
+        self._check(not settled or step >= max(settled), f"generation {generation} starts at {step}, below {settled}")
         known = self._starts.setdefault(generation, (step, lineage))
-        _check(
+        self._check(
             known == (step, lineage),
             f"generation {generation}: rank {rank} starts from {story(lineage)}, another one from {story(known[1])}",
         )
 
     def reduced(self, generation: int, plan: StepPlan, parts: Mapping[int, Any], size: int) -> None:
         """See `Witness`."""
-        _check(len(parts) == size, f"{len(parts)} ranks took part in a world of {size}")
-        _check({part[0] for part in parts.values()} == {generation}, f"generation {generation} heard another one")
-        _check({part[1] for part in parts.values()} == {plan.position}, f"ranks are at different steps: {parts}")
+        self._check(len(parts) == size, f"{len(parts)} ranks took part in a world of {size}")
+        self._check({part[0] for part in parts.values()} == {generation}, f"generation {generation} heard another one")
+        self._check({part[1] for part in parts.values()} == {plan.position}, f"ranks are at different steps: {parts}")
         shards = sorted(number for part in parts.values() for number in part[2])
-        _check(shards == list(range(self._training.shards)), f"shards {shards} were computed")
+        self._check(shards == list(range(self._training.shards)), f"shards {shards} were computed")
 
     def committed(self, entry: Entry, lineage: Lineage) -> None:
         """See `Witness`."""
@@ -109,7 +127,7 @@ class Invariants:
         self.last_commit = self._universe.now
         known = self._steps.setdefault((entry.generation, entry.step), lineage)
         if known is not lineage and known != lineage:
-            raise Broken(f"step {entry.step}, generation {entry.generation}: {story(lineage)} and {story(known)}")
+            self._check(False, f"step {entry.step}, generation {entry.generation}: {story(lineage)} and {story(known)}")
 
     # ------------------------------------------------------------------------------- the end
 
@@ -118,8 +136,8 @@ class Invariants:
         what = self._training
         if self._in_place:
             verdict = ledger.verify(self.entries, what.samples, unfinished_last=True)
-            _check(verdict.ok, f"ledger: {verdict}")
-            _check(verdict.steps == what.steps, f"{verdict.steps} steps were committed, expected {what.steps}")
+            self._check(verdict.ok, f"ledger: {verdict}")
+            self._check(verdict.steps == what.steps, f"{verdict.steps} steps were committed, expected {what.steps}")
 
 
 def describe(new: Generation) -> str:
@@ -135,8 +153,3 @@ def story(lineage: Lineage | None) -> str:
         lineage, step, generation = lineage
         steps.append(f"{step}@{generation}")
     return " ".join(reversed(steps)) or "the start"
-
-
-def _check(holds: bool, text: str) -> None:
-    if not holds:
-        raise Broken(text)

@@ -221,7 +221,10 @@ class SimProcess(Worker):
         self.process.create_task(self._main(self.sim))
 
     async def _main(self, sim: SimWorker) -> None:
-        self._exit(await sim.main())
+        try:
+            self._exit(await sim.main())
+        except Exception as error:  # noqa: BLE001 - a program that fails by itself is a fault of the simulation
+            self._node.setting.universe.fail(f"{self.process.name}: {type(error).__name__}: {error}")
 
     # ------------------------------------------------------------------------- worker to agent
 

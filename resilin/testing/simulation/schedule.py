@@ -116,7 +116,8 @@ class _Play:
     def run(self) -> None:
         universe = self.universe
         universe.run(FAULTS_S + 0.001, lambda: universe.events > EVENTS)
-        universe.run(END_S, lambda: self._over() or universe.events > EVENTS)
+        while universe.now < END_S and not self._over() and universe.events <= EVENTS:
+            universe.run(min(END_S, universe.now + 0.5), lambda: universe.events > EVENTS)
         self._judge()
 
     def close(self) -> None:
@@ -149,8 +150,9 @@ class _Play:
         known = ("restarts are used", "interrupted: ")
         if any(text in self.outcome for text in known):
             return True
-        if last is not None and last.restarts_used == self.job.max_restarts and not self.invariants.closed:
-            ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
+        ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
+        spent = last is not None and last.restarts_used == self.job.max_restarts
+        if not self.invariants.closed and (spent or any(" failed" in reason for reason in ends)):
             return all("of at least" in reason for reason in ends)  # and no worker may be started any more
         staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]
         return self.invariants.closed is None and not staying
@@ -247,6 +249,13 @@ class _Play:
         undo = [lambda way=way: self.network.heal(*way) for way in ways]
         return f"{' and '.join('->'.join(way) for way in ways)} {self._for_a_while(lambda: [call() for call in undo])}"
 
+    def _isolate(self, node: SimNode) -> str:
+        others = [STORE, *(other.name for other in self.nodes if other is not node and not other.ended)]
+        ways = [way for other in others for way in ((node.name, other), (other, node.name))]
+        for way in ways:
+            self.network.cut(*way)
+        return f"{node.name} {self._for_a_while(lambda: [self.network.heal(*way) for way in ways])}"
+
     def _store_away(self, node: SimNode) -> str:
         if self.server.down:
             return ""
@@ -280,6 +289,7 @@ FAULTS = (
     "pause_host",
     "cut_from_store",
     "cut_from_peer",
+    "isolate",
     "store_away",
     "slow_network",
     "break_watch",

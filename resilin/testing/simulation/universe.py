@@ -30,6 +30,7 @@ class Universe:
         self.random = random.Random(seed)
         self.trace = trace
         self.events = 0
+        self.broken = ""  # the first thing that went wrong
         self._heap: list[tuple[float, int, Process | None, asyncio.Handle | Callable[[], object]]] = []
         self._count = 0
 
@@ -37,6 +38,11 @@ class Universe:
         """Tell the trace."""
         if self.trace is not None:
             self.trace(f"{self.now:9.4f}  {who:<10} {text}")
+
+    def fail(self, text: str) -> None:
+        """An invariant does not hold: whoever handles the error, `run` raises it."""
+        self.broken = self.broken or text
+        raise Broken(text)
 
     def at(self, when: float, call: Callable[[], object]) -> None:
         """Call `call` at time `when`, outside of every process."""
@@ -68,6 +74,10 @@ class Universe:
                 process.run(what)
             else:
                 what()  # type: ignore[operator]
+            if self.broken:
+                raise Broken(self.broken)
+        if not over():
+            self.now = max(self.now, until)
 
 
 class Process(asyncio.AbstractEventLoop):
