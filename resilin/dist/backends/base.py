@@ -123,6 +123,9 @@ class Backend(Protocol):
     stays usable). Other errors end the group: `Aborted` when `abort` was called or a peer is gone, CollectiveTimeout at
     the call's deadline, PeerLost when this rank saw the loss first. Arrays may then hold partial results.
     Outputs may overlap inputs, though not one another: results are those of separate memory.
+
+    An attribute `one_path = True` says that every element is reduced in one order, whatever its place and the array's
+    size: then small all_reduces of a block are one call of more than two ranks, too (`dist.block`).
     """
 
     name: str
