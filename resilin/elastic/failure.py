@@ -45,6 +45,8 @@ class Failure:
     """Whether its standard error went to the terminal."""
     unanswered: str = ""
     """Others waited for it in vain until it was killed: what their error said."""
+    worked_in: int = 0
+    """The last generation in which it said that it works on a step; 0: none."""
     late: bool = False
     """Whether training had finished everywhere: it is not restarted, because its state has ended with it."""
     log_dir: str = ""

@@ -12,11 +12,12 @@ on its own view to know whether its workers must stop; only the leader's `decide
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
+from resilin.elastic import poison
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot, Wanted
 
 Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "interrupt", "succeed", "closed"]
@@ -35,6 +36,8 @@ class Config:
     """Failures that are answered with a new worker, counted over the whole job."""
     last_call_s: float = 0.5
     """Seconds without a new node before a world smaller than `max_nodes` forms, or before one that runs is enlarged."""
+    max_step_failures: int = 3
+    """Failures at one step, in a row, that end the job; 0: any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +239,8 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     own = [member for member in failed if _slot(view, member).fault == "own"]
     if own and used > config.max_restarts:
         return Situation(action="fail", reason=_too_many(own, view, config))
+    if own and (verdict := _poisoned(view, config)):
+        return Situation(action="fail", reason=verdict)
     most = largest_world(view)
     # a node was taken for lost, the others' workers were told so, and it came back before a new world was agreed on
     over = any(value != "lost" and _slot(view, m).over >= current.number for m, value in fates.items())
@@ -304,6 +309,8 @@ def _assess_restart(
     failed = [member for member, value in fates.items() if value == "failed"]
     if failed and restarts_used(view) + 1 > config.max_restarts:
         return Situation(action="fail", reason=_too_many(failed, view, config))
+    if failed and (verdict := _poisoned(view, config)):
+        return Situation(action="fail", reason=verdict)
     broken = any(value in ("failed", "lost", "stopped", "left") for value in fates.values())
     leaving = any(_leaving(view, member) for member in current.members)
     newcomers, until = _newcomers(view, current, config, fates, now)
@@ -376,6 +383,7 @@ def _generation(
     first = view.node(members[0].node)
     assert first is not None
     unjoined = {} if fresh or current is None else dict(current.unjoined)  # a node that is away may come back
+    step, times = (-1, 0) if fresh or current is None else poison.tally(current, _failures(view))
     unjoined |= {seen.node.id: seen.node.unjoined for seen in view.nodes if seen.node.unjoined}
     return Generation(
         number=(current.number if current is not None else 0) + 1,
@@ -387,6 +395,8 @@ def _generation(
         master_port=first.master_port,
         restarts_used=(0 if fresh or current is None else current.restarts_used) + why.counted,
         reason=why.reason,
+        failed_step=step,
+        failed_times=times,
         unjoined=tuple(sorted(unjoined.items())),
     )
 
@@ -417,6 +427,21 @@ def _counted(view: View, config: Config, failures: int) -> int:
     assert view.generation is not None
     before = view.generation.restarts_used
     return max(0, min(restarts_used(view) + failures, config.max_restarts) - before)
+
+
+def _failures(view: View) -> list[Mapping[str, Any]]:
+    """What nodes told of the current generation's failures, one for each node that had any."""
+    assert view.generation is not None
+    nodes = {m.node for m in view.generation.members if fate(view, m) == "failed"}
+    return [seen.node.failure for seen in view.nodes if seen.node.id in nodes and seen.node.failure is not None]
+
+
+def _poisoned(view: View, config: Config) -> str:
+    """Why the job ends, when it has met failures at one step as often as it may; else ""."""
+    assert view.generation is not None
+    step, times = poison.tally(view.generation, _failures(view))
+    news = times > view.generation.failed_times or step != view.generation.failed_step
+    return poison.verdict(step, times) if news and 0 < config.max_step_failures <= times else ""
 
 
 def _too_many(failed: Iterable[GenerationMember], view: View, config: Config) -> str:

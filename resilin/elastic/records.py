@@ -110,6 +110,10 @@ class Generation:
     reason: str
     boundary: Literal["now", "commit"] = "now"
     """In place: whether the step that is running is redone (`now`) or finished first (`commit`)."""
+    failed_step: int = -1
+    """The step at which the last failure of a worker's own doing was; -1: none, or unknown."""
+    failed_times: int = 0
+    """How many generations in a row ended by a failure at that step."""
     unjoined: tuple[tuple[str, int], ...] = ()
     """By node: how many failures of workers that were no members `restarts_used` holds."""
 

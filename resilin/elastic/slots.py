@@ -254,6 +254,7 @@ class LocalSlot:
             log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
             shown=streams.stderr_shown,
             unanswered=self.unanswered,
+            worked_in=self.taken_up,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),
         )

@@ -156,6 +156,13 @@ def _add_size(p: _Parser) -> None:
         metavar="N",
         help="failures answered with a new worker, over the whole job (default 0)",
     )
+    p.flag(
+        "--max-step-failures",
+        default=3,
+        type=int,
+        metavar="N",
+        help="failures at the same step, in a row, that end the job whatever --max-restarts says (default 3; 0: any)",
+    )
     p.flag("--node-rank", default=-1, type=int, metavar="R", help="this node's place in a static job")
     p.flag("--role", default="default", metavar="NAME", help="a name for the workers, used in prefixes (default)")
 

@@ -104,6 +104,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
     config = membership.Config(
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
         last_call_s=conf.get("last_call_timeout", 0.5),
+        max_step_failures=_at_least("--max-step-failures", int(args.max_step_failures), 0),
     )  # fmt: skip
     return LaunchPlan(
         meeting=meeting,

@@ -1,8 +1,9 @@
 """Plays membership scenarios: one command a line, each followed by what is decided.
 
-    job MIN:MAX [restarts N] [last-call S] [shards V]
+    job MIN:MAX [restarts N] [last-call S] [shards V] [same-step N]
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
-    hello PLACE...                   die PLACE own|external               replace PLACE
+    hello PLACE...                   replace PLACE
+    die PLACE own|external [STEP [GENERATION]] (in which it worked on the step)
     done PLACE...                    exit PLACE         stop NODE...    over PLACE... (told so)
     asked STEP PLACE... (to leave, and left after it)
     missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
@@ -59,6 +60,8 @@ class Script:
     def _apply(self, new: Generation) -> None:
         self.generations.append(new)
         self.view = replace(self.view, generation=new)
+        for seen in self.view.nodes:  # agents tell of members of the current generation
+            self._change(seen.node.id, lambda known: replace(known, failure=None))
         if new.kind == "restart":
             for member in new.members:
                 fresh = Slot(index=member.slot, incarnation=member.incarnation, state="running")
@@ -74,6 +77,7 @@ class Script:
             min_nodes=int(low),
             max_nodes=int(high or low),
             max_restarts=int(options.get("restarts", 0)),
+            max_step_failures=int(options.get("same-step", 3)),
             last_call_s=float(options.get("last-call", 0.5)),
         )
 
@@ -113,13 +117,16 @@ class Script:
             endpoint = f"{node}/{slot.index}#{slot.incarnation}"
             self._set(node, replace(slot, state="ready", endpoint=endpoint, limit=self.shards))
 
-    def _die(self, place: str, fault: str) -> None:
+    def _die(self, place: str, fault: str, step: str = "", generation: str = "") -> None:
         current = self.view.generation
         members = {(m.node, m.slot, m.incarnation) for m in current.members} if current is not None else set()
         for node, slot in self._places((place,)):
             if (node, slot.index, slot.incarnation) not in members:
                 self._change(node, lambda known: replace(known, unjoined=known.unjoined + 1))
             self._set(node, replace(slot, state="failed", endpoint="", fault=fault))
+            told = {"code": 1 if fault == "own" else -9, "step": int(step) if step else None}
+            told["worked_in"] = int(generation or (current.number if current is not None else 0))
+            self._change(node, lambda known, told=told: replace(known, failure=known.failure or told))
 
     def _done(self, *places: str) -> None:
         for node, slot in self._places(places):

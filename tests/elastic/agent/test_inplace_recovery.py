@@ -264,3 +264,11 @@ def test_a_frozen_worker_that_is_the_only_one_left_is_killed_after_its_own_timeo
     os.kill(workers[0], signal.SIGKILL)
     assert run.wait() == 1
     assert f"pid {workers[1]}) did not answer and was killed (it did not take up generation 2 within 1 s)" in run.err
+
+
+def test_a_step_that_fails_on_whoever_computes_it_ends_the_job_with_that_verdict(launch, steps):
+    for generation, name in ((1, "die-4"), (2, "die-04"), (3, "die-004")):
+        (steps / name).write_text(f"0 raise {generation}")
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 20, *command(steps, 50))
+    assert run.wait() == 1
+    assert "step 4 has failed 3 times in a row: the fault is of that step" in run.err
