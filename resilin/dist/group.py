@@ -354,6 +354,7 @@ class ProcessGroup:
             raise CollectiveTimeout(f"{self.title()}: a collective of this rank did not end", [self._rank])
         self._fate.supersede(error)  # calls that were running have raised what ended them
         self._mailbox.fail(error)
+        self._messages.close()
 
     def _hand_over(self, made: ProcessGroup) -> None:
         """`made` has all that is left of this group."""
