@@ -1,0 +1,125 @@
+"""Blocks of collectives: what becomes one call, and how faults end them. Results: `check_group/coalescing.py`."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.dist.arguments import Output
+from resilin.dist.block import PACK_BYTES, Reduction, buffer_of, packs, parts_of
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
+from resilin.testing.ranks import run_ranks
+
+
+class Group:
+    """What `packs` asks of a group."""
+
+    def __init__(self, size=2, one_path=False):
+        self.size = lambda: size
+        self.backend = self
+        self.one_path = one_path
+
+
+def reductions(*arrays, op=dist.ReduceOp.SUM):
+    return [Reduction(Output(array, load=True), op) for array in arrays]
+
+
+def sizes(calls, group=None):
+    return [len(pack) if isinstance(pack, list) else "call" for pack in packs(calls, group or Group())]
+
+
+def test_runs_of_small_tensors_of_one_dtype_and_op_become_one_call():
+    f, g, d = np.ones(3, np.float32), np.ones((2, 2), np.float32), np.ones(3)
+    assert sizes(reductions(f, g)) == [2]
+    assert sizes(reductions(f, d, g)) == [1, 1, 1]
+    assert sizes([*reductions(f), *reductions(g, op=dist.ReduceOp.MAX)]) == [1, 1]
+    assert sizes([*reductions(f), lambda later: None, *reductions(g)]) == [1, "call", 1]
+    assert sizes([]) == []
+
+
+def test_a_pack_is_of_limited_size():
+    half = PACK_BYTES // 8
+    arrays = [np.ones(half, np.float32) for _ in range(3)]
+    assert sizes(reductions(*arrays)) == [2, 1]
+    assert sizes(reductions(np.ones(PACK_BYTES), np.ones(1), np.ones(1))) == [1, 2]
+
+
+def test_tensors_that_share_memory_keep_their_order():
+    whole = np.ones(10, np.float32)
+    assert sizes(reductions(whole[5:], whole[:5])) == [2]
+    assert sizes(reductions(whole[:6], whole[5:])) == [1, 1]
+    assert sizes(reductions(whole[8:], whole[:2], whole[1:3])) == [2, 1]
+    assert sizes(reductions(whole, whole)) == [1, 1]
+    assert sizes(reductions(whole[::2], whole[1::2])) == [1, 1]
+
+
+def test_more_than_two_ranks_pack_only_where_the_order_of_sums_is_one_everywhere():
+    floats, integers = [np.ones(2), np.ones(3)], [np.ones(2, np.int32), np.ones(3, np.int32)]
+    assert sizes(reductions(*floats), Group(3)) == [1, 1]
+    assert sizes(reductions(*floats), Group(3, one_path=True)) == [2]
+    assert sizes(reductions(*integers), Group(3)) == [2]
+    assert sizes(reductions(*floats, op=dist.ReduceOp.MAX), Group(3)) == [2]
+
+
+@pytest.mark.parametrize("shapes", [[(3,), (2, 2)], [(0,), ()], [(0,)], [(5000,), (1, 7), (3,)]])
+def test_a_buffer_gives_back_what_was_put_into_it(shapes):
+    arrays = [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+    for part, array in zip(parts_of(buffer_of(arrays), arrays), arrays, strict=True):
+        np.testing.assert_array_equal(part, array)
+
+
+def test_buffers_of_other_layouts_have_other_shapes():
+    layouts = [[(2, 3), (4,)], [(3, 2), (4,)], [(4,), (2, 3)], [(10,)], [(5,), (5,)]]
+    assert len({buffer_of([np.ones(shape) for shape in layout]).shape for layout in layouts}) == len(layouts)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_dead_rank_ends_the_block_of_every_survivor_and_is_named(transport):
+    def step(rank):
+        if rank == 1:
+            dist.default_group().vanish()
+            return set()
+        with pytest.raises(PeerLost) as caught:
+            reduce_in_a_block()
+        return set(caught.value.ranks)
+
+    assert run_ranks(3, step, transport=transport, abort=False).results() == [{1}, set(), {1}]
+
+
+def reduce_in_a_block():
+    arrays = [np.ones(5, np.float32) for _ in range(4)]
+    with dist._coalescing_manager(async_ops=True) as block:
+        for array in arrays:
+            dist.all_reduce(array)
+        dist.broadcast(arrays[0], 0)
+    block.wait()
+
+
+def test_abort_returns_a_block_and_a_wait_of_its_own_limit_aborts_the_group():
+    done = threading.Event()
+
+    def step(rank, end):
+        if rank == 1:
+            assert done.wait(20)
+            return ""
+        try:
+            with dist._coalescing_manager(async_ops=True) as block:
+                dist.all_reduce(np.ones(5))
+                dist.broadcast(np.ones(5), 0)
+            with pytest.raises((GroupAborted, CollectiveTimeout)) as caught:
+                end(block)
+            with pytest.raises((GroupAborted, CollectiveTimeout)):
+                dist.barrier()
+            return str(caught.value)
+        finally:
+            done.set()
+
+    def abort(block):
+        dist.default_group().abort()
+        block.wait()
+
+    assert "abort() was called" in run_ranks(2, step, abort, abort=False).results()[0]
+    done.clear()
+    text = run_ranks(2, step, lambda block: block.works[0].wait(0.05), abort=False).results()[0]
+    assert "2 collectives of one block" in text
