@@ -20,6 +20,8 @@ class Report:
     """Whether its parameters and optimizer state are those of that step."""
     digests: Mapping[str, bytes]
     """Hash of each small part."""
+    generation: int = 0
+    """The generation that step was applied in: one that the others redid later has other bits (0: none)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Choice:
 def choose(reports: Sequence[Report]) -> Choice:
     """Sources are the intact members at the highest step that any settled member committed.
 
+    Where some of them applied it in an earlier generation, cut off from the others, who redid it: the later one counts.
     When nobody is settled (the start of a job, or a start from checkpoints) the lowest rank at the highest step is the
     only source: initial weights may differ, as they may under DDP. StateError when no member at that step is intact.
     """
@@ -48,6 +51,8 @@ def choose(reports: Sequence[Report]) -> Choice:
             "state.commit(). Call commit() right after optimizer.step(), with no collective between the two, or use "
             "State(..., snapshot=True), which copies everything at each commit"
         )
+    newest = max(reports[rank].generation for rank in sources)
+    sources = [rank for rank in sources if reports[rank].generation == newest]
     if not settled:
         sources = sources[:1]
     agreed = all(reports[rank].digests == reports[sources[0]].digests for rank in sources)

@@ -21,6 +21,8 @@ class Small:
     """Everything of a commit that is copied."""
 
     step: int
+    generation: int
+    """The one the step was applied in; 0: none."""
     parts: dict[str, Any]
     plain: dict[str, Any]
     rng: Any
@@ -69,6 +71,7 @@ class State:
 
     _parts: dict[str, parts.Part]
     _plain: dict[str, Any]
+    _generation: int
 
     def __init__(self, *, snapshot: bool = False, **objects: Any) -> None:
         fields = self.__dict__
@@ -77,6 +80,7 @@ class State:
         fields["_samplers"] = [thing for thing in objects.values() if isinstance(thing, ElasticSampler)]
         fields["_objects"] = {}
         fields["_step"] = 0
+        fields["_generation"] = 0  # the step was applied in
         fields["_settled"] = False  # whether this rank was ever made equal to the others
         fields["_last"] = None
         fields["_ledger"] = None
@@ -129,6 +133,7 @@ class State:
                 )
             self._samplers[0].advance(plan)
         self.__dict__["_step"] += 1
+        self.__dict__["_generation"] = session.world().generation
         self._capture()
         tie = session.active()
         if plan is not None and self._ledger is not None:
@@ -168,6 +173,7 @@ class State:
         captured = {name: part.capture() for name, part in self._parts.items()}
         small = Small(
             step=self.step,
+            generation=self._generation,
             parts={name: tree for name, (tree, _) in captured.items()},
             plain=copy.deepcopy(self._plain),
             rng=rng.get_rng_state(),
@@ -242,6 +248,7 @@ class State:
         self._plain.clear()
         self._plain.update(copy.deepcopy(small.plain))
         self.__dict__["_step"] = small.step
+        self.__dict__["_generation"] = small.generation
 
     def _joined(self, rank: int, world_size: int) -> None:
         """This rank is equal to all others: the commit that failures go back to."""

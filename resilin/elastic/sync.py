@@ -33,7 +33,13 @@ def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: in
     if state._last is None:
         state._capture()
     own: Small = state._last.small
-    report = Report(settled=state._settled, step=own.step, intact=state._intact(), digests=own.digests())
+    report = Report(
+        settled=state._settled,
+        step=own.step,
+        intact=state._intact(),
+        digests=own.digests(),
+        generation=own.generation,
+    )
     reports: list[Any] = [report]
     if world_size > 1:
         reports = [None] * world_size

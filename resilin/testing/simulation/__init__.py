@@ -3,7 +3,7 @@
 python -m resilin.testing.simulation --seed 17 --trace
 """
 
-from resilin.testing.simulation.schedule import Result, run
+from resilin.testing.simulation.schedule import FAULTS, Result, run
 from resilin.testing.simulation.universe import Broken
 
-__all__ = ["Broken", "Result", "run"]
+__all__ = ["FAULTS", "Broken", "Result", "run"]

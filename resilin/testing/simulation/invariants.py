@@ -148,7 +148,7 @@ def describe(new: Generation) -> str:
 
 def story(lineage: Lineage | None) -> str:
     """The last steps of a lineage: step@generation."""
-    steps = []
+    steps: list[str] = []
     while lineage is not None and len(steps) < 4:
         lineage, step, generation = lineage
         steps.append(f"{step}@{generation}")

@@ -111,7 +111,7 @@ class SimNode:
         universe = setting.universe
         chance = universe.random
         self.clock = HostClock(universe, chance.uniform(0, 1e6), chance.uniform(-86_400, 86_400))
-        self.process = Process(universe, name)
+        self.process = Process(universe, name)  # type: ignore[abstract]  # it has what asyncio's tasks need
         self.client = Client(setting.server, setting.network, self.process, name)
         self.agent: Agent | None = None
         self.process.create_task(self._main())
@@ -191,7 +191,7 @@ class SimProcess(Worker):
         self._node = node
         self._hear = on_message
         setting = node.setting
-        self.process = Process(setting.universe, f"{node.name}/{number}")
+        self.process = Process(setting.universe, f"{node.name}/{number}")  # type: ignore[abstract]
         self._number = number
         self.sim: SimWorker | None = None
         self._spare = "resilin.elastic.warm" in command.argv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from resilin.elastic import membership
@@ -244,17 +244,21 @@ class _Play:
 
     def _cut(self, one: str, other: str) -> str:
         ways = self.random.choice([((one, other),), ((other, one),), ((one, other), (other, one))])
-        for way in ways:
-            self.network.cut(*way)
-        undo = [lambda way=way: self.network.heal(*way) for way in ways]
-        return f"{' and '.join('->'.join(way) for way in ways)} {self._for_a_while(lambda: [call() for call in undo])}"
+        return f"{' and '.join('->'.join(way) for way in ways)} {self._cut_ways(ways)}"
 
     def _isolate(self, node: SimNode) -> str:
         others = [STORE, *(other.name for other in self.nodes if other is not node and not other.ended)]
         ways = [way for other in others for way in ((node.name, other), (other, node.name))]
+        return f"{node.name} {self._cut_ways(ways)}"
+
+    def _cut_ways(self, ways: Sequence[tuple[str, str]]) -> str:
+        def heal() -> None:
+            for way in ways:
+                self.network.heal(*way)
+
         for way in ways:
             self.network.cut(*way)
-        return f"{node.name} {self._for_a_while(lambda: [self.network.heal(*way) for way in ways])}"
+        return self._for_a_while(heal)
 
     def _store_away(self, node: SimNode) -> str:
         if self.server.down:

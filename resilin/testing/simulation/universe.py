@@ -222,7 +222,8 @@ class Process(asyncio.AbstractEventLoop):
 
 def _is_step(handle: asyncio.Handle) -> bool:
     """Whether it lets a task go on."""
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+    callback = getattr(handle, "_callback", None)
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
 
 
 class HostClock:

@@ -373,7 +373,8 @@ class InPlace(SimWorker):
         """As `sync.make_equal`."""
         what = self.training
         digests = {"sampler": repr(self.sampler.state_dict()).encode()}
-        report = roles.Report(settled=self.settled, step=self.step, intact=True, digests=digests)
+        applied_in = self.lineage[2] if self.lineage is not None else 0
+        report = roles.Report(settled=self.settled, step=self.step, intact=True, digests=digests, generation=applied_in)
         told = await group.exchange((report, self.lineage, self.sampler.state_dict()), what.timeout_s)
         reports = [told[rank][0] for rank in range(len(told))]
         choice = roles.choose(reports)

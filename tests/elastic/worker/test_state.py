@@ -239,8 +239,10 @@ def test_the_random_state_goes_back_too() -> None:
 # ---------------------------------------------------------------------------------------- who is right
 
 
-def report(step: int = 5, settled: bool = True, intact: bool = True, digest: bytes = b"d") -> Report:
-    return Report(settled=settled, step=step, intact=intact, digests={"all": digest})
+def report(
+    step: int = 5, settled: bool = True, intact: bool = True, digest: bytes = b"d", generation: int = 2
+) -> Report:
+    return Report(settled=settled, step=step, intact=intact, digests={"all": digest}, generation=generation)
 
 
 def test_survivors_at_the_same_step_transfer_nothing() -> None:
@@ -255,6 +257,11 @@ def test_those_behind_and_newcomers_receive_from_all_at_the_highest_step() -> No
 
 def test_a_dirty_rank_is_never_a_source() -> None:
     assert choose([report(intact=False), report()]).sources == (1,)
+
+
+def test_a_step_that_the_others_redid_is_taken_from_them() -> None:
+    choice = choose([report(generation=2), report(generation=4), report(generation=4)])
+    assert (choice.sources, choice.receivers) == ((1, 2), (0,))
 
 
 def test_a_newcomer_with_a_higher_step_does_not_win_over_survivors() -> None:

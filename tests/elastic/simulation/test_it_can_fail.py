@@ -1,0 +1,105 @@
+"""A proof that cannot fail is worth nothing: each deliberate fault in the logic is caught by some seed."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from resilin.elastic import membership, rendezvous, roles
+from resilin.elastic.agent import Agent
+from resilin.elastic.membership import View
+from resilin.store.state import StoreState
+from resilin.testing import simulation
+from resilin.testing.simulation import workers
+
+SEEDS = range(400)  # far fewer than CI plays
+
+
+@pytest.fixture(autouse=True)
+def silence():
+    logger = logging.getLogger("resilin")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def caught():
+    """What the first schedule that breaks says."""
+    return next((result.broken for result in map(simulation.run, SEEDS) if result.broken), "")
+
+
+def test_without_a_fault_these_seeds_hold():
+    assert not any(simulation.run(seed).broken for seed in range(80))
+
+
+def test_writing_without_the_compare_on_the_previous_generation_is_caught(monkeypatch):
+    monkeypatch.setattr(StoreState, "_holds", lambda self, condition: True)
+    assert "follows" in caught()
+
+
+def test_not_counting_workers_that_failed_before_they_joined_is_caught(monkeypatch):
+    monkeypatch.setattr(
+        membership, "restarts_used", lambda view: view.generation.restarts_used if view.generation else 0
+    )
+    assert "restarts used, expected" in caught()
+
+
+def test_a_leader_that_is_not_replaced_when_it_is_lost_is_caught(monkeypatch):
+    def leader(view):
+        known = view.generation.nodes if view.generation is not None else [seen.node.id for seen in view.nodes]
+        return known[0] if known else None
+
+    monkeypatch.setattr(View, "leader", leader)
+    assert "no end of" in caught()
+
+
+def test_hearing_a_member_of_an_old_generation_is_caught(monkeypatch):
+    monkeypatch.setattr(workers.SimWorker, "accepts", lambda self, generation: True)
+    assert caught()
+
+
+def test_newcomers_that_overrule_survivors_are_caught(monkeypatch):
+    choose = roles.choose
+    flip = lambda reports: choose([replace(report, settled=not report.settled) for report in reports])  # noqa: E731
+    monkeypatch.setattr(roles, "choose", flip)
+    assert "starts at" in caught()
+
+
+def test_redoing_a_step_that_a_member_has_applied_is_caught(monkeypatch):
+    choose = roles.choose
+    lowest = lambda reports: choose([replace(report, step=-report.step) for report in reports])  # noqa: E731
+    monkeypatch.setattr(roles, "choose", lowest)
+    assert "below" in caught()
+
+
+def test_ranks_that_move_though_their_place_is_there_are_caught(monkeypatch):
+    reshape = membership._reshape
+
+    def sorted_anew(view, situation):
+        new = reshape(view, situation)
+        members = sorted(new.members, key=lambda member: (member.node, member.slot))
+        return replace(new, members=tuple(replace(member, rank=rank) for rank, member in enumerate(members)))
+
+    monkeypatch.setattr(membership, "_reshape", sorted_anew)
+    assert "a survivor's rank" in caught()
+
+
+def test_more_workers_than_shards_are_caught(monkeypatch):
+    monkeypatch.setattr(membership, "largest_world", lambda view: 0)
+    assert "shards" in caught()
+
+
+def test_a_node_that_does_not_register_again_is_caught(monkeypatch):
+    monkeypatch.setattr(rendezvous.Rendezvous, "_on_lease_lost", lambda self: None)
+    assert caught()
+
+
+def test_frozen_workers_that_nobody_kills_are_caught(monkeypatch):
+    monkeypatch.setattr(membership, "unresponsive", lambda view: ())
+    assert "no end of" in caught()
+
+
+def test_failed_workers_that_nobody_replaces_are_caught(monkeypatch):
+    monkeypatch.setattr(Agent, "_fill", lambda self, view: None)
+    assert caught()
