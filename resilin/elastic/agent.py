@@ -17,6 +17,7 @@ from typing import Any
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, ending, environment, failure, membership, sizing, worlds
+from resilin.elastic.backoff import Backoff, Restarts
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.live import Showing
@@ -82,6 +83,9 @@ class Agent:
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
         self._teller = Teller(config.node_id, self._slots, reporter)
         self._showing = Showing(self._rendezvous, self._slots, clock)
+        self._restarts = Restarts()
+        self._replacements = [Backoff() for _ in self._slots]  # of those that fail before they join
+        self._not_before = [0.0] * len(self._slots)  # monotonic
         self._spare: Spare | None = None
         self._told = _Told()
         self._waiting = Waiting(
@@ -195,15 +199,16 @@ class Agent:
         if situation.action == "stop" and self._leaving is None and cause is None:  # to leave has its own way to stop
             self._stop_workers(self._slots)
         self._again |= self._teller.deaths(view, self._told.reason)
-        if view.leader() == self._config.node_id and cause is None:
+        paused = self._restarts.until(view, situation, self._clock.monotonic())
+        if view.leader() == self._config.node_id and cause is None and paused is None:
             self._lead(view, situation)
         self._again |= self._teller.worlds(view, self._clock.monotonic())
         self._teller.standbys(view)
         self._dismiss(view)
-        self._fill(view)
+        held = self._fill(view)
         self._showing.update()
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
-        self._arm(situation, cause, unanswered, self._look_for_absent(view, situation))
+        self._arm(situation, cause, paused, held, unanswered, self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -316,13 +321,17 @@ class Agent:
             self._reporter.line("this node is to take no part: its workers finish their step and end")
             self._spawn_task(work)
 
-    def _fill(self, view: View) -> None:
-        """Replace failed workers of a program that recovers in place, and start those of an invited node."""
+    def _fill(self, view: View) -> float | None:
+        """Replace failed workers of a program that recovers in place, and start those of an invited node.
+
+        When to come back for one that has to wait, because those before it failed before they joined.
+        """
         current = view.generation
         if current is None or self._leaving is not None or not membership.recovers_in_place(view):
-            return
+            return None
         if sizing.is_dismissed(view, self._limits, self._config.node_id):
-            return
+            return None
+        held, now = [], self._clock.monotonic()
         is_invited = self._config.node_id in membership.invited(view, self._limits)
         stopped = {  # for a restart that was due until another one said hello
             m.slot for m in current.members if m.node == self._config.node_id and membership.fate(view, m) == "stopped"
@@ -330,6 +339,9 @@ class Agent:
         for slot in self._slots:
             wanted = slot.replace or (slot.state == "idle" and (is_invited or slot.index in stopped))
             if not wanted or slot.running:
+                continue
+            if now < self._not_before[slot.index]:
+                held.append(self._not_before[slot.index])
                 continue
             slot.replace = False
             place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
@@ -341,6 +353,7 @@ class Agent:
             else:
                 slot.start(slot.incarnation + 1, rank, current.number, variables)
             self._again = True
+        return min(held, default=None)
 
     def _keep_spare(self) -> None:
         """Have a warm replacement ready while restarts are left."""
@@ -390,6 +403,10 @@ class Agent:
         )
         self._failures[slot.index, slot.incarnation] = what
         self._unjoined += not member
+        if member:
+            self._replacements[slot.index].succeeded()
+        elif slot.fault == "own":
+            self._not_before[slot.index] = self._clock.monotonic() + self._replacements[slot.index].failed(0.0)
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it

@@ -191,6 +191,12 @@ def may_replace(view: View, config: Config) -> bool:
     return restarts_used(view) + failed <= config.max_restarts
 
 
+def failed_by_itself(view: View) -> bool:
+    """Whether a member of the current generation failed by its own doing."""
+    members = view.generation.members if view.generation is not None else ()
+    return any(fate(view, m) == "failed" and _slot(view, m).fault == "own" for m in members)
+
+
 def restarts_used(view: View) -> int:
     """What the current generation has counted, and since then the failures of workers that never became members."""
     current = view.generation

@@ -1,5 +1,6 @@
 """Programs that know nothing of recovery: every failure restarts all workers."""
 
+import itertools
 import json
 import os
 import signal
@@ -262,3 +263,15 @@ def test_a_worker_killed_from_outside_is_named_with_its_signal(launch, script):
     run = launch("--standalone", program)
     assert run.wait() == 1
     assert "killed by SIGSEGV" in run.err.splitlines()[-2]
+
+
+def test_a_program_that_fails_at_once_is_started_again_at_growing_intervals(launch, script, tmp_path):
+    path = str(tmp_path / "starts")
+    program = script(f"import sys, time\nopen({path!r}, 'a').write(f'{{time.monotonic()}}\\n')\nsys.exit(1)\n")
+    run = launch("--max-restarts", 3, program)
+    assert run.wait() == 1
+    starts = [float(line) for line in (tmp_path / "starts").read_text().split()]
+    pauses = [after - before for before, after in itertools.pairwise(starts)]
+    assert len(pauses) == 3
+    assert pauses[1] > 0.25
+    assert pauses[2] > 0.5
