@@ -27,12 +27,10 @@ except dist.DistError as error:
 
 
 @pytest.mark.multiproc
-def test_ranks_on_two_hosts_pass_every_case_and_notice_a_cut_link(hosts):
+@pytest.mark.parametrize("first", [2, 3], ids=["two and two", "three and one"])
+def test_ranks_on_two_hosts_pass_every_case_and_notice_a_cut_link(hosts, first):
     shared = {"WORLD_SIZE": "4", "METHOD": f"tcp://{hosts[0].address}:29400", "RESILIN_SECRET": "test"}
-    ranks = [
-        RankProcess(SCRIPT, {**shared, "RANK": str(rank)}, hosts[rank // 2].enter)
-        for rank in range(4)
-    ]
+    ranks = [RankProcess(SCRIPT, {**shared, "RANK": str(rank)}, hosts[rank >= first].enter) for rank in range(4)]
     try:
         for rank in ranks:
             line = rank.read_line()
