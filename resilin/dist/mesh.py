@@ -322,17 +322,14 @@ class _Assembly:
     def _watch(self, link: Link) -> Wants | None:
         """A peer that is connected may die or give up while others are still on their way."""
         try:
-            kind = link.next_kind()
-            if kind not in (Frame.ABORT, Frame.BYE):
-                return None  # it is ahead of us: for the group to read
+            if link.next_kind() != Frame.ABORT:
+                return None  # it is ahead of us, or has left already: for the group to read
             _, _, body = link.next_frame(lambda tag, length: Waste(length))
         except BlockingIOError:
             return [(link.sock, selectors.EVENT_READ)]
         except (OSError, EOFError) as error:
             why = str(error) or "it closed the connection"
             raise self._lost(link.rank, f"left before the group was made: {why}") from error
-        if kind == Frame.BYE:
-            raise self._lost(link.rank, "left before the group was made: it said goodbye")
         raise decode_reason(body.decode(errors="replace"), link.rank)
 
     # --- those that come to us ---

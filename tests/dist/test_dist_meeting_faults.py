@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 from resilin.dist.endpoint import CONTROL, Expectation

@@ -562,6 +562,29 @@ def test_messages_of_an_older_generation_are_never_received(company, transport):
     them.play(part, part)
 
 
+@pytest.mark.parametrize("transport", ["tcp", "unix", "hosts"])
+@pytest.mark.parametrize("cut", ["control", "data"])
+def test_what_was_cut_between_two_that_live_is_made_anew(company, transport, cut):
+    them = company(transport, 3)
+
+    def part(number):
+        group = them.join(number, [0, 1, 2])
+        total(group)
+        them.met.wait(20)
+        if number == 2:
+            link = group._links[0]
+            (link.hang_up if cut == "control" else link.wire.shut)()
+        end_of(group)
+        after = group.reconfigure(2, them.names([0, 1, 2]))
+        assert total(after, 300_000) == expected(3)
+        reused = after.stats()["reused"]["sockets"]
+        after.close()
+        return reused
+
+    lost = 2 if cut == "control" else 1
+    assert them.play(part, part, part) == [4 - lost, 4, 4 - lost]
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_reconfiguration_can_be_interrupted(company, transport):
     them = company(transport, 2)
