@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
 RETRY_S = 0.5  # pause between attempts while the store is away
+OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
 LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -83,6 +85,7 @@ class Rendezvous:
         self._watch: Watch | None = None
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
         self._work: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.outage: Outage | None = None
@@ -166,8 +169,12 @@ class Rendezvous:
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
-        if node != self._own:
-            self._own, self._view = node, None
+        if node == self._own:
+            return
+        before, self._own, self._view = self._own, node, None
+        if before is not None and not self._options.direct and _but_over(node) == _but_over(before):
+            self._loop.call_later(OVER_S, self._submit_unless_closing, self._write_own)
+        else:
             self._submit(self._write_own)
 
     def propose(self, generation: Generation) -> None:
@@ -291,9 +298,8 @@ class Rendezvous:
     # ------------------------------------------- callbacks of the store, which may come from its threads
 
     def _on_events(self, events: Sequence[Event]) -> None:
-        changed = [event.kv for event in events if event.kind == "put"]
-        gone = [event.kv for event in events if event.kind == "delete"]
-        self._in_loop(lambda: self._merge(changed, gone))
+        self._inbox.append(events)
+        self._in_loop(self._heed)
 
     def _on_watch_error(self, error: Exception) -> None:
         log.event(_log, 20, "watch ended, reading the job again", error=str(error))
@@ -312,6 +318,18 @@ class Rendezvous:
             self._loop.call_soon_threadsafe(call)
 
     # ------------------------------------------------------------------------------- in the loop
+
+    def _heed(self) -> None:
+        """Take in whatever has come: one look at the job for all of it."""
+        changed: dict[str, KeyValue] = {}
+        gone: dict[str, KeyValue] = {}
+        while self._inbox:
+            for event in self._inbox.popleft():
+                here, there = (changed, gone) if event.kind == "put" else (gone, changed)
+                here[event.kv.key] = event.kv
+                there.pop(event.kv.key, None)
+        if changed or gone:
+            self._merge(list(changed.values()), list(gone.values()))
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
         self._entries.clear()
@@ -356,6 +374,11 @@ class Rendezvous:
     def _revision_of(self, key: str) -> int:
         entry = self._entries.get(key)
         return entry.mod_revision if entry is not None else -1
+
+
+def _but_over(node: Node) -> Node:
+    """The record without what only matters when no new generation comes soon: which worlds workers know to be over."""
+    return replace(node, slots=tuple(replace(slot, over=0) for slot in node.slots))
 
 
 def _passes(error: ResilinError) -> bool:

@@ -109,7 +109,7 @@ class LocalSlot:
             fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
             limit=self.limit,
             done_in=self.done_in,
-            over=self.aborted,
+            over=self.aborted if self.aborted >= self.generation or self.done_in else 0,
             asked=self.leaves if self.state == "left" else "",
             committed=self.committed if self.state == "left" else 0,
             missed=self.missed,
