@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from resilin._base.clock import Deadline
+from resilin.dist import phases
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.fate import Fate
 from resilin.dist.message import Kind
@@ -23,7 +24,6 @@ class Owner(Protocol):
     """The group whose calls these are."""
 
     timeout_s: float
-    on_call: Callable[[Call], None] | None
 
     def rank(self) -> int:
         """This rank."""
@@ -63,7 +63,8 @@ class Calls:
             if self._fate.closed:
                 raise self._fate.error(None)
             self.queued += 1
-            self.worker.put(partial(self._background, kind, task, work, outputs, limit, self._entry(kind)))
+            background = partial(self._background, kind, task, work, outputs, limit, self._entry(kind))
+            self.worker.put(phases.carried(background))
         if async_op:
             return work
         work.wait()
@@ -144,9 +145,11 @@ class Calls:
         if entry is not None:
             entry.start(call.sequence)
         try:
-            if self._owner.on_call is not None:
-                self._owner.on_call(call)
+            if phases.heard:
+                phases.reached("start", kind.name.lower(), self._owner)
             task(call)
+            if phases.heard:
+                phases.reached("end", kind.name.lower(), self._owner)
         except CollectiveMismatch as error:
             raise CollectiveMismatch(f"{fate.name_of(call)}: {error}") from None
         except UsageError:

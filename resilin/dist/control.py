@@ -25,6 +25,7 @@ from typing import Protocol
 
 from resilin._base.clock import Deadline, spell
 from resilin._base.threads import OwnedThread
+from resilin.dist import phases
 from resilin.dist.hello import Renewal
 from resilin.dist.link import READ_BYTES, Link
 from resilin.dist.mailbox import Mailbox
@@ -225,6 +226,8 @@ def send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
     while sent < len(data):
         try:
             sent += sock.send(data[sent:])
+            if phases.heard:
+                phases.reached("data")
         except BlockingIOError:
             wait_writable(sock, deadline)
 

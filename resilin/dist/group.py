@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from resilin._base import env
 from resilin._base.clock import Deadline
-from resilin.dist import living
-from resilin.dist.backends.base import Aborted, Call
+from resilin.dist import living, phases
+from resilin.dist.backends.base import Aborted
 from resilin.dist.backends.devices import DeviceBackends
 from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.backends.select import choose, inherit, shared_memory_of
@@ -92,7 +92,6 @@ class ProcessGroup:
         self._size = len(topology.endpoints)
         self._log = log_of(name, generation, rank, [str(endpoint) for endpoint in topology.endpoints])
         self._fate = Fate(self.title, self.ranks, self._end)
-        self.on_call: Callable[[Call], None] | None = None  # told of every collective before it runs, in its thread
         self._mailbox = Mailbox()
         self._links = mesh.links
         data = {peer: link.wire for peer, link in mesh.links.items() if link.wire is not None}
@@ -181,9 +180,9 @@ class ProcessGroup:
         return f"<ProcessGroup {self.name!r} {at} {self.backend.name}, {state}>"
 
     def vanish(self) -> None:
-        """End this rank's connections without a goodbye, as its death would. For tests of faults."""
+        """End this rank's connections without a goodbye, as its death would; peers hear nothing else. For tests."""
         self._control.cut()
-        self.backend.abort(self._rank, lost=True)
+        self._fate.supersede(GroupAborted(f"{self.title()}: vanished"))
 
     def title(self) -> str:
         """How error messages name this end."""
@@ -253,6 +252,8 @@ class ProcessGroup:
         Collectives that still run are aborted. In a signal handler that interrupted one, on the same thread, this does
         not wait for it: its memory is freed when it returns, with GroupAborted, after the handler.
         """
+        if phases.heard:
+            phases.reached("start", "close", self)
         self.close_subgroups()
         busy = self._calls.close()
         if busy is None:
@@ -433,6 +434,9 @@ def _form(
     """Make a group, of what `before` leaves where there is one."""
     kept = [] if before is None else list(before._links.values())
     maps = before is not None and shared_memory_of(before._host) is not None
+    what = "connect" if before is None else "reconfigure"
+    if phases.heard:
+        phases.reached("start", what, before)
     mesh = assemble(
         listener,
         topology,
@@ -458,7 +462,11 @@ def _form(
         **facts,
     )
     try:
+        if phases.heard:
+            phases.reached("agreed", what, group)
         group.attach(deadline)
+        if phases.heard:
+            phases.reached("end", what, group)
     except BaseException as error:
         if before is None:
             group.abort(error)  # peers that wait for this rank hear why it leaves

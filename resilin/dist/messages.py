@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from resilin._base.clock import Deadline, spell
+from resilin.dist import phases
 from resilin.dist.control import Control
 from resilin.dist.fate import Fate
 from resilin.dist.mailbox import ANY, Mailbox, Receive
@@ -64,11 +65,15 @@ class Messages:
             late = f"send to rank {to} with tag {tag}: not received within {spell(timeout_s)}"
             self._fate.fail(CollectiveTimeout(late, [to]), explain=True)
             raise self._fate.error(None) from None
+        if phases.heard:
+            phases.reached("end", "send")
 
     def start(self, array: Array, tensor: Any, to: int, tag: int, timeout_s: float) -> Work:
         """See ProcessGroup.isend."""
         deadline = Deadline(timeout_s)
         self._fate.check()
+        if phases.heard:
+            phases.reached("start", "send")
         descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"send to rank {to} with tag {tag}, {self._title()}"
         work = Work(what, awaited=(to, self._ranks[to]))
@@ -90,6 +95,8 @@ class Messages:
             else:
                 self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
                 finish(None)
+            if phases.heard:
+                phases.reached("moved", "send")
         except TimeoutError as error:
             self._fate.fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
             finish(error)
@@ -109,6 +116,8 @@ class Messages:
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None) -> Work:
         """See ProcessGroup.receive."""
         self._fate.check()
+        if phases.heard:
+            phases.reached("start", "recv")
         wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self._title()}"
         work = Work(what, source=source, awaited=() if source == ANY else (source, self._ranks[source]))
@@ -144,4 +153,6 @@ class Messages:
             post.expect(1)
             self._mailbox.post(posted)
             post.collect()
+        if phases.heard:
+            phases.reached("moved", "recv")
         return work

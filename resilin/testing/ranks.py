@@ -7,6 +7,7 @@ outcome.results()                        # the values, or the first error raised
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -86,6 +87,11 @@ def run_ranks(
 
     def rank_main(rank: int) -> None:
         memory.install()
+        with contextlib.nullcontext() if faults is None else faults.watching(rank):
+            run_rank(rank)
+        finished.wait(timeout_s * 3)
+
+    def run_rank(rank: int) -> None:
         try:
             group = connect(
                 listeners[rank],
@@ -98,8 +104,6 @@ def run_ranks(
                 backends=BackendConfig(backend(rank) if callable(backend) else backend),
             )
             groups[rank] = group
-            if faults is not None:
-                faults.watch(rank, group)
             with use_group(group), rng.using(rng.default_generator().clone_state()):
                 outcome.values[rank] = fn(rank, *args, **kwargs)
         except Killed:
@@ -108,7 +112,6 @@ def run_ranks(
             outcome.errors[rank] = error
             if abort and rank in groups:
                 groups[rank].abort(error)
-        finished.wait(timeout_s * 3)
 
     threads = [OwnedThread(f"rank-{rank}", lambda rank=rank: rank_main(rank)) for rank in range(count)]  # type: ignore[misc]
     for thread in threads:

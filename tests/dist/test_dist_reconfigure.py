@@ -13,7 +13,7 @@ from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 from resilin.core.machine import memory
-from resilin.dist import tree
+from resilin.dist import phases, tree
 from resilin.dist.group import connect
 from resilin.errors import (
     CollectiveTimeout,
@@ -345,13 +345,13 @@ def test_the_worker_thread_goes_on(company, transport):
     def part(number):
         names = []
 
-        def note(call):
-            names.append(threading.get_ident())
+        def note(phase, what, group):
+            if (phase, what) == ("start", "all_reduce"):
+                names.append(threading.get_ident())
 
         group = them.join(number, [0, 1])
         for generation in (2, 3):
-            group.on_call = note
-            with dist.use_group(group):
+            with dist.use_group(group), phases.listening(note):
                 dist.all_reduce(resilin.ones(5), async_op=True).wait()
             group = group.reconfigure(generation, them.names([0, 1]))
         group.close()

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from resilin._base.clock import Deadline
-from resilin.dist import schedules
+from resilin.dist import phases, schedules
 from resilin.dist.backends.base import Call, clobbers, join, mismatch, split_mismatch
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
@@ -275,6 +275,8 @@ class ScheduledBackend(ABC):
         if len(seen) == 2:
             a, b = sorted(seen)
             raise mismatch((a[0], unpack(a[1])), (b[0], unpack(b[1])))
+        if phases.heard:
+            phases.reached("agreed")
 
     def _hear(self, mine: bytes, deadline: Deadline) -> list[tuple[int, bytes]]:
         """What ranks say, at most DESCRIPTOR_BYTES each: this one, and another with a different word if there is one.

@@ -19,7 +19,7 @@ import numpy as np
 from resilin._base import host
 from resilin._base.clock import Deadline, spell
 from resilin.core.machine import memory
-from resilin.dist import loader
+from resilin.dist import loader, phases
 from resilin.dist.backends.base import Aborted
 from resilin.dist.message import Frame
 from resilin.dist.reduce_op import Array
@@ -100,6 +100,8 @@ class SharedMemory:
                 segment = loader.native.Segment(fd, 0, len(self._members), _inline_bytes(len(self._members)))
                 for peer in self._members[1:]:
                     self._share(peer, Frame.SEGMENT, b"", fd)
+                    if phases.heard:
+                        phases.reached("data")
             finally:
                 os.close(fd)
             self._use(segment)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.dist import loader
+from resilin.dist import loader, phases
 from resilin.dist.backends.base import Aborted
 from resilin.dist.backends.scheduled import ScheduledBackend, Transfer
 from resilin.dist.link import Meter, Wire
@@ -151,6 +151,8 @@ class StreamBackend(ScheduledBackend):
                     receiving = receiving[count:] if count < len(receiving) else None
             except ValueError as error:  # the socket was closed under us
                 raise Aborted from error
+            if moved and phases.heard:
+                phases.reached("data")
             if not moved:
                 self._wait(to if sending is not None else None, source if receiving is not None else None, deadline)
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "copy.hpp"
+#include "phases.hpp"
 
 namespace resilin::dist {
 namespace {
@@ -56,6 +57,7 @@ bool Collectives::find(int rank, size_t index) {
 // All ranks' tensors to one: `count` elements in rank order.
 Status Collectives::combine(char *into, size_t count) {
     const bool known = dist::reduce(job_.mine.dtype, static_cast<Op>(job_.mine.op), at_.data(), segment_.ranks(), &into, 1, count);
+    reached("data");
     return known ? OK : MISMATCH;
 }
 
@@ -103,6 +105,7 @@ Status Collectives::broadcast() {
     if (!find(root, 0)) return MISSING;
     const Output &out = job_.outputs[0];
     copy(out.data, at_[static_cast<size_t>(root)], out.size, out.size * at_.size() >= STREAM_MIN_BYTES);
+    reached("data");
     return OK;
 }
 
@@ -115,6 +118,7 @@ Status Collectives::gather() {
     for (size_t step = 0; step < n; step++) { // each rank starts at another peer, so that they do not queue
         const size_t r = (static_cast<size_t>(segment_.rank()) + step) % n;
         copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, copied >= STREAM_MIN_BYTES);
+        reached("data");
     }
     return OK;
 }
@@ -124,6 +128,7 @@ Status Collectives::scatter() {
     if (!find(root, static_cast<size_t>(segment_.rank()))) return MISSING;
     const Output &out = job_.outputs[0];
     copy(out.data, at_[static_cast<size_t>(root)], out.size, out.size * at_.size() >= STREAM_MIN_BYTES);
+    reached("data");
     return OK;
 }
 
@@ -150,6 +155,7 @@ Status Collectives::all_to_all() {
     for (size_t step = 0; step < n; step++) {
         const size_t r = (me + step) % n;
         copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, copied * n >= STREAM_MIN_BYTES);
+        reached("data");
     }
     return OK;
 }

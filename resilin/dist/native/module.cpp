@@ -10,6 +10,7 @@
 
 #include "collectives.hpp"
 #include "flight.hpp"
+#include "phases.hpp"
 #include "post_module.hpp"
 #include "signals.hpp"
 #include "stream_module.hpp"
@@ -20,6 +21,24 @@ using namespace resilin::dist;
 void resilin::dist::check_signals() {
     nb::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+namespace {
+
+PyObject *listener = nullptr; // guarded by the GIL; outlives the module
+
+void hear_phases(nb::object told) {
+    PyObject *before = listener;
+    listener = told.is_none() ? nullptr : told.release().ptr();
+    listening = listener != nullptr;
+    Py_XDECREF(before);
+}
+
+} // namespace
+
+void resilin::dist::tell_phase(const char *phase) {
+    nb::gil_scoped_acquire gil;
+    if (listener) nb::borrow<nb::object>(listener)(phase);
 }
 
 namespace {
@@ -147,6 +166,7 @@ NB_MODULE(_native, m) {
     m.attr("MAX_REGIONS") = MAX_REGIONS;
     m.attr("MAX_RANKS") = MAX_RANKS;
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
+    m.def("hear_phases", &hear_phases, nb::arg("told").none());
     using Release = nb::call_guard<nb::gil_scoped_release>;
     bind_flight(m);
     bind_streams(m);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "phases.hpp"
 #include "post.hpp"
 #include "signals.hpp"
 #include "waiting.hpp"
@@ -87,7 +88,10 @@ Status Segment::settle(Status status) {
     return status;
 }
 
-Status Segment::barrier(double deadline, double spin_s) { return settle(enter(deadline, spin_s)); }
+Status Segment::barrier(double deadline, double spin_s) {
+    reached("moved");
+    return settle(enter(deadline, spin_s));
+}
 
 Status Segment::enter(double deadline, double spin_s) {
     if (aborted()) return ABORTED; // a rank that aborts in a barrier has arrived: it must not complete it for others
@@ -97,8 +101,10 @@ Status Segment::enter(double deadline, double spin_s) {
     if (arrivals == number * static_cast<uint64_t>(ranks_)) {
         header_->epoch.store(number, std::memory_order_seq_cst);
         wake();
+        reached("arrived");
         return OK;
     }
+    reached("arrived");
     return wait(number, deadline, spin_s);
 }
 
@@ -136,7 +142,9 @@ bool Segment::same_descriptors() {
 }
 
 Status Segment::exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
-    return settle(meet(mine, pieces, n, deadline, spin_s));
+    const Status met = settle(meet(mine, pieces, n, deadline, spin_s));
+    if (met == OK) reached("agreed");
+    return met;
 }
 
 Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
@@ -185,6 +193,7 @@ Status Segment::write(int dtype, Op op, const char *const *srcs, int n_srcs, cha
         touching.store(0, std::memory_order_release);
         if (stop) return settle(ABORTED);
         if (!known) return MISMATCH;
+        reached("data");
     }
     return OK;
 }

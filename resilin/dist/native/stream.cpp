@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "phases.hpp"
 #include "signals.hpp"
 
 namespace resilin::dist {
@@ -179,6 +180,7 @@ FlowEnd Streams::finish(Cursor &c, int dtype, Op op, double deadline) {
         if (end.status != Flow::DONE) return end;
         if (const size_t room = receivable(c)) moved = receive_some(c, room, dtype, op, end) || moved;
         if (end.status != Flow::DONE) return end;
+        if (moved) reached("data");
         if (!moved && !wait(c, sendable(c), receivable(c), deadline, end)) return end;
     }
     return end;
