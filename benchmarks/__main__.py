@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     collectives,
+    collectives_hosts,
     data_loader,
     dist_overhead,
     harness,
@@ -22,6 +23,7 @@ ALL = [
     startup,
     install_size,
     collectives,
+    collectives_hosts,
     dist_overhead,
     op_overhead,
     train_step,

@@ -49,7 +49,7 @@ def benchmark(options: Options) -> Report:
                     found = harness.run_ranks(
                         side, options, "collectives", _arguments(options, ranks), ranks=ranks, timeout_s=TIMEOUT_S
                     )
-                _collect(samples, found["samples"], ranks, side)
+                collect(samples, found["samples"], ranks, side)
                 for what, seconds in found["overlap"].items():
                     overlap.setdefault(what, {}).setdefault(side, []).extend(seconds)
                 lacking.update({f"{side} ({ranks} ranks): {name}": text for name, text in found["lacking"].items()})
@@ -77,9 +77,10 @@ def _arguments(options: Options, ranks: int) -> list[str]:
     return [*arguments, "--overlap"] if ranks == min(ROUNDS) else arguments
 
 
-def _collect(
+def collect(
     samples: dict[tuple[int, str, str], dict[str, list[float]]], found: dict[str, Any], ranks: int, side: str
 ) -> None:
+    """Add one run's samples to those of all, by ranks, operation, size and side."""
     for name, by_size in found.items():
         for size, seconds in by_size.items():
             samples.setdefault((ranks, name, size), {}).setdefault(side, []).extend(seconds)

@@ -187,12 +187,24 @@ def check_output(command: Sequence[str], *, timeout_s: float, env: Mapping[str, 
     return done.stdout
 
 
+Place = tuple[Sequence[str], Mapping[str, str]]  # words before a rank's command, variables beside those of all
+
+
 def run_ranks(
-    side: str, options: Options, case: str, arguments: Sequence[str], *, ranks: int, timeout_s: float = 300
+    side: str,
+    options: Options,
+    case: str,
+    arguments: Sequence[str],
+    *,
+    ranks: int,
+    timeout_s: float = 300,
+    master: str = "127.0.0.1",
+    place: Callable[[int], Place] = lambda rank: ((), {}),
 ) -> dict[str, Any]:
     """Start `ranks` processes of `case` without a launcher; the JSON that rank 0 printed.
 
-    Both libraries read the same variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+    Both libraries read the same variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). `place` puts a rank on another
+    host, whose way to rank 0 is `master`.
     """
     command = case_command(side, options, case, arguments)
     port = str(free_port())
@@ -200,12 +212,15 @@ def run_ranks(
     with tempfile.TemporaryFile("w+") as errors:
         try:
             for rank in range(ranks):
+                prefix, more = place(rank)
                 env = environment(
                     RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
-                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                    MASTER_ADDR=master, MASTER_PORT=port, **more,
                 )  # fmt: skip
                 output = subprocess.PIPE if rank == 0 else errors
-                children.append(subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, text=True))
+                children.append(
+                    subprocess.Popen([*prefix, *command], env=env, cwd=ROOT, stdout=output, stderr=errors, text=True)
+                )
             output_text = children[0].communicate(timeout=timeout_s)[0]
             codes = [child.wait(timeout=30) for child in children]
         except subprocess.TimeoutExpired:
