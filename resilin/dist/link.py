@@ -21,6 +21,7 @@ from resilin.dist.endpoint import Endpoint
 from resilin.dist.forked import track
 from resilin.dist.hello import Renewal
 from resilin.dist.message import HEADER, Frame
+from resilin.dist.sockets import WAKE_BYTES
 from resilin.errors import DistNetworkError
 
 MAX_TEXT_BYTES = 64 << 10
@@ -169,6 +170,7 @@ class Link:
         self._body = bytearray()
         self._sink: Sink | None = None
         self._fds: deque[int] = deque()
+        self._least = sockets.Least(sock)
         track(sock).setblocking(False)
         sockets.tune(sock)
 
@@ -278,7 +280,12 @@ class Link:
         complete = False
         while not complete:
             into = sink.rest()
-            count = self.sock.recv_into(into) if len(into) else 0
+            try:
+                count = self.sock.recv_into(into) if len(into) else 0
+            except BlockingIOError:
+                self._least.set(WAKE_BYTES if sink.left() >= 2 * WAKE_BYTES else 1)
+                raise
             if count == 0 and len(into):
                 raise EOFError
             complete = sink.advance(count)
+        self._least.set(1)

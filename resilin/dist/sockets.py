@@ -8,6 +8,9 @@ UNREACHABLE_S = 60
 """A peer whose host answers nothing for this long is lost, however long the timeout of a call: a host without power, a
 cut link. A process that is merely stopped or busy is not, for its kernel answers. Shorter cuts are healed by TCP."""
 _PROBES = 6
+WAKE_BYTES = 512 << 10
+"""Where much is to come, a receiver that sleeps is woken for this much and not for every packet, which halves the
+processor time of a large message. As in native/stream.cpp."""
 
 
 def tune(sock: socket.socket) -> None:
@@ -25,3 +28,17 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Least:
+    """How many bytes must have come before `poll` calls a TCP socket readable; 1 at first."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._now = 1 if sock.family == socket.AF_INET or sock.family == socket.AF_INET6 else 0
+
+    def set(self, count: int) -> None:
+        """From now on `count`. No more than will come."""
+        if self._now not in (0, count):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._now = count
