@@ -16,16 +16,17 @@ from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, ending, environment, failure, membership, sizing, worlds
-from resilin.elastic.backoff import Backoff, Restarts
+from resilin.elastic import control, ending, failure, membership, sizing, worlds
+from resilin.elastic.backoff import Restarts
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
+from resilin.elastic.filling import Filler
 from resilin.elastic.live import Showing
 from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
-from resilin.elastic.slots import LocalSlot, Owner, Spare
+from resilin.elastic.slots import LocalSlot, Owner
 from resilin.elastic.supervise import Spawning
 from resilin.elastic.telling import Teller
 from resilin.elastic.waiting import Waiting
@@ -84,9 +85,7 @@ class Agent:
         self._teller = Teller(config.node_id, self._slots, reporter)
         self._showing = Showing(self._rendezvous, self._slots, clock)
         self._restarts = Restarts()
-        self._replacements = [Backoff() for _ in self._slots]  # of those that fail before they join
-        self._not_before = [0.0] * len(self._slots)  # monotonic
-        self._spare: Spare | None = None
+        self._filler = Filler(config, self._slots, self._supervisor)
         self._told = _Told()
         self._waiting = Waiting(
             reporter.line,
@@ -301,16 +300,20 @@ class Agent:
             slot = self._slots[member.slot] if member.node == self._config.node_id else None
             if slot is not None and slot.incarnation < member.incarnation:
                 place = worlds.place(new, member)
-                slot.start(member.incarnation, member.rank, new.number, self._variables(place))
+                slot.start(member.incarnation, member.rank, new.number, self._filler.variables(place))
         self._again = True
-
-    def _variables(self, place: environment.Place) -> Any:
-        return lambda error_file: environment.variables(place, self._config.job, self._config.inherited, error_file)
 
     @property
     def _limits(self) -> membership.Config:
         """What the job allows, with what people asked for."""
         return sizing.limits(self._config.membership, self._rendezvous.view.wanted)
+
+    def _fill(self, view: View) -> float | None:
+        if self._leaving is not None:
+            return None
+        started, held = self._filler.fill(view, self._limits, self._clock.monotonic())
+        self._again |= started
+        return held
 
     def _dismiss(self, view: View) -> None:
         """Let workers go that have no place by people's wish; the node itself stays."""
@@ -321,50 +324,6 @@ class Agent:
             self._reporter.line("this node is to take no part: its workers finish their step and end")
             self._spawn_task(work)
 
-    def _fill(self, view: View) -> float | None:
-        """Replace failed workers of a program that recovers in place, and start those of an invited node.
-
-        When to come back for one that has to wait, because those before it failed before they joined.
-        """
-        current = view.generation
-        if current is None or self._leaving is not None or not membership.recovers_in_place(view):
-            return None
-        if sizing.is_dismissed(view, self._limits, self._config.node_id):
-            return None
-        held, now = [], self._clock.monotonic()
-        is_invited = self._config.node_id in membership.invited(view, self._limits)
-        stopped = {  # for a restart that was due until another one said hello
-            m.slot for m in current.members if m.node == self._config.node_id and membership.fate(view, m) == "stopped"
-        }
-        for slot in self._slots:
-            wanted = slot.replace or (slot.state == "idle" and (is_invited or slot.index in stopped))
-            if not wanted or slot.running:
-                continue
-            if now < self._not_before[slot.index]:
-                held.append(self._not_before[slot.index])
-                continue
-            slot.replace = False
-            place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
-            variables = self._variables(place)
-            rank = slot.rank if slot.incarnation else place.rank  # likely the place of the one before
-            if self._spare is not None and self._spare.worker.alive:
-                spare, self._spare = self._spare, None
-                slot.start_warm(spare, slot.incarnation + 1, rank, current.number, variables)
-            else:
-                slot.start(slot.incarnation + 1, rank, current.number, variables)
-            self._again = True
-        return min(held, default=None)
-
-    def _keep_spare(self) -> None:
-        """Have a warm replacement ready while restarts are left."""
-        current = self._rendezvous.view.generation
-        if current is None or not self._config.program.warm or self._leaving is not None or self._told.closing:
-            return
-        if self._spare is not None and (self._spare.worker.alive or not self._spare.ready):
-            return  # one is there; or it ended before it was ready and would end so again
-        if current.restarts_used < self._config.membership.max_restarts:
-            self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
-
     # ------------------------------------------------------------------------------- what workers do
 
     def _on_message(self, slot: LocalSlot, message: control.Message) -> None:
@@ -374,8 +333,8 @@ class Agent:
             self._told.stateful = True
             self._told.last_commit = self._clock.monotonic()
             self._reporter.committed(message.generation, message.step)
-            if message.generation == self._told.applied:
-                self._keep_spare()
+            if message.generation == self._told.applied and self._leaving is None and not self._told.closing:
+                self._filler.keep_spare(self._rendezvous.view.generation)
         elif isinstance(message, control.Hello | control.Stuck):
             self._step()
         elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:
@@ -403,10 +362,7 @@ class Agent:
         )
         self._failures[slot.index, slot.incarnation] = what
         self._unjoined += not member
-        if member:
-            self._replacements[slot.index].succeeded()
-        elif slot.fault == "own":
-            self._not_before[slot.index] = self._clock.monotonic() + self._replacements[slot.index].failed(0.0)
+        self._filler.failed(slot, joined=member, now=self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it

@@ -1,0 +1,80 @@
+"""Keeps the slots of one node filled in a program that recovers in place: replacements, a warm spare, an invited node's
+first workers. Used in the agent's loop only; starts processes, decides nothing about the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from resilin.elastic import environment, membership, sizing, worlds
+from resilin.elastic.backoff import Backoff
+from resilin.elastic.config import AgentConfig
+from resilin.elastic.membership import Config, View
+from resilin.elastic.records import Generation
+from resilin.elastic.slots import LocalSlot, Spare
+from resilin.elastic.supervise import Starting
+
+
+class Filler:
+    """Fills `slots`, those of the node of `config`."""
+
+    def __init__(self, config: AgentConfig, slots: Sequence[LocalSlot], supervisor: Starting) -> None:
+        self._config = config
+        self._slots = slots
+        self._supervisor = supervisor
+        self._spare: Spare | None = None
+        self._rows = [Backoff() for _ in slots]  # of replacements that fail before they join
+        self._not_before = [0.0] * len(slots)  # monotonic
+
+    def variables(self, place: environment.Place) -> Callable[[str], dict[str, str]]:
+        """What makes a worker's variables from the path of its error file."""
+        return lambda error_file: environment.variables(place, self._config.job, self._config.inherited, error_file)
+
+    def fill(self, view: View, limits: Config, now: float) -> tuple[bool, float | None]:
+        """Start what is missing, and say whether something was.
+
+        Also when to come back for a replacement that has to wait, because those before it failed before they joined.
+        """
+        current, node_id = view.generation, self._config.node_id
+        if current is None or not membership.recovers_in_place(view) or sizing.is_dismissed(view, limits, node_id):
+            return False, None
+        is_invited = node_id in membership.invited(view, limits)
+        stopped = {  # for a restart that was due until another one said hello
+            m.slot for m in current.members if m.node == node_id and membership.fate(view, m) == "stopped"
+        }
+        started, held = False, []
+        for slot in self._slots:
+            wanted = slot.replace or (slot.state == "idle" and (is_invited or slot.index in stopped))
+            if not wanted or slot.running:
+                continue
+            if now < self._not_before[slot.index]:
+                held.append(self._not_before[slot.index])
+                continue
+            self._start(slot, current)
+            started = True
+        return started, min(held, default=None)
+
+    def _start(self, slot: LocalSlot, current: Generation) -> None:
+        slot.replace = False
+        place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
+        rank = slot.rank if slot.incarnation else place.rank  # likely the place of the one before
+        if self._spare is not None and self._spare.worker.alive:
+            spare, self._spare = self._spare, None
+            slot.start_warm(spare, slot.incarnation + 1, rank, current.number, self.variables(place))
+        else:
+            slot.start(slot.incarnation + 1, rank, current.number, self.variables(place))
+
+    def keep_spare(self, current: Generation | None) -> None:
+        """Have a warm replacement ready while restarts are left."""
+        if current is None or not self._config.program.warm:
+            return
+        if self._spare is not None and (self._spare.worker.alive or not self._spare.ready):
+            return  # one is there; or it ended before it was ready and would end so again
+        if current.restarts_used < self._config.membership.max_restarts:
+            self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
+
+    def failed(self, slot: LocalSlot, *, joined: bool, now: float) -> None:
+        """The process in `slot` failed; `joined`: as a member of a generation."""
+        if joined:
+            self._rows[slot.index].succeeded()
+        elif slot.fault == "own":
+            self._not_before[slot.index] = now + self._rows[slot.index].failed(0.0)
