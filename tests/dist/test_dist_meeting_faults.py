@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 from resilin.dist.endpoint import CONTROL, Expectation
@@ -159,7 +158,6 @@ def _send_or_fail(group, array):
 DEATH = """
 import os, sys, time
 import numpy as np
-from resilin import dist
 from resilin.testing.ranks import join_from_environment
 group = join_from_environment()
 print("ready", flush=True)
