@@ -66,12 +66,12 @@ class FakeIpc:
 
     def address(self, at: int) -> int:
         """The host's address behind a device's. CudaError for what is not mapped, or freed by its owner."""
-        for start, owner in self.mapped.items():
+        for start, owner in list(self.mapped.items()):  # other ranks map meanwhile
             if start <= at < start + (1 << 40):
                 if owner not in self.owned:
                     break
                 return owner + at - start
-        if any(start <= at < start + len(memory) for start, memory in self.owned.items()):
+        if any(start <= at < start + len(memory) for start, memory in list(self.owned.items())):
             return at
         raise CudaError("cudaErrorIllegalAddress: an illegal memory access was encountered")
 
