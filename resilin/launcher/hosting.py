@@ -64,11 +64,13 @@ def open_store(meeting: Meeting, secret: str) -> OpenStore:
     if meeting.backend == "etcd":
         return _reach(meeting, "an etcd", None)
     host, port = split_endpoint(meeting.endpoint)
+    expected = "the store of another elastic-run"
     if may_serve(meeting):
         served = _serve(host, port, secret, must=bool(meeting.is_host))
         if served is not None:
             return served
-    return _reach(meeting, "the store of another elastic-run", secret or None)
+        expected += f" (the port is taken on this host: `ss -ltnp sport = :{port}` shows by whom)"
+    return _reach(meeting, expected, secret or None)
 
 
 def may_serve(meeting: Meeting) -> bool:

@@ -93,6 +93,18 @@ def test_the_master_port_can_be_chosen_and_is_refused_when_in_use(script):
     assert run("--master-port", port, program).stdout.strip() == str(port)
 
 
+def test_a_port_that_something_else_listens_on_is_named_with_how_to_find_out_what(script):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        flags = ["--nnodes", 2, "--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "read_timeout=1"]
+        done = run(*flags, script("pass"))
+    assert done.returncode == 3
+    assert f"localhost:{port} did not answer" in done.stderr
+    assert f"the port is taken on this host: `ss -ltnp sport = :{port}` shows by whom" in done.stderr
+
+
 def test_the_held_master_port_is_nobody_elses_and_rank_0s_at_both_kinds_of_addresses(script):
     program = script(
         "import errno, os, socket\n"
