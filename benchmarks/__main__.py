@@ -15,6 +15,7 @@ from benchmarks import (
     op_overhead,
     recovery,
     shard_mode,
+    simulated_agents,
     startup,
     train_step,
 )
@@ -31,6 +32,7 @@ ALL = [
     data_loader,
     shard_mode,
     recovery,
+    simulated_agents,
 ]
 
 

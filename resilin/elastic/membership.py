@@ -20,6 +20,8 @@ from typing import Any, Literal
 from resilin.elastic import poison
 from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot, Wanted
 
+_NEWCOMERS_TOLD = 8  # the reason stands in every record and message of the generation
+
 Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "interrupt", "succeed", "closed"]
 Fate = Literal["unstarted", "running", "ready", "done", "absent", "failed", "left", "stopped", "lost"]
 
@@ -177,9 +179,10 @@ def invited(view: View, config: Config) -> tuple[str, ...]:
         return ()
     staying = [seen.node for seen in view.nodes if not seen.node.leaving]
     spent = not may_replace(view, config)  # then a node whose workers have all failed has no part in the job any more
-    members = [n for n in staying if n.id in current.nodes]
+    known = frozenset(current.nodes)  # a set: there may be thousands
+    members = [n for n in staying if n.id in known]
     members = [n for n in members if not spent or any(slot.state != "failed" for slot in n.slots)]
-    others = [n.id for n in staying if n.id not in current.nodes]
+    others = [n.id for n in staying if n.id not in known]
     return tuple(others[: max(0, config.max_nodes - len(members))])
 
 
@@ -302,7 +305,8 @@ def _reshape(view: View, situation: Situation) -> Generation:
     members = sorted((*kept, *added), key=lambda member: member.rank)
     present = {member.node for member in members}
     order = [n for n in current.nodes if n in present]
-    order += [s.node.id for s in view.nodes if s.node.id in present and s.node.id not in current.nodes]
+    known = frozenset(current.nodes)
+    order += [s.node.id for s in view.nodes if s.node.id in present and s.node.id not in known]
     return _generation(view, "inplace", members, order, situation)
 
 
@@ -332,8 +336,9 @@ def _newcomers(
     view: View, current: Generation, config: Config, fates: dict[GenerationMember, Fate], now: float
 ) -> tuple[set[str], float | None]:
     """Nodes that a running world should be enlarged by now, or the time to look again."""
-    members = [s for s in view.nodes if s.node.id in current.nodes and not s.node.leaving]
-    others = [s for s in view.nodes if s.node.id not in current.nodes and not s.node.leaving]
+    known = frozenset(current.nodes)
+    members = [s for s in view.nodes if s.node.id in known and not s.node.leaving]
+    others = [s for s in view.nodes if s.node.id not in known and not s.node.leaving]
     room = config.max_nodes - len(members)
     if room <= 0 or not others or any(value == "done" for value in fates.values()):
         return set(), None
@@ -357,9 +362,10 @@ def _gather(view: View, config: Config, now: float, reason: str, counted: int = 
 def _form(view: View, config: Config, situation: Situation) -> Generation:
     previous = view.generation.nodes if view.generation is not None else ()
     ready = [seen for seen in view.nodes if not seen.node.leaving]
+    places = {node: place for place, node in enumerate(previous)}
 
     def order(seen: Seen) -> tuple[int, int, int]:
-        place = previous.index(seen.node.id) if seen.node.id in previous else len(previous)
+        place = places.get(seen.node.id, len(previous))
         hint = seen.node.rank_hint if seen.node.rank_hint >= 0 else 1 << 30
         return hint, place, seen.create_revision
 
@@ -479,8 +485,11 @@ def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], n
         if members:
             parts.append(f"{_ranks(members)} {verb}")
     parts += [f"node {node} leaves" for node in current.nodes if (n := view.node(node)) is not None and n.leaving]
-    for node in sorted(newcomers):
-        parts.append(f"a replacement on node {node} is ready" if node in current.nodes else f"node {node} joined")
+    known, came = frozenset(current.nodes), sorted(newcomers)
+    for node in came[:_NEWCOMERS_TOLD]:
+        parts.append(f"a replacement on node {node} is ready" if node in known else f"node {node} joined")
+    if len(came) > _NEWCOMERS_TOLD:
+        parts.append(f"{len(came) - _NEWCOMERS_TOLD} more nodes came")
     if not parts and 0 < (most := largest_world(view)) < len(current.members):
         return f"the batch has {most} shard{'s' if most != 1 else ''}"
     if not parts and "stopped" not in fates.values():

@@ -177,14 +177,12 @@ def _describe(old: Generation, new: Generation) -> str:
         used = "1 restart" if new.restarts_used == 1 else f"{new.restarts_used} restarts"
         return f"{size}, all started again ({new.reason}; {used} used)"
     before = {(m.node, m.slot, m.incarnation): m.rank for m in old.members}
-    slots = {(m.node, m.slot) for m in old.members}
+    slots, nodes = {(m.node, m.slot) for m in old.members}, frozenset(old.nodes)
     stay, come = [], []
     for member in new.members:
         known = before.get((member.node, member.slot, member.incarnation))
         if known is None:
-            what = (
-                "joined" if member.node not in old.nodes and (member.node, member.slot) not in slots else "replacement"
-            )
+            what = "joined" if member.node not in nodes and (member.node, member.slot) not in slots else "replacement"
             come.append((what, member.rank))
         elif known == member.rank:
             stay.append(f"rank {known} goes on")

@@ -72,6 +72,7 @@ class StoreState:
         self._entries: dict[str, KeyValue] = {}
         self._order: list[bytes] = []  # the keys of _entries as bytes, sorted
         self._leases: dict[int, LeaseRecord] = {}
+        self._soonest = math.inf  # no lease ends before this
         self._history_events = history_events
         self._history_bytes = history_bytes
         self._held_events = 0
@@ -138,12 +139,14 @@ class StoreState:
         if lease_id in self._leases:
             raise UsageError(f"lease {lease_id:x} exists already")
         self._leases[lease_id] = LeaseRecord(lease_id, ttl_s, expires_at)
+        self._soonest = min(self._soonest, expires_at)
 
     def renew(self, lease_id: int, expires_at: float) -> LeaseRecord | None:
         """Move a lease's end; None when it is gone."""
         record = self._leases.get(lease_id)
         if record is not None:
             record.expires_at = expires_at
+            self._soonest = min(self._soonest, expires_at)
         return record
 
     def revoke(self, lease_id: int) -> bool:
@@ -167,11 +170,14 @@ class StoreState:
 
     def expired(self, now: float) -> list[int]:
         """The ids of the leases whose end has come; the caller revokes them."""
+        if now < self._soonest:  # asked before every call: looking at each lease would make n nodes cost n * n
+            return []
+        self._soonest = min((r.expires_at for r in self._leases.values() if r.expires_at > now), default=math.inf)
         return [record.id for record in self._leases.values() if record.expires_at <= now]
 
     def next_expiry(self) -> float:
-        """When the next lease ends; infinity when none does."""
-        return min((record.expires_at for record in self._leases.values()), default=math.inf)
+        """No lease ends before this; infinity when none does at all."""
+        return self._soonest
 
     # -- a copy of everything, for stores that write it down
 

@@ -22,7 +22,7 @@ from resilin.errors import ResilinError
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.store import Client, Server
 from resilin.testing.simulation.universe import HostClock, Process, Universe
-from resilin.testing.simulation.workers import InPlace, Peers, Plain, SimWorker, Training, Witness
+from resilin.testing.simulation.workers import Peers, SimWorker, Training, Witness
 
 _NOWHERE = Path("/nonexistent")
 PIPE_S = 0.0001  # a message between an agent and its worker
@@ -80,7 +80,7 @@ class Setting:
         job: membership.Config,
         witness: Witness,
         *,
-        in_place: bool,
+        program: type[SimWorker],
         warm: bool,
         lease_ttl_s: float,
         slots: int,
@@ -91,7 +91,7 @@ class Setting:
         self.training = training
         self.job = job
         self.witness = witness
-        self.in_place = in_place
+        self.program = program
         self.warm = warm
         self.lease_ttl_s = lease_ttl_s
         self.slots = slots
@@ -207,8 +207,7 @@ class SimProcess(Worker):
 
     def _become(self, env: dict[str, str]) -> None:
         setting = self._node.setting
-        kind = InPlace if setting.in_place else Plain
-        self.sim = kind(
+        self.sim = setting.program(
             self.process,
             setting.peers,
             self._node.name,

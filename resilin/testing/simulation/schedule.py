@@ -13,10 +13,11 @@ from resilin.testing.simulation.network import STORE, Network
 from resilin.testing.simulation.nodes import Setting, SimNode
 from resilin.testing.simulation.store import Server
 from resilin.testing.simulation.universe import Broken, Universe
-from resilin.testing.simulation.workers import Training
+from resilin.testing.simulation.workers import InPlace, Plain, Training
 
 FAULTS_S = 10.0  # from then on nothing breaks any more
 END_S = 200.0  # and by then the job has ended: every patience of an agent is shorter
+TOP_UPS_S = (0.0, 8.0, 16.0)  # nodes that found no store have given up by then: others come
 EVENTS = 400_000  # more than that in one schedule is a loop
 
 
@@ -99,7 +100,7 @@ class _Play:
             training,
             self.job,
             self.invariants,
-            in_place=in_place,
+            program=InPlace if in_place else Plain,
             warm=choose([True, False]),
             lease_ttl_s=2.0,
             slots=choose([1, 1, 2]),
@@ -126,7 +127,8 @@ class _Play:
             node.crash(silently=True)
 
     def _over(self) -> bool:
-        return all(node.ended for node in self.nodes)
+        done = self.invariants.closed is not None or self.universe.now > FAULTS_S + TOP_UPS_S[-1]
+        return done and all(node.ended for node in self.nodes)
 
     def _judge(self) -> None:
         """Progress once faults have stopped, and a good end unless there is a reason for a bad one."""
@@ -185,7 +187,7 @@ class _Play:
             self.server.back(extend=True)
         for node in self.nodes:
             node.resume()
-        for seconds in (0.0, 8.0, 16.0):  # those that found no store have given up by then
+        for seconds in TOP_UPS_S:
             self.universe.after(seconds, self._top_up)
 
     def _top_up(self) -> None:
