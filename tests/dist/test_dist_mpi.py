@@ -9,7 +9,7 @@ import pytest
 from resilin._base import env
 from resilin.testing.check_group import CASES
 
-pytest.importorskip("mpi4py", reason="mpi4py and an MPI come with the extra `test`", exc_type=ImportError)
+pytest.importorskip("mpi4py", reason="mpi4py and an MPI come with the extra `test`")
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 pytestmark = [
     pytest.mark.multiproc,
