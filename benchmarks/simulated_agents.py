@@ -12,12 +12,12 @@ from resilin.testing.simulation.crowd import REAL, Cost, Crowd
 SIZES = (10, 100, 1_000, 10_000)
 
 METHOD = f"""`resilin.testing.simulation.crowd`: the real agents, rendezvous and store in simulated time, one worker a
-node, a program that recovers in place, a network of 0.2 to 2 ms a message (now and then 200 ms). {REAL} nodes are agents;
-the others are a record in the store and a watch, which is what an agent is that has nothing to say. That it has
-nothing to say is measured: the last column counts what agents wrote that neither led nor were the node in question.
-Messages: writes, and one event to each watcher for each write; renewals of leases (three per time to live and node) are
-not among them. Time: simulated, from the cause until every worker has its new world; after a loss it holds the rest of the
-lease (2 s here). CPU: seconds of this machine for one agent, with its share of the simulation."""
+node, a program that recovers in place, a network of 0.2 to 2 ms a message (now and then 200 ms). {REAL} nodes are
+agents; the others are a record in the store and a watch, which is what an agent is that has nothing to say. That it
+has nothing to say is measured: the notes count what those agents wrote that neither led nor were the node in question.
+Messages: writes, and one event to each watcher for each write; renewals of leases (three per time to live and node)
+are not among them. Time: simulated, from the cause until every real worker has its new world; after a loss it holds
+the rest of the lease (2 s here). CPU: processor time of this machine for one agent, and its share of the simulation."""
 
 
 def benchmark(options: Options) -> Report:
@@ -42,8 +42,8 @@ def benchmark(options: Options) -> Report:
         ),
         "Messages and time grow with the number of nodes, not faster. Bytes do: the record of a generation names every "
         "member and goes to every node.",
-        "A program that restarts is another matter: each node writes that its workers have ended and that they run again, "
-        "and every node is told of both, so a change costs messages in the square of the nodes.",
+        "A program that restarts is another matter: each node writes that its workers have ended and that they run "
+        "again, and every node is told of both, so there a change costs messages in the square of the nodes.",
     ]
     report.data = {"costs": [asdict(cost) for cost in costs]}
     return report

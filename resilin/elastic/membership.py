@@ -123,7 +123,7 @@ def fate(view: View, member: GenerationMember) -> Fate:
         return "lost"
     slot = node.slots[member.slot]
     if slot.incarnation > member.incarnation:
-        return "failed"
+        return "stopped" if slot.stopped >= member.incarnation else "failed"
     if slot.incarnation < member.incarnation:
         return "unstarted"
     number = view.generation.number if view.generation is not None else 0

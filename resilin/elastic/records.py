@@ -40,6 +40,8 @@ class Slot:
     """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
     over: int = 0
     """The last generation that its worker was told is over: it waits for a later one."""
+    stopped: int = 0
+    """The last of its incarnations that was ended on purpose: the one after it answers no failure."""
     asked: str = ""
     """Why it left, when it was asked to ("SIGTERM"); empty when its program ended by itself."""
     committed: int = 0

@@ -53,6 +53,7 @@ class LocalSlot:
         self._owner = owner
         self.state: SlotState = "idle"
         self.incarnation = 0
+        self.stopped = 0  # the last incarnation that was ended on purpose
         self.endpoint = ""
         self.fault: str = ""
         self.worker: Worker | None = None
@@ -110,6 +111,7 @@ class LocalSlot:
             limit=self.limit,
             done_in=self.done_in,
             over=self.aborted if self.aborted >= self.generation or self.done_in else 0,
+            stopped=self.stopped,
             asked=self.leaves if self.state == "left" else "",
             committed=self.committed if self.state == "left" else 0,
             missed=self.missed,
@@ -216,6 +218,8 @@ class LocalSlot:
             return
         if self.streams is not None:
             self.streams.close()
+        if self.stopping:
+            self.stopped = self.incarnation
         if self.stopping or (self.dismissed and worker.code == 0):
             self.state = "idle"
         elif worker.code == 0:

@@ -148,12 +148,12 @@ class _Play:
 
     def _excused(self) -> bool:
         """Whether the job had a reason not to succeed."""
-        last = self.invariants.generations[-1] if self.invariants.generations else None
         known = ("restarts are used", "interrupted: ")
         if any(text in self.outcome for text in known):
             return True
         ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
-        spent = last is not None and last.restarts_used == self.job.max_restarts
+        views = [node.agent.view for node in self.nodes if node.agent is not None]
+        spent = any(view.generation and membership.restarts_used(view) >= self.job.max_restarts for view in views)
         if not self.invariants.closed and (spent or any(" failed" in reason for reason in ends)):
             return all("of at least" in reason for reason in ends)  # and no worker may be started any more
         staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]

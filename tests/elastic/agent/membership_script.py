@@ -158,14 +158,16 @@ class Script:
 
     def _replace(self, *places: str) -> None:
         for node, slot in self._places(places):
-            self._set(node, Slot(index=slot.index, incarnation=slot.incarnation + 1, state="running"))
+            known = {"index": slot.index, "stopped": slot.stopped}
+            self._set(node, Slot(**known, incarnation=slot.incarnation + 1, state="running"))
 
     def _stop(self, *names: str) -> None:
         for seen in self.view.nodes:
             if seen.node.id in names or names == ("all",):
                 for slot in seen.node.slots:
                     if slot.alive:
-                        self._set(seen.node.id, replace(slot, state="idle", endpoint=""))
+                        stopped = replace(slot, state="idle", endpoint="", stopped=slot.incarnation)
+                        self._set(seen.node.id, stopped)
 
     # ------------------------------------------------------------------------------------------- helpers
 
