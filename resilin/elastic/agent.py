@@ -319,6 +319,7 @@ class Agent:
         """Let workers go that have no place by people's wish; the node itself stays."""
         if self._leaving is not None or not sizing.is_dismissed(view, self._limits, self._config.node_id):
             return
+        self._filler.release()
         work = ending.dismiss(self._slots, self._config.shutdown_timeout_s)
         if work is not None:
             self._reporter.line("this node is to take no part: its workers finish their step and end")

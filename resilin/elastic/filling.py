@@ -3,6 +3,7 @@ first workers. Used in the agent's loop only; starts processes, decides nothing 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 
 from resilin.elastic import environment, membership, sizing, worlds
@@ -71,6 +72,12 @@ class Filler:
             return  # one is there; or it ended before it was ready and would end so again
         if current.restarts_used < self._config.membership.max_restarts:
             self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
+
+    def release(self) -> None:
+        """End the spare: this node is to take no part."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.worker.kill(signal.SIGKILL)
 
     def failed(self, slot: LocalSlot, *, joined: bool, now: float) -> None:
         """The process in `slot` failed; `joined`: as a member of a generation."""

@@ -43,6 +43,8 @@ class Surroundings:
 
 def detect(variables: Mapping[str, str]) -> Surroundings | None:
     """What the environment tells; None when nothing started one process on each node."""
+    if "SLURM_PTY_PORT" in variables:  # somebody's shell, from `srun --pty`
+        return None
     return _slurm(variables) or _open_mpi(variables) or _hydra(variables)
 
 
@@ -96,8 +98,7 @@ def _fill_meeting(args: argparse.Namespace, found: Surroundings) -> None:
 def _slurm(variables: Mapping[str, str]) -> Surroundings | None:
     step = variables.get("SLURM_STEP_ID", "")
     listed = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
-    # without a step it is a batch script, with a terminal somebody's shell: neither runs on each node
-    if not step or not listed or "SLURM_NODEID" not in variables or "SLURM_PTY_PORT" in variables:
+    if not step or not listed or "SLURM_NODEID" not in variables:  # without a step: a batch script, on one node
         return None
     hosts = expand(listed)
     rank = _number(variables, "SLURM_NODEID")
@@ -119,7 +120,7 @@ def _slurm(variables: Mapping[str, str]) -> Surroundings | None:
 def _open_mpi(variables: Mapping[str, str]) -> Surroundings | None:
     if "OMPI_COMM_WORLD_SIZE" not in variables:
         return None
-    job = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid") or "mpi"
+    job = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid") or ""
     here = _number(variables, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)
     return _mpi("Open MPI's mpirun", job, variables, "OMPI_COMM_WORLD_", here, "mpirun --map-by ppr:1:node")
 
@@ -128,7 +129,7 @@ def _hydra(variables: Mapping[str, str]) -> Surroundings | None:
     if "PMI_SIZE" not in variables:
         return None
     here = _number(variables, "MPI_LOCALNRANKS", 1)
-    return _mpi("mpiexec (PMI)", variables.get("PMI_JOBID") or "mpi", variables, "PMI_", here, "mpiexec -ppn 1")
+    return _mpi("mpiexec (PMI)", variables.get("PMI_JOBID") or "", variables, "PMI_", here, "mpiexec -ppn 1")
 
 
 def _mpi(who: str, job: str, variables: Mapping[str, str], prefix: str, here: int, one_each: str) -> Surroundings:

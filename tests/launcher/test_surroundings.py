@@ -74,7 +74,7 @@ def test_standalone_is_for_this_node_alone_wherever_it_runs():
     [
         {},
         {name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"},  # a batch script
-        {**STEP, "SLURM_PTY_PORT": "1"},  # somebody's shell
+        {**STEP, **HYDRA, "SLURM_PTY_PORT": "1"},  # somebody's shell
         {"SLURM_JOB_ID": "1"},
     ],
 )

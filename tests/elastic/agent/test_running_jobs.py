@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launches import INPLACE, until
@@ -190,3 +191,38 @@ def test_what_cannot_be_asked_is_one_error_and_changes_nothing(launch, script, t
     assert says in told.stderr
     body = json.loads(resilin("status", tmp_path.name, "--json").stdout)
     assert body["wanted"] == {"min_nodes": 0, "max_nodes": 0, "drained": []}
+
+
+def test_a_drained_node_keeps_no_process(launch, script, tmp_path, free_port):
+    program = script(
+        "import os, time\n"
+        "from resilin import elastic\n"
+        "state = elastic.State(count=0)\n"
+        "@elastic.run\n"
+        "def train(state):\n"
+        f"    while not os.path.exists({str(tmp_path / 'enough')!r}):\n"
+        "        state.count += 1\n"
+        "        state.commit()\n"
+        "        time.sleep(0.02)\n"
+        "train(state)\n"
+    )
+    flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
+    runs = [launch(*flags, "--max-restarts", 2, program, RESILIN_SECRET="word") for _ in range(2)]
+    two = lambda: resilin("status", tmp_path.name).stdout.count(", ready, pid ") == 2  # noqa: E731
+    runs[0].until(two, 40)
+    newest = list(running((tmp_path.name,)))[-1]
+    (agent,) = [run for run in runs if f"-{run.process.pid}-" in newest]
+    agent.until(lambda: len(children(spawner(agent.process.pid))) == 2)  # a worker, and a spare
+    assert resilin("drain", tmp_path.name, newest).returncode == 0
+    agent.until(lambda: not children(spawner(agent.process.pid)))
+    (tmp_path / "enough").touch()
+    assert [run.wait() for run in runs] == [0, 0]
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def spawner(pid):
+    (found,) = children(pid)
+    return found
