@@ -27,8 +27,8 @@ processes per side, the sides in turn, one thread per process, float32, tensors 
 gloo. Sizes are those of the whole tensor: of all_gather's and gather's output, of reduce_scatter's and scatter's input.
 "After a matrix product": each rank first multiplies two 256 x 256 matrices outside the clock, so that ranks arrive at
 different moments, as in training; waiting for the others counts. "From elsewhere": memory that peers cannot map.
-Messages go between ranks 0 and 1, 2 and 3, ... at once. Before and after each size the whole result is compared with
-what it must be.
+Messages go between ranks 0 and 1, 2 and 3, ... at once. Before each operation and size is timed, its whole result is
+compared with what it must be.
 
 "Under a matrix product": all_reduce of 25 MiB is started, a product of two 1536 x 1536 matrices computed, then the
 reduction waited for. The row is how long that last wait takes, and the words say which share of the reduction's time

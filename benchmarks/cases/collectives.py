@@ -222,7 +222,6 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
                 lacking[name] = str(error).splitlines()[0]
                 continue
             samples.setdefault(name, {})[str(size)] = _measure(library, operation, args.seconds, spaced)
-            operation.check()
     samples["barrier"] = {"0": _measure(library, _barrier(place), args.seconds, False)}
     overlap = _overlap(place) if args.overlap else {}
     library.dist.destroy_process_group()

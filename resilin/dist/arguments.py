@@ -81,7 +81,8 @@ def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name:
     if group_rank is not None:
         if rank is not None:
             raise UsageError(f"give {name} or group_{name}, not both")
-        if not isinstance(group_rank, Integral) or not 0 <= group_rank < group.size():
+        whole = type(group_rank) is int or isinstance(group_rank, Integral)  # the first is quick
+        if not whole or not 0 <= group_rank < group.size():
             raise UsageError(f"group_{name}: expected a rank in {group!r}, got {group_rank!r}")
         return group_rank
     if rank is None:

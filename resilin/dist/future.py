@@ -19,11 +19,12 @@ class Future(Generic[T]):
     """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added."""
 
     def __init__(self) -> None:
-        self._ready = threading.Condition(threading.Lock())
-        self._done = False  # guarded by _ready
-        self._value: Any = None  # guarded by _ready
-        self._error: BaseException | None = None  # guarded by _ready
-        self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _ready
+        self._lock = threading.Lock()
+        self._ready: threading.Condition | None = None  # of _lock; made by who waits: most futures are not waited for
+        self._done = False  # guarded by _lock
+        self._value: Any = None  # guarded by _lock
+        self._error: BaseException | None = None  # guarded by _lock
+        self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _lock
 
     def done(self) -> bool:
         """Whether a result or an error is there."""
@@ -31,11 +32,18 @@ class Future(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> T:
         """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` seconds."""
-        if not self._done:
-            with self._ready:
-                if not self._ready.wait_for(lambda: self._done, timeout):
-                    raise CollectiveTimeout(f"the result of this future did not arrive within {spell(timeout)}")
+        if not self.settled_within(timeout):
+            raise CollectiveTimeout(f"the result of this future did not arrive within {spell(timeout)}")
         return self.value()
+
+    def settled_within(self, timeout: float | None) -> bool:
+        """Block until a result or an error is there, at most `timeout` seconds; whether it is."""
+        if self._done:
+            return True
+        with self._lock:
+            if self._ready is None:
+                self._ready = threading.Condition(self._lock)
+            return self._ready.wait_for(self.done, timeout)
 
     def value(self) -> T:
         """The result of a future that is done; raises its error. UsageError when it is not done."""
@@ -60,7 +68,7 @@ class Future(Generic[T]):
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already."""
-        with self._ready:
+        with self._lock:
             if not self._done:
                 self._callbacks.append(callback)
                 return
@@ -80,12 +88,13 @@ class Future(Generic[T]):
         return following
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        with self._ready:
+        with self._lock:
             if self._done:
                 raise UsageError("this Future is already done")
             self._value, self._error, self._done = value, error, True
             callbacks, self._callbacks = self._callbacks, []
-            self._ready.notify_all()
+            if self._ready is not None:
+                self._ready.notify_all()
         for callback in callbacks:
             try:
                 callback(self)

@@ -154,9 +154,9 @@ class LocalPost:
         ticket, sent = self._register(array, to, finish, deadline)
         try:
             self._put(to, tag, descriptor, array, place, sent.number, ticket, deadline)
-        except BaseException:
-            self._settle(ticket)
-            raise
+        except BaseException as error:
+            if self._settle(ticket) is not None or not isinstance(error, Exception):
+                raise  # else `finish` was called with what ended the group
 
     def _placed(self, array: Array) -> tuple[Array, Place]:
         place = self._shared.place(array)

@@ -14,9 +14,11 @@ from resilin.errors import CollectiveTimeout, UsageError
 
 def seconds(timeout: timedelta | float | None) -> float | None:
     """A timeout given as timedelta or seconds, in seconds. UsageError for anything else."""
+    if timeout is None or type(timeout) is float:  # the quick way
+        return timeout
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
-    if timeout is not None and not isinstance(timeout, Real):
+    if not isinstance(timeout, Real):
         raise UsageError(f"timeout: expected seconds or a timedelta, got {timeout!r}")
     return timeout
 
@@ -49,11 +51,7 @@ class Work:
         limit = seconds(timeout)
         future = self._future
         if not future._done:
-            if self._attend is not None:
-                done = self._attend(limit)
-            else:
-                with future._ready:
-                    done = future._ready.wait_for(future.done, limit)
+            done = future.settled_within(limit) if self._attend is None else self._attend(limit)
             if not done:
                 what = f"{self.what} did not finish within {spell(limit)} of Work.wait"
                 error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])

@@ -119,7 +119,7 @@ class ShmBackend:
         """The inputs as peers shall see them, and where they lie: None for those in the slot."""
         if len(inputs) > _MAX_REGIONS:
             raise UsageError(f"{len(inputs)} tensors in one call: shared memory carries at most {_MAX_REGIONS}")
-        if in_slot and _lines(inputs) * _LINE_BYTES <= self._inline_bytes:
+        if in_slot and _slot_bytes(inputs) <= self._inline_bytes:
             return inputs, [None] * len(inputs)
         if not self._overwritten(inputs, outputs):
             places = [self._memory.place(array) if array.nbytes else None for array in inputs]
@@ -258,7 +258,7 @@ class ShmBackend:
         descriptor = call.describe(output, ReduceOp.SUM, plan.shards)
         most = max(len(plan.subtrees(rank)) for rank in range(self._size))
         mine = [part for _, part in sorted(parts.items())]
-        if most * _lines([output]) * _LINE_BYTES <= self._inline_bytes:
+        if most * _slot_bytes([output]) <= self._inline_bytes:
             views, _ = self._meet(call, descriptor, mine)
             typed = [[view.view(output.dtype) for view in row] for row in views]
             output.reshape(-1)[:] = join(_by_node(typed, plan), plan)
@@ -300,9 +300,11 @@ def _flat(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def _lines(arrays: Sequence[Array]) -> int:
-    """Cache lines that the arrays take in a slot."""
-    return -sum([-array.nbytes // _LINE_BYTES for array in arrays])
+def _slot_bytes(arrays: Sequence[Array]) -> int:
+    """What the arrays take in a slot, each from a cache line on."""
+    if len(arrays) == 1:  # the common case, on the way of every call
+        return -(-arrays[0].nbytes // _LINE_BYTES) * _LINE_BYTES
+    return -sum([-array.nbytes // _LINE_BYTES for array in arrays]) * _LINE_BYTES
 
 
 def _reduce(code: int, op: ReduceOp, sources: list[Array], destinations: list[Array], count: int) -> None:
