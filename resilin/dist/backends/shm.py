@@ -94,18 +94,22 @@ class ShmBackend:
         outputs: list[Array],
         op: ReduceOp | None = None,
         root: int = -1,
+        stage: tuple[Array, Place] | None = None,
     ) -> list[Array]:
         """Do the whole call. All ranks agree on `like`; returns the memory of the inputs that the peers have touched.
 
         That is `inputs` themselves, or copies where peers cannot map them, or where this call overwrites them while
-        peers still read.
+        peers still read. With a `stage` the one input passes through it, piece by piece.
         """
         self._memory.segment()
         native = self._collectives
-        used, places = self._placed(inputs, outputs)
+        used, places = self._placed(inputs, outputs) if stage is None else (inputs, [stage[1]])
+        through = None if stage is None else stage[0]
         deadline, spin = self._limits(call)
         code, combine = DTYPE_CODES[like.dtype], NO_OP if op is None else int(op)
-        status = native.run(like, call.sequence, int(kind), code, combine, root, used, places, outputs, deadline, spin)
+        status = native.run(
+            like, call.sequence, int(kind), code, combine, root, used, places, outputs, deadline, spin, through
+        )
         while status == _STATUS_MISSING:
             self._await_missing(call)
             status = native.resume(deadline, spin)
@@ -208,9 +212,10 @@ class ShmBackend:
     def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
         """See Backend. Each rank reduces one slice of all ranks' buffers, in rank order, and writes it to all."""
         call.note(array.dtype, array.shape, op)
-        (work,) = self._run(call, Kind.ALL_REDUCE, array, [array], [], op)
-        if work is not array:
-            np.copyto(array, work)
+        stage = None
+        if array.nbytes > self._inline_bytes and self._memory.place(array) is None:
+            stage = self._memory.stage_pieces()
+        self._run(call, Kind.ALL_REDUCE, array, [array], [], op, stage=stage)
 
     def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
         """See Backend. Each rank reduces one slice into the root's buffer."""

@@ -28,6 +28,7 @@ from resilin.errors import CollectiveTimeout, DistNetworkError
 _ARENA = struct.Struct("<QQ")  # id, size
 _STAGE_ID = 1 << 62  # ids of staging arenas start here; core.machine.memory counts from 0
 _STAGE_MIN_BYTES = 1 << 20
+_STAGE_BYTES: int = getattr(loader.native, "STAGE_BYTES", 0)
 _INLINE_AWAKE_BYTES = 16 << 10
 _INLINE_MIN_BYTES = 4096  # smaller tensors are not in arenas
 _INLINE_TOTAL_BYTES = 512 << 10
@@ -231,6 +232,13 @@ class SharedMemory:
                     self._share(member, Frame.ARENA, _ARENA.pack(arena, size), fd)
                     self._shared.add((peer, arena))
             self._known.add(arena)
+
+    def stage_pieces(self) -> tuple[Array, Place]:
+        """Memory through which a tensor can pass in pieces, and where it lies."""
+        size = 2 * _STAGE_BYTES
+        self._stage.reserve(size)
+        self._publish(self._stage.id, self._stage.fd, self._stage.size)
+        return self._stage.bytes[:size], (self._stage.id, 0)
 
     def stage(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Place | None]]:
         """Copies of the arrays in the staging arena, and where they lie. They live until the next call."""

@@ -19,15 +19,21 @@ Status Collectives::run(Job job, double deadline, double spin_s) {
     at_.assign(static_cast<size_t>(segment_.ranks()), nullptr);
     if (job_.mine.kind == ALL_TO_ALL)
         for (size_t r = 0; r < job_.inputs.size(); r++) job_.inputs[r].expected = job_.outputs[r].size;
-    const Status met = segment_.exchange(job_.mine, job_.inputs.data(), static_cast<int>(job_.inputs.size()), deadline, spin_s);
+    const Status met = segment_.exchange(
+        job_.mine, job_.inputs.data(), static_cast<int>(job_.inputs.size()), deadline, spin_s, job_.stage ? IN_STAGE : IN_ARENA);
     if (met != OK) return met;
-    shared_ = false;
-    for (int r = 0; r < segment_.ranks(); r++) shared_ |= segment_.side(r).shared != 0;
+    shared_ = staged_ = false;
+    for (int r = 0; r < segment_.ranks(); r++) {
+        shared_ |= segment_.side(r).shared != IN_SLOTS;
+        staged_ |= segment_.side(r).shared == IN_STAGE;
+    }
     return resume(deadline, spin_s);
 }
 
 // Nothing was touched while an arena is missing: the work can be done from its start.
 Status Collectives::resume(double deadline, double spin_s) {
+    deadline_ = deadline;
+    spin_s_ = spin_s;
     const Status done = work();
     return done != OK || !shared_ ? done : segment_.barrier(deadline, spin_s);
 }
@@ -61,9 +67,9 @@ Status Collectives::combine(char *into, size_t count) {
     return known ? OK : MISMATCH;
 }
 
-// This rank's slice of all ranks' tensors, reduced in rank order, written to those of `targets`.
-Status Collectives::share(const std::vector<int> &targets) {
-    const size_t item = item_size(job_.mine.dtype), count = job_.inputs[0].size / item;
+// This rank's slice of the `count` elements at at_, reduced in rank order, written to those of `targets`.
+Status Collectives::share(const std::vector<int> &targets, size_t count) {
+    const size_t item = item_size(job_.mine.dtype);
     const size_t line = LINE_BYTES / item, lines = (count + line - 1) / line; // whole cache lines for each rank
     const auto n = static_cast<size_t>(segment_.ranks()), me = static_cast<size_t>(segment_.rank());
     const size_t start = me * lines / n * line, stop = std::min((me + 1) * lines / n * line, count);
@@ -76,19 +82,50 @@ Status Collectives::share(const std::vector<int> &targets) {
 }
 
 Status Collectives::all_reduce() {
+    if (staged_) return all_reduce_staged();
     std::vector<int> everybody;
     for (int r = 0; r < segment_.ranks(); r++) {
         if (!find(r, 0)) return MISSING;
         everybody.push_back(r);
     }
-    if (shared_) return share(everybody);
-    return combine(job_.inputs[0].data, job_.inputs[0].size / item_size(job_.mine.dtype));
+    const size_t count = job_.inputs[0].size / item_size(job_.mine.dtype);
+    return shared_ ? share(everybody, count) : combine(job_.inputs[0].data, count);
+}
+
+// Piece by piece, so that the copies stay in the caches: while a piece is reduced the next one is in the other half of
+// the stage, and a half is filled again after its rank has emptied it. One barrier for each piece.
+Status Collectives::all_reduce_staged() {
+    const size_t item = item_size(job_.mine.dtype), size = job_.inputs[0].size;
+    const auto me = static_cast<size_t>(segment_.rank());
+    std::vector<int> everybody;
+    for (int r = 0; r < segment_.ranks(); r++) {
+        if (!find(r, 0)) return MISSING;
+        everybody.push_back(r);
+    }
+    if (job_.stage) at_[me] = job_.stage;
+    const std::vector<char *> base = at_;
+    const auto half = [](size_t at) { return at / STAGE_BYTES % 2 * STAGE_BYTES; };
+    const auto piece = [&](size_t at) { return std::min(STAGE_BYTES, size - at); };
+    const auto load = [&](size_t at) {
+        if (job_.stage && at < size) copy(job_.stage + half(at), job_.inputs[0].data + at, piece(at), false);
+    };
+    load(0);
+    Status status = segment_.barrier(deadline_, spin_s_);
+    for (size_t at = 0; status == OK && at < size; at += STAGE_BYTES) {
+        load(at + STAGE_BYTES);
+        for (size_t r = 0; r < base.size(); r++)
+            at_[r] = base[r] + (segment_.side(static_cast<int>(r)).shared == IN_STAGE ? half(at) : at);
+        status = share(everybody, piece(at) / item);
+        if (status == OK) status = segment_.barrier(deadline_, spin_s_);
+        if (status == OK && job_.stage) copy(job_.inputs[0].data + at, job_.stage + half(at), piece(at), false);
+    }
+    return status;
 }
 
 Status Collectives::reduce() {
     for (int r = 0; r < segment_.ranks(); r++)
         if (!find(r, 0)) return MISSING;
-    if (shared_) return share({job_.mine.root});
+    if (shared_) return share({job_.mine.root}, job_.inputs[0].size / item_size(job_.mine.dtype));
     if (segment_.rank() != job_.mine.root) return OK;
     return combine(job_.inputs[0].data, job_.inputs[0].size / item_size(job_.mine.dtype));
 }

@@ -24,6 +24,7 @@ struct Output {
 struct Job {
     Descriptor mine;             // its kind says what to do; dtype, op and root belong to it
     std::vector<Piece> inputs;   // all_reduce: the tensor; reduce_scatter, scatter, all_to_all: one for each rank
+    char *stage = nullptr;       // all_reduce of memory that peers cannot map: 2 * STAGE_BYTES that they can
     std::vector<Output> outputs; // all_gather, gather, all_to_all: one from each rank; none for all_reduce and reduce
 };
 
@@ -42,6 +43,7 @@ class Collectives {
   private:
     Status work();
     Status all_reduce();
+    Status all_reduce_staged();
     Status reduce();
     Status reduce_scatter();
     Status broadcast();
@@ -50,12 +52,14 @@ class Collectives {
     Status all_to_all();
     void find_misfits();
     bool find(int rank, size_t index);
-    Status share(const std::vector<int> &targets);
+    Status share(const std::vector<int> &targets, size_t count);
     Status combine(char *into, size_t count);
 
     Segment &segment_;
     Job job_;
+    double deadline_ = 0, spin_s_ = 0;
     bool shared_ = false; // some rank published memory outside the slots
+    bool staged_ = false; // some rank published a stage
     std::vector<char *> at_; // of the pieces that `find` found, by rank
     std::vector<Misfit> misfits_;
 };

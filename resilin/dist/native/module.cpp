@@ -88,8 +88,14 @@ std::vector<Piece> pieces(Segment &segment, nb::list arrays, nb::list places) {
 
 // One collective. `like`: the array that ranks must agree on.
 int run(Collectives &self, nb::handle like, uint64_t sequence, int kind, int dtype, int op, int root, nb::list inputs,
-        nb::list places, nb::list outputs, double deadline, double spin_s) {
-    Job job{describe(as_array(like), sequence, kind, dtype, op, root), pieces(self.segment(), inputs, places), {}};
+        nb::list places, nb::list outputs, double deadline, double spin_s, nb::handle stage) {
+    Job job;
+    job.mine = describe(as_array(like), sequence, kind, dtype, op, root);
+    job.inputs = pieces(self.segment(), inputs, places);
+    if (!stage.is_none()) {
+        if (static_cast<size_t>(PyArray_NBYTES(as_array(stage))) < 2 * STAGE_BYTES) throw nb::value_error("the stage is too small");
+        job.stage = PyArray_BYTES(as_array(stage));
+    }
     if (kind == ALL_TO_ALL) job.mine.shape[0] = -1; // rows may differ from pair to pair: message.py's ANY_EXTENT
     job.outputs.reserve(outputs.size());
     for (nb::handle output : outputs)
@@ -163,6 +169,7 @@ NB_MODULE(_native, m) {
     m.doc() = "Shared-memory collectives of resilin.dist.";
     if (_import_array() < 0) throw nb::python_error();
     m.attr("INLINE_BYTES") = INLINE_BYTES;
+    m.attr("STAGE_BYTES") = STAGE_BYTES;
     m.attr("MAX_REGIONS") = MAX_REGIONS;
     m.attr("MAX_RANKS") = MAX_RANKS;
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
@@ -197,7 +204,8 @@ NB_MODULE(_native, m) {
         });
     nb::class_<Collectives>(m, "Collectives")
         .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
-        .def("run", &run)
+        .def("run", &run, nb::arg("like"), nb::arg("sequence"), nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"),
+             nb::arg("inputs"), nb::arg("places"), nb::arg("outputs"), nb::arg("deadline"), nb::arg("spin_s"), nb::arg("stage").none() = nb::none())
         .def("resume", [](Collectives &c, double deadline, double spin_s) -> int { return c.resume(deadline, spin_s); }, Release())
         .def("misfits", [](Collectives &c) {
             nb::list found;

@@ -141,27 +141,28 @@ bool Segment::same_descriptors() {
     return true;
 }
 
-Status Segment::exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
-    const Status met = settle(meet(mine, pieces, n, deadline, spin_s));
+Status Segment::exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as) {
+    const Status met = settle(meet(mine, pieces, n, deadline, spin_s, as));
     if (met == OK) reached("agreed");
     return met;
 }
 
-Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s) {
+Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as) {
     round_++;
     Side &side = slots_[rank_].side[round_ & 1];
     if (compare) side.descriptor = mine;
     side.n_regions = static_cast<uint32_t>(n);
-    side.shared = 0;
+    side.shared = IN_SLOTS;
     size_t at = 0;
     for (int i = 0; i < n; i++) {
         const Piece &piece = pieces[i];
-        side.regions[i] = {piece.arena, piece.in_slot() ? at : piece.offset, piece.size, piece.expected};
+        const size_t shown = as == IN_STAGE ? 2 * STAGE_BYTES : piece.size;
+        side.regions[i] = {piece.arena, piece.in_slot() ? at : piece.offset, shown, piece.expected};
         if (piece.in_slot()) {
             if (piece.size) std::memcpy(side.payload + at, piece.data, piece.size);
             at += (piece.size + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
         } else {
-            side.shared = 1;
+            side.shared = as;
         }
     }
     const Status met = enter(deadline, spin_s);

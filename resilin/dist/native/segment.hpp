@@ -19,6 +19,7 @@
 namespace resilin::dist {
 
 constexpr size_t INLINE_BYTES = 64 << 10; // the most that travels in a slot: one barrier instead of two
+constexpr size_t STAGE_BYTES = 512 << 10; // what peers cannot map passes through a stage in pieces of this size, two in turn
 constexpr int MAX_REGIONS = MAX_RANKS + 64;
 constexpr size_t DESCRIPTOR_BYTES = 80;
 constexpr size_t GUARD_BYTES = 256 << 10; // peers' memory is written in blocks of this size, the abort word read before each
@@ -41,10 +42,12 @@ struct Region {
 };
 constexpr uint64_t IN_SLOT = ~uint64_t{0};
 
+enum Shared : uint32_t { IN_SLOTS, IN_ARENA, IN_STAGE }; // IN_STAGE: 2 * STAGE_BYTES that stand for the tensor
+
 struct Side {
     Descriptor descriptor;
     uint32_t n_regions;
-    uint32_t shared; // 1: a region lies in an arena, so nobody may change it before a second barrier
+    uint32_t shared; // Shared: where the regions lie; outside the slot nobody may change them before a second barrier
     Region regions[MAX_REGIONS];
     alignas(64) char payload[INLINE_BYTES];
 };
@@ -108,7 +111,7 @@ class Segment {
     Status barrier(double deadline, double spin_s);
     // publish a descriptor and `n` pieces, meet all, compare descriptors. Those in the slot have at most inline_bytes()
     // together, each rounded up to a cache line.
-    Status exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s);
+    Status exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as = IN_ARENA);
     size_t inline_bytes() const { return header_->inline_bytes; }
     // where piece `index` of `rank` lies after `exchange`; null while its arena has not arrived, which `missing` then names
     char *locate(int rank, size_t index);
@@ -140,7 +143,7 @@ class Segment {
     void close();
 
   private:
-    Status meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s);
+    Status meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as);
     Status enter(double deadline, double spin_s);
     Status settle(Status status);
     Status wait(uint64_t number, double deadline, double spin_s);
