@@ -398,14 +398,16 @@ def monitored_barrier(
         return
     works = {rank: pg.receive(np.zeros(1, np.uint8), rank, _BARRIER_TAG) for rank in range(1, pg.size())}
     missing: list[int] = []
-    lost: BaseException | None = None
+    lost: CollectiveTimeout | None = None
     for rank, work in works.items():
         try:
             work.wait(limit)
-        except (CollectiveTimeout, PeerLost) as error:
+        except PeerLost as error:
+            pg.abort(error)
+            raise
+        except CollectiveTimeout as error:
             missing.append(rank)
-            lost = error
-            limit = 0.0 if isinstance(error, CollectiveTimeout) else limit
+            lost, limit = error, 0.0
             if not wait_all_ranks:
                 break
     if missing:

@@ -87,14 +87,14 @@ class Control:
             raise BrokenPipeError("the group ended, the peer left, or a send was given up half-way")
         try:
             if fd >= 0:
-                _send_with_fd(peer.sock, header, fd, deadline)
+                _send_with_fd(peer, header, fd, deadline)
             elif length <= READ_BYTES:
-                send_all(peer.sock, memoryview(header + b"".join(parts)), deadline)
+                _send_all(peer, memoryview(header + b"".join(parts)), deadline)
                 return
             else:
-                send_all(peer.sock, memoryview(header), deadline)
+                _send_all(peer, memoryview(header), deadline)
             for part in parts:
-                send_all(peer.sock, memoryview(part), deadline)
+                _send_all(peer, memoryview(part), deadline)
         except BaseException:
             peer.torn = True
             raise
@@ -220,34 +220,38 @@ class Control:
         return True
 
 
-def send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
-    """Send everything on a non-blocking socket. TimeoutError when the peer's buffer stays full past the deadline."""
+def _send_all(link: Link, data: memoryview, deadline: Deadline) -> None:
+    """Send everything on its non-blocking socket. TimeoutError when the peer's buffer stays full past the deadline."""
     sent = 0
     while sent < len(data):
         try:
-            sent += sock.send(data[sent:])
+            sent += link.sock.send(data[sent:])
             if phases.heard:
                 phases.reached("data")
         except BlockingIOError:
-            wait_writable(sock, deadline)
+            _wait_writable(link, deadline)
 
 
-def wait_writable(sock: socket.socket, deadline: Deadline) -> None:
-    """Block until `sock` takes more bytes or is closed."""
+def _wait_writable(link: Link, deadline: Deadline) -> None:
+    """Block until the socket takes more bytes or is closed."""
     poller = select.poll()
-    poller.register(sock, select.POLLOUT)
+    poller.register(link.sock, select.POLLOUT)
     left = deadline.left()
-    if not poller.poll(None if left is None else left * 1000) and deadline.passed():
-        raise TimeoutError(f"the peer took no data within {spell(deadline.seconds)}")
+    link.stuck = True
+    try:
+        if not poller.poll(None if left is None else left * 1000) and deadline.passed():
+            raise TimeoutError(f"the peer took no data within {spell(deadline.seconds)}")
+    finally:
+        link.stuck = False
 
 
-def _send_with_fd(sock: socket.socket, header: bytes, fd: int, deadline: Deadline) -> None:
+def _send_with_fd(link: Link, header: bytes, fd: int, deadline: Deadline) -> None:
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     while True:
         try:
-            sent = sock.sendmsg([header], rights)
+            sent = link.sock.sendmsg([header], rights)
         except BlockingIOError:
-            wait_writable(sock, deadline)
+            _wait_writable(link, deadline)
             continue
-        send_all(sock, memoryview(header)[sent:], deadline)
+        _send_all(link, memoryview(header)[sent:], deadline)
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from resilin._base.clock import SYSTEM, spell
 from resilin.dist.backends.base import Call
@@ -23,6 +24,7 @@ class Fate:
         self._end = end
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._news = threading.Condition(self._lock)  # notified when the group failed or a peer is gone
+        self._watchers: list[Callable[[BaseException], None]] = []  # guarded by _lock
         self._explain = False  # guarded by _lock: whether the failure's message gets the call in front
         self.failure: BaseException | None = None  # guarded by _lock
         self.left: set[int] = set()  # guarded by _lock
@@ -36,7 +38,24 @@ class Fate:
             self.failure = error
             self._explain = explain
             self._news.notify_all()
+            watchers = list(self._watchers)
         self._end(error)
+        for told in watchers:
+            told(self.error(None))
+
+    @contextmanager
+    def watched(self, told: Callable[[BaseException], None]) -> Iterator[None]:
+        """Call `told(error)` when the group ends meanwhile, or at once if it has ended. Any thread."""
+        with self._lock:
+            self._watchers.append(told)
+            ended = self.failure is not None
+        try:
+            if ended:
+                told(self.error(None))
+            yield
+        finally:
+            with self._lock:
+                self._watchers.remove(told)
 
     def supersede(self, error: BaseException) -> None:
         """Whatever ended the group: from now on every call raises `error`."""

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from resilin.dist.control import Control
 from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.fate import Fate
 from resilin.dist.mailbox import Mailbox
-from resilin.dist.mesh import Mesh, Topology, assemble
+from resilin.dist.mesh import Mesh, Topology, Watched, assemble
 from resilin.dist.message import Frame, Kind
 from resilin.dist.messages import Messages
 from resilin.dist.reasons import decode_reason, encode_reason
@@ -196,6 +197,10 @@ class ProcessGroup:
         Peers are told and raise GroupAborted. Any thread; never blocks. Without `error`: GroupAborted.
         """
         self._fate.fail(error or GroupAborted(f"{self.title()}: abort() was called"), explain=False)
+
+    def watched(self, told: Callable[[BaseException], None]) -> contextlib.AbstractContextManager[None]:
+        """Within it `told(error)` is called, in any thread, when this group ends; at once if it has ended."""
+        return self._fate.watched(told)
 
     def _end(self, error: BaseException) -> None:
         """The first failure: every wait of this rank returns, and the peers are told."""
@@ -390,12 +395,13 @@ def connect(
     ranks: Sequence[int] | None = None,
     backends: BackendConfig | None = None,
     options: Any = None,
+    watched: Watched | None = None,
 ) -> ProcessGroup:
     """Make a group from the endpoints of its members: every member calls this with the same list.
 
     `timeout_s` limits this call (unless `connect_timeout_s` is given) and is the default of the group's collectives.
     `secret` defaults to RESILIN_SECRET. `ranks` are the members' ranks in the world, for subgroups. `backends`: what
-    serves which device, equal on all; `options` for those of third parties.
+    serves which device, equal on all; `options` for those of third parties. `watched`: see `ProcessGroup.watched`.
     Raises: CollectiveTimeout naming the ranks that did not come; PeerLost when one is gone already; HandshakeError when
     one refuses (old generation, wrong secret); what `listener.interrupt(error)` is given from another thread.
     """
@@ -415,6 +421,7 @@ def connect(
         secret=key,
         backends=backends,
         options=options,
+        watched=watched,
     )
 
 
@@ -429,6 +436,7 @@ def _form(
     generation: int,
     secret: str,
     ranks: Sequence[int] | None,
+    watched: Watched | None = None,
     **facts: Any,
 ) -> ProcessGroup:
     """Make a group, of what `before` leaves where there is one."""
@@ -448,6 +456,7 @@ def _form(
         kept=kept,
         maps=maps,
         ranks=ranks,
+        watched=watched,
     )
     group = ProcessGroup(
         mesh,

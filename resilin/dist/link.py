@@ -27,14 +27,15 @@ from resilin.errors import DistNetworkError
 MAX_TEXT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 _MAX_FDS = 16
+_TURNS, _TURN_S = 200, 0.005
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Sink(Protocol):
     """Where the bytes of a message go (`mailbox.Incoming`)."""
 
-    def rest(self) -> memoryview:
-        """Where the next bytes go."""
+    def take(self, receive: Callable[[memoryview], int]) -> int:
+        """Let `receive(into)`, which never blocks, read the next bytes: how many it has read."""
 
     def advance(self, count: int) -> bool:
         """Account for `count` bytes read; True when the message is complete."""
@@ -50,9 +51,9 @@ class Waste:
         self._left = size
         self._bin = memoryview(bytearray(min(size, READ_BYTES)))
 
-    def rest(self) -> memoryview:
+    def take(self, receive: Callable[[memoryview], int]) -> int:
         """See Sink."""
-        return self._bin[: self._left]
+        return receive(self._bin[: self._left])
 
     def advance(self, count: int) -> bool:
         """See Sink."""
@@ -159,6 +160,7 @@ class Link:
         self.sock = sock
         self.wire: Wire | None = None
         self.sending = threading.Lock()
+        self.stuck = False  # whether who holds it waits for the peer to take bytes
         self.open = True  # whether the peer can hear us, and has not ended its side
         self.torn = False  # a send was given up half-way: the peer can make no sense of what follows
         self.spoiled = False  # something came that makes no sense
@@ -222,15 +224,26 @@ class Link:
             self._sink = Waste(self._sink.left())
 
     def tell(self, kind: Frame, text: str) -> None:
-        """Send a frame without waiting; a peer that cannot take all of it now is hung up on instead."""
+        """Send a frame without waiting for the peer, which is hung up on instead when it cannot take all of it now."""
         data = text.encode()[:MAX_TEXT_BYTES]
         frame, sent = HEADER.pack(kind, 0, len(data)) + data, 0
-        if self.open and not self.torn and self.sending.acquire(blocking=False):
+        if self.open and self._take_turn():
             with contextlib.suppress(OSError):
-                sent = self.sock.send(frame)
+                sent = 0 if self.torn else self.sock.send(frame)
             self.sending.release()
         if sent < len(frame):
             self.hang_up()
+
+    def _take_turn(self) -> bool:
+        """Acquire `sending`. False when a thread of this rank is stuck in the middle of a frame."""
+        for _ in range(_TURNS):
+            if self.sending.acquire(blocking=False):
+                return True
+            if self.stuck:
+                return False
+            if self.sending.acquire(timeout=_TURN_S):  # a frame on its way: microseconds, more on a busy machine
+                return True
+        return False
 
     def hang_up(self) -> None:
         """The peer hears the end of the control socket; whoever sends there returns with an error."""
@@ -279,13 +292,13 @@ class Link:
     def _pour(self, sink: Sink) -> None:
         complete = False
         while not complete:
-            into = sink.rest()
+            left = sink.left()
             try:
-                count = self.sock.recv_into(into) if len(into) else 0
+                count = sink.take(self.sock.recv_into) if left else 0
             except BlockingIOError:
-                self._least.set(WAKE_BYTES if sink.left() >= 2 * WAKE_BYTES else 1)
+                self._least.set(WAKE_BYTES if left >= 2 * WAKE_BYTES else 1)
                 raise
-            if count == 0 and len(into):
+            if count == 0 and left:
                 raise EOFError
             complete = sink.advance(count)
         self._least.set(1)

@@ -56,10 +56,19 @@ class Incoming:
         self.complete = False
         self._box = box
         self._got = 0
+        self._reading = threading.Lock()  # held while `data` is written
 
-    def rest(self) -> memoryview:
-        """Where the next bytes go."""
-        return memoryview(self.head)[self._got :] if self.descriptor is None else self.data[self._got :]
+    def take(self, receive: Callable[[memoryview], int]) -> int:
+        """See link.Sink."""
+        with self._reading:
+            return receive((memoryview(self.head) if self.descriptor is None else self.data)[self._got :])
+
+    def detach(self) -> None:
+        """Its receive has ended: from now on nothing is written there; what came and comes is kept elsewhere."""
+        kept = bytearray(self.length)
+        with self._reading:
+            kept[: self._got] = self.data[: self._got]
+            self.data, self.receive = memoryview(kept), None
 
     def left(self) -> int:
         """How many of the message's bytes are still to come."""
@@ -158,11 +167,19 @@ class Mailbox:
             receive.finish(self._error or lost(receive.source), receive.source)
 
     def cancel(self, receive: Receive) -> bool:
-        """Take back a posted receive; False when it was matched: nothing happens then."""
+        """Take back a receive; False when its message is here: nothing happens then.
+
+        A message of which a part has come is kept for the next receive.
+        """
         with self._lock:
-            if receive not in self._posted:
+            half = next((message for message in self._arriving.values() if message.receive is receive), None)
+            if half is not None:
+                half.detach()
+                self._early.append(half)
+            elif receive in self._posted:
+                self._posted.remove(receive)
+            else:
                 return False
-            self._posted.remove(receive)
             return True
 
     def start(self, source: int, tag: int, length: int) -> Incoming:
@@ -239,7 +256,10 @@ class Mailbox:
         with self._lock:
             self._error = self._error or error
             failed, self._posted = list(self._posted), deque()
-            failed += [m.receive for m in self._arriving.values() if m.receive is not None]
+            for message in self._arriving.values():
+                if message.receive is not None:
+                    failed.append(message.receive)
+                    message.detach()
             self._arriving.clear()
         for receive in failed:
             receive.finish(error, receive.source)

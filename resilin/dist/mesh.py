@@ -13,7 +13,7 @@ import hashlib
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resilin._base.clock import SYSTEM, Deadline, spell
@@ -30,6 +30,9 @@ _AGAIN_S = 0.01
 _FIRST_PROBE_S = 0.25  # a peer that we wait for and that has died is found by asking whether it still listens
 _LONGEST_PROBE_S = 2.0
 _REFUSALS = 2  # of probes in a row that tell a death: one may cross the connection that its listener closed after
+
+
+Watched = Callable[[Callable[[BaseException], None]], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -84,23 +87,26 @@ def assemble(
     kept: Iterable[Link] = (),
     maps: bool = False,
     ranks: Sequence[int] | None = None,
+    watched: Watched | None = None,
 ) -> Mesh:
     """Connect `rank` with all others. The caller owns the links.
 
     `kept` are links of an older generation; those to members are used again where both ends still have them, and stay
     the caller's when this fails. `maps`: this rank keeps the memory of its peers that it has mapped. `ranks`: the
-    members' ranks in the world.
+    members' ranks in the world. `watched(told)`: while this runs, `told(error)` is called when it has become pointless.
     Raises: CollectiveTimeout naming the ranks that did not come by the deadline; PeerLost when a peer is gone;
     HandshakeError when one refuses us; what a peer gave up for; whatever `Listener.interrupt` was given.
     """
     size = len(topology.endpoints)
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} is not in a group of {size} endpoints")
-    work = _Assembly(listener, topology, Expectation(group, generation, secret, rank, set()), deadline)
+    expectation = Expectation(group, generation, secret, rank, set())
+    work = _Assembly(listener, topology, expectation, deadline)
     before = list(kept)
     try:
-        work.begin({link.endpoint: link for link in before if link.usable}, maps)
-        work.run()
+        with contextlib.nullcontext() if watched is None else watched(expectation.fail):
+            work.begin({link.endpoint: link for link in before if link.usable}, maps)
+            work.run()
     except BaseException as error:
         if isinstance(error, CollectiveTimeout) and ranks is not None:
             error.world_ranks = in_world(error.ranks, ranks)

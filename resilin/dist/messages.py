@@ -17,7 +17,7 @@ from resilin.dist.reasons import prefixed
 from resilin.dist.recorder import GroupLog
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.dist.work import Work
-from resilin.errors import CollectiveTimeout, DistError, PeerLost
+from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost
 
 
 class Messages:
@@ -102,8 +102,14 @@ class Messages:
             finish(error)
             raise self._fate.error(None) from None
         except (OSError, DistError) as error:
+            if isinstance(error, (OSError, PeerLost)):  # who died, or why the peer hung up, comes beside it
+                self._fate.hear_why([to])
             finish(error)
             raise self._lost(error, what, to) from error
+        except BaseException as error:  # an interrupt: perhaps half of the message is on its way
+            self._fate.fail(GroupAborted(f"{what}: left half-way: {error!r}"), explain=True)
+            finish(error)
+            raise
         return work
 
     def _lost(self, error: BaseException, what: str, to: int) -> BaseException:

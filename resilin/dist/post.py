@@ -79,12 +79,14 @@ class Letter:
                 self.receive.buffer[:] = self._data
             else:
                 status = self._post.fetch(self.seat, self._place, self.receive.buffer)
-                if status != _FETCH_MISSING:
+                if status == _FETCHED:
                     self._post.acknowledge(self.seat, self._ticket, self._number)
-        if status == _FETCH_MISSING:
+        if status == _FETCHED:
+            self.receive.finish(None, self.source)
+        elif status == _FETCH_MISSING:
             self._post.stall(self, *self._place)
-        else:
-            self.receive.finish(lost(self.source) if status == _FETCH_WITHDRAWN else None, self.source)
+        else:  # its group ended: why, and who is to blame, is on its way over the socket
+            self._post.stall(self, None, 0)
 
 
 class Sent:
@@ -312,15 +314,15 @@ class LocalPost:
         if native is not None and native.ack(seat, ticket, number):
             self._call(self.members[seat])
 
-    def stall(self, letter: Letter, arena: int, _: int) -> None:
-        """Try `letter` again when `arena` of its sender is mapped."""
+    def stall(self, letter: Letter, arena: int | None, _: int) -> None:
+        """Try `letter` again when `arena` of its sender is mapped; None: keep it until its end is known."""
         with self._lock:
-            error = self._error
+            error = lost(letter.source) if letter.source in self._gone else self._error
             if error is None:
                 self._stalled.append(letter)
         if error is not None:
             self._end([], [letter], error)
-        elif self._shared.mapped(letter.seat, arena):  # meanwhile
+        elif arena is not None and self._shared.mapped(letter.seat, arena):  # meanwhile
             self._unstall()
 
     def _unstall(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ from resilin.dist.backends.registry import BackendConfig, checked
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.work import seconds
 from resilin.dist.world import GroupMember, default_group, replace_group, resolve
-from resilin.errors import GroupAborted, UsageError
+from resilin.errors import GroupAborted, PeerLost, UsageError
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1
@@ -241,4 +241,16 @@ def _connect_part(
         backends=backends or parent.backend.config,
         options=options,
         ranks=[parent.ranks[rank] for rank in members],
+        watched=lambda told: parent.watched(lambda error: _end_of_part(error, members, name, told)),
     )
+
+
+def _end_of_part(error: BaseException, members: list[int], name: str, told: Callable[[BaseException], None]) -> None:
+    """The parent has ended while its part `name` is made: so does this, unless only others are lost."""
+    if isinstance(error, PeerLost):
+        gone = [number for number, rank in enumerate(members) if rank in error.ranks]
+        if not gone:
+            return
+        names = ", ".join(f"rank {rank}" for rank in gone)
+        error = PeerLost(f"connect, group {name!r}: {names} will not come: {error}", gone)
+    told(error)
