@@ -158,6 +158,7 @@ def _send_or_fail(group, array):
 DEATH = """
 import os, sys, time
 import numpy as np
+from resilin import dist
 from resilin.testing.ranks import join_from_environment
 group = join_from_environment()
 print("ready", flush=True)

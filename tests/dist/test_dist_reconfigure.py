@@ -543,7 +543,8 @@ def test_messages_of_an_older_generation_are_never_received(company, transport):
                     with contextlib.suppress(DistError):  # the other may have aborted already
                         dist.isend(resilin.ones(3_000_000), 1, tag=5)
                 elif generation % 2:
-                    work = dist.irecv(buffer, 0, tag=6)  # none comes
+                    with contextlib.suppress(DistError):
+                        work = dist.irecv(buffer, 0, tag=6)  # none comes
             group.abort()
             after = group.reconfigure(generation, them.names([0, 1]))
             if work is not None:
