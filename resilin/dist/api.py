@@ -93,6 +93,8 @@ def reduce_together(pg: ProcessGroup, pack: Sequence[Reduction], async_op: bool)
     backend = pg.backend
 
     def task(call: Any) -> None:
+        if len(pack) > 1:
+            call.carry([flat.shape for flat in flats])
         terms = reduce_op.scaled(op, flats[0] if len(pack) == 1 else buffer_of(flats))
         try:
             backend.all_reduce(call, terms, known)

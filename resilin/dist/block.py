@@ -5,14 +5,13 @@ the bits stay those of separate calls: where the order of reduction makes no dif
 MAX), or the backend says that it does not depend on an element's place (`one_path`, as shared memory does). Elsewhere
 they are started one after the other.
 
-The layout of a pack goes into the shape of its buffer, so that ranks whose packs are made of other shapes are found by
-the check that every collective makes.
+The layout of a pack goes into the number of its call (`Call.carry`), so that ranks whose packs are made of other shapes
+are found by the check that every collective makes.
 """
 
 from __future__ import annotations
 
 import bisect
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -22,13 +21,11 @@ from resilin.core.kernels.common import address_of
 from resilin.dist.arguments import Output
 from resilin.dist.future import collect_all
 from resilin.dist.group import ProcessGroup
-from resilin.dist.message import MAX_DIMS
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.work import Work
 from resilin.errors import UsageError
 
 PACK_BYTES = 128 << 10  # beyond it copying costs more than a call of its own
-_ROWS = 64  # a pack's buffer is padded to a number of rows that its layout chooses, of at most as many
 
 Launch = Callable[[bool], "Work | None"]  # with async_op
 
@@ -146,20 +143,14 @@ def _span(array: Array) -> tuple[int, int]:
 
 
 def buffer_of(arrays: Sequence[Array]) -> Array:
-    """The elements of all arrays in a row, padded with zeros to a shape that tells layouts apart."""
-    digest = zlib.crc32(repr([array.shape for array in arrays]).encode())
-    rows, place = 1 + digest % _ROWS, digest // _ROWS % (MAX_DIMS - 1)
-    total = sum(array.size for array in arrays)
-    columns = -(-total // rows)
-    flat = np.zeros(rows * columns, arrays[0].dtype)
-    np.concatenate([array.reshape(-1) for array in arrays], out=flat[:total])
-    return flat.reshape((1,) * place + (rows,) + (1,) * (MAX_DIMS - 2 - place) + (columns,))
+    """The elements of all arrays in a row."""
+    return np.concatenate([array.reshape(-1) for array in arrays])
 
 
 def parts_of(buffer: Array, arrays: Sequence[Array]) -> list[Array]:
     """The parts of what `buffer_of` made of `arrays`, in their shapes."""
-    flat, starts = buffer.reshape(-1), np.cumsum([0, *(array.size for array in arrays)])
-    return [flat[at : at + array.size].reshape(array.shape) for at, array in zip(starts, arrays, strict=False)]
+    starts = np.cumsum([0, *(array.size for array in arrays)])
+    return [buffer[at : at + array.size].reshape(array.shape) for at, array in zip(starts, arrays, strict=False)]
 
 
 def joined(what: str, works: Sequence[Work], outputs: list[Any], group: ProcessGroup) -> Work:

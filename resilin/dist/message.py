@@ -7,6 +7,7 @@ data moves. A control frame is a header (type, tag, length) and `length` bytes.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,6 +25,7 @@ ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
 _FOLD, _FOLD_MASK = 1_000_003, (1 << 48) - 1  # as in native/module.cpp
 _DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
 _OTHER_DEVICE = 7
+_SEQUENCE_BITS = 40  # of the number of a call; the layout of several tensors in one call stands above them
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them
 
 
@@ -60,6 +62,7 @@ class Descriptor:
     """What one rank called."""
 
     sequence: int
+    """Number of the call in its group, `stamped` when it carries several tensors."""
     kind: Kind
     dtype: int = NO_DTYPE
     op: int = NO_OP
@@ -74,7 +77,10 @@ class Descriptor:
         return pack(self.sequence, kind, self.dtype, self.op, self.root, self.shape)
 
     def __str__(self) -> str:
-        parts = [f"{self.kind.name.lower()} #{self.sequence}"]
+        number, layout = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
+        parts = [f"{self.kind.name.lower()} #{number}"]
+        if layout:
+            parts.append(f"of several tensors (layout {layout:06x})")
         if self.dtype != NO_DTYPE:
             parts.append(f"{DTYPES[self.dtype]}[{', '.join(map(_spell, self.shape))}]")
         if self.op != NO_OP:
@@ -99,6 +105,12 @@ def pack(sequence: int, kind: int, dtype: int, op: int, root: int, shape: Sequen
             rest = (rest * _FOLD + extent + 1) & _FOLD_MASK
         shape = (*shape[: MAX_DIMS - 1], ANY_EXTENT - 1 - rest)
     return _DESCRIPTOR.pack(sequence, kind, dtype, op, min(dims, 255), root, *shape, *(0,) * (MAX_DIMS - len(shape)))
+
+
+def stamped(sequence: int, shapes: Sequence[tuple[int, ...]]) -> int:
+    """The number of a call that carries tensors of these shapes in a row: differs (but for 2^-24) where they do."""
+    layout = zlib.crc32(repr([list(shape) for shape in shapes]).encode()) >> 8 or 1
+    return sequence | layout << _SEQUENCE_BITS
 
 
 def unpack(data: bytes) -> Descriptor:

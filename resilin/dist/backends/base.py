@@ -9,7 +9,7 @@ import numpy as np
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.kernels.common import address_of
-from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind
+from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind, stamped
 from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
@@ -23,7 +23,7 @@ class Aborted(Exception):
 class Call:
     """One collective on its way: its number in the group and its limits."""
 
-    __slots__ = ("background", "entry", "kind", "sequence", "started", "timeout_s")
+    __slots__ = ("background", "entry", "kind", "sequence", "stamp", "started", "timeout_s")
 
     def __init__(
         self, kind: Kind, sequence: int, timeout_s: float, background: bool = False, entry: Entry | None = None
@@ -32,18 +32,23 @@ class Call:
         self.entry = entry  # in the flight recorder
         self.kind = kind
         self.sequence = sequence
+        self.stamp = sequence  # what ranks compare; also of the layout of several tensors in one call
         self.timeout_s = timeout_s
         self.started = SYSTEM.monotonic()
 
     def unrecorded(self) -> Call:
         """The same call without its entry in the flight recorder: for the parts that a backend makes it of."""
         part = Call(self.kind, self.sequence, self.timeout_s, self.background)
-        part.started = self.started
+        part.started, part.stamp = self.started, self.stamp
         return part
 
     def deadline(self) -> Deadline:
         """When this call gives up."""
         return Deadline(max(0.0, self.started + self.timeout_s - SYSTEM.monotonic()))
+
+    def carry(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Several tensors of `shapes` go as one array: ranks must bring the same."""
+        self.stamp = stamped(self.sequence, shapes)
 
     def note(
         self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None = None, root: int = -1
@@ -56,15 +61,15 @@ class Call:
         """As describe, for parts cut along a first dimension that may differ from part to part and rank to rank."""
         shape = (ANY_EXTENT, *parts[0].shape[1:])
         self.note(parts[0].dtype, shape)
-        return Descriptor(self.sequence, self.kind, DTYPE_CODES[parts[0].dtype], shape=shape)
+        return Descriptor(self.stamp, self.kind, DTYPE_CODES[parts[0].dtype], shape=shape)
 
     def describe(self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1) -> Descriptor:
         """What this rank tells the others of the call."""
         if array is None:
-            return Descriptor(self.sequence, self.kind, root=root)
+            return Descriptor(self.stamp, self.kind, root=root)
         self.note(array.dtype, array.shape, op, root)
         code = DTYPE_CODES[array.dtype]
-        return Descriptor(self.sequence, self.kind, code, 255 if op is None else int(op), root, array.shape)
+        return Descriptor(self.stamp, self.kind, code, 255 if op is None else int(op), root, array.shape)
 
 
 def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> CollectiveMismatch:

@@ -108,7 +108,7 @@ class ShmBackend:
         deadline, spin = self._limits(call)
         code, combine = DTYPE_CODES[like.dtype], NO_OP if op is None else int(op)
         status = native.run(
-            like, call.sequence, int(kind), code, combine, root, used, places, outputs, deadline, spin, through
+            like, call.stamp, int(kind), code, combine, root, used, places, outputs, deadline, spin, through
         )
         while status == _STATUS_MISSING:
             self._await_missing(call)
