@@ -135,6 +135,32 @@ def test_the_last_node_to_leave_removes_the_jobs_records():
     play(scenario)
 
 
+def test_a_job_that_is_not_closed_keeps_counting_its_generations_when_all_have_left():
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        a.propose(generation(1))
+        await until(lambda: a.view.generation is not None)
+        await a.leave()
+        assert store.get("/resilin/job/generation") is not None, "a node that was cut off may come back"
+        b = await open_("b")
+        assert b.view.generation.number == 1
+
+    play(scenario)
+
+
+def test_what_only_says_that_a_world_is_over_is_not_written_when_a_new_one_comes_soon():
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        version = store.get("/resilin/job/nodes/a").version
+        a.publish(node("a", slots=(Slot(index=0, over=3),)))
+        a.publish(node("a"))
+        a.propose(generation(1))  # done after what was submitted before
+        await until(lambda: a.view.generation is not None)
+        assert store.get("/resilin/job/nodes/a").version == version
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("value", [b"\xff", b"[]", b"{}", b'{"id": 3}'])
 def test_a_foreign_record_is_one_error_that_names_its_key(value):
     with pytest.raises(RendezvousError, match="/resilin/job/nodes/x"):
