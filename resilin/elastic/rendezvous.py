@@ -80,6 +80,7 @@ class Rendezvous:
         self._view: View | None = None  # made of the above; None: not since the last change
         self._own: Node | None = None
         self._written: Node | None = None  # the last own record that the store took
+        self._written_at = 0  # its revision
         self._proposing: int | None = None  # the mod_revision a proposal under way is based on
         self._lease: Lease | None = None
         self._watch: Watch | None = None
@@ -145,7 +146,7 @@ class Rendezvous:
     async def _register(self, node: Node) -> None:
         lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
         self._lease, value = lease, records.to_bytes(node)
-        await self._call(lambda: self._store.put(self._own_key, value, lease))
+        self._written_at = await self._call(lambda: self._store.put(self._own_key, value, lease))
         self._written = node
 
     # ------------------------------------------------------------------------------------------- view
@@ -216,7 +217,7 @@ class Rendezvous:
             return
         value = records.to_bytes(node)
         revision = await self._call(lambda: self._store.put(self._own_key, value, lease))
-        self._written = node
+        self._written, self._written_at = node, revision
         log.event(_log, 10, "node record written", revision=revision)
 
     async def _compare_and_put(self, key: str, revision: int, value: bytes) -> None:
@@ -369,6 +370,9 @@ class Rendezvous:
             again = before is not None and before.create_revision == entry.create_revision
             seen_at = before.first_seen if before is not None and again else self._clock.monotonic()
             node = records.node(entry.key, entry.value)
+            if entry.key == self._own_key and entry.mod_revision > self._written_at and node != self._written:
+                self._written = None  # a repetition of an earlier write came late: what others see is old
+                self._submit_unless_closing(self._write_own)
             self._nodes[entry.key] = Seen(node=node, create_revision=entry.create_revision, first_seen=seen_at)
 
     def _revision_of(self, key: str) -> int:
