@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ class Owner(Protocol):
 
     def abort(self, error: BaseException | None = None) -> None:
         """End the group."""
+
+    def waited(self, awaited: Collection[int]) -> frozenset[int]:
+        """A wait for `awaited` was too long: who is to blame."""
 
 
 class Calls:
@@ -154,15 +157,27 @@ class Calls:
             raise CollectiveMismatch(f"{fate.name_of(call)}: {error}") from None
         except UsageError:
             raise
-        except Aborted:
+        except Aborted as error:
             fate.hear_why(None)
+            if fate.failure is None and fate.overdue:
+                self._blame(error.awaited)
             fate.fail(GroupAborted("the group was aborted by a peer"), explain=True)
             raise fate.error(call) from None
-        except (PeerLost, CollectiveTimeout) as error:
-            if isinstance(error, PeerLost):  # a socket closed: who died, or why the peer hung up, comes beside it
-                fate.hear_why(error.ranks)
+        except PeerLost as error:  # a socket closed: who died, or why the peer hung up, comes beside it
+            fate.hear_why(error.ranks)
             fate.fail(error, explain=True)
+            raise fate.error(call) from None
+        except CollectiveTimeout as error:
+            self._blame(error.ranks, error)
             raise fate.error(call) from None
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
             fate.fail(GroupAborted(f"rank {self._owner.rank()} left a collective half-way: {error!r}"), explain=True)
             raise
+
+    def _blame(self, awaited: Collection[int], error: CollectiveTimeout | None = None) -> None:
+        """A wait was too long, of this rank (`error`) or another: end the group with the ranks that are to blame."""
+        culprits = self._owner.waited(awaited)
+        if error is None or culprits != error.ranks:
+            names = " and ".join(f"rank {rank}" for rank in sorted(culprits))
+            error = CollectiveTimeout(f"{names or 'a peer'} did not answer", culprits)
+        self._fate.fail(error, explain=True)

@@ -7,6 +7,7 @@ is doing.
 
       peer sockets ──> poll() ──> BYE, ABORT, end of file ──> on_gone / on_abort   (the group decides)
                                   ARENA, SEGMENT           ──> on_fd               (the shared-memory backend maps)
+                                  LATE                     ──> on_late             (whom does everybody wait for?)
                                   P2P                      ──> Mailbox             (posted receives, early messages)
                                   RENEW                    ──> on_gone: the peer has left for another generation
 """
@@ -44,6 +45,9 @@ class Events(Protocol):
 
     def on_abort(self, rank: int, text: str) -> None:
         """`rank` aborted the group and said why."""
+
+    def on_late(self, rank: int, text: str) -> None:
+        """A wait of `rank` has ended without what it waited for; who that was is in `text`."""
 
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """`rank` sent the descriptor of shared memory; the receiver owns `fd`."""
@@ -85,6 +89,7 @@ class Control:
         if peer.torn or peer.renewal is not None or self._abort_text is not None or self._halted:
             peer.sending.release()
             raise BrokenPipeError("the group ended, the peer left, or a send was given up half-way")
+        peer.sender = threading.get_ident()
         try:
             if fd >= 0:
                 _send_with_fd(peer, header, fd, deadline)
@@ -99,7 +104,13 @@ class Control:
             peer.torn = True
             raise
         finally:
+            peer.sender = None
             peer.sending.release()
+
+    def tell(self, kind: Frame, text: str) -> None:
+        """Send a frame to every peer, as Link.tell does."""
+        for link in self._links.values():
+            link.tell(kind, text)
 
     def cut(self) -> None:
         """Hang up on every peer without a word, and hear nothing of it."""
@@ -120,6 +131,8 @@ class Control:
         """Stop reading, wherever in a frame; what was to be told is told. Idempotent."""
         if not self._halted:
             self._halted = True
+            for link in self._links.values():
+                link.stuck = link.stuck or link.sender == threading.get_ident()  # this handler interrupts its frame
             self._poke()
             if self._thread is not None:
                 self._thread.join()
@@ -146,8 +159,7 @@ class Control:
     def _tell(self, text: str) -> None:
         if not self._told:
             self._told = True
-            for link in self._links.values():
-                link.tell(Frame.ABORT, text)
+            self.tell(Frame.ABORT, text)
 
     # --- the reader's thread ---
 
@@ -206,6 +218,8 @@ class Control:
             link.goodbye = True
         elif kind == Frame.ABORT:
             self._events.on_abort(link.rank, body.decode(errors="replace"))
+        elif kind == Frame.LATE:
+            self._events.on_late(link.rank, body.decode(errors="replace"))
         elif kind == Frame.RENEW:
             link.renewal = Renewal.parse(body)
             if link.wire is not None:

@@ -24,6 +24,7 @@ class Fate:
         self._end = end
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._news = threading.Condition(self._lock)  # notified when the group failed or a peer is gone
+        self._late: dict[int, frozenset[int]] = {}  # guarded by _lock: ranks whose wait has ended, and for whom it was
         self._watchers: list[Callable[[BaseException], None]] = []  # guarded by _lock
         self._explain = False  # guarded by _lock: whether the failure's message gets the call in front
         self.failure: BaseException | None = None  # guarded by _lock
@@ -73,12 +74,37 @@ class Fate:
     def hear_why(self, ranks: Collection[int] | None) -> None:
         """Give the control channel a moment to say why the group ended, or to end itself for all of `ranks`.
 
-        A peer that hung up because of another one said so on its channel before it closed it.
+        None: also to say that a wait was too long. A peer that hung up because of another one said so on its channel
+        before it closed it.
         """
         with self._news:
             self._news.wait_for(
-                lambda: self.failure is not None or (ranks is not None and self.left.issuperset(ranks)), _NEWS_S
+                lambda: self.failure is not None or bool(self._late if ranks is None else self.left.issuperset(ranks)),
+                _NEWS_S,
             )
+
+    def waited(self, rank: int, awaited: Collection[int]) -> None:
+        """A wait of `rank`, for `awaited`, was ended by its deadline, or by somebody else's."""
+        with self._news:
+            self._late[rank] = frozenset(awaited)
+            self._news.notify_all()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether some rank's wait has passed its deadline."""
+        return bool(self._late)
+
+    def culprits(self, awaited: Collection[int]) -> frozenset[int]:
+        """Whom all ranks together waited for: those named by some and not heard of by themselves; else `awaited`.
+
+        A rank that waits for one that waits for a frozen one must not blame the one between. All waits end together
+        (`waited`), so those that are well are heard of in a moment.
+        """
+        with self._news:
+            everybody = len(self._ranks) - 1  # but one
+            self._news.wait_for(lambda: self.failure is not None or len(self._late) >= everybody, _NEWS_S)
+            named = frozenset[int]().union(*self._late.values())
+            return named - self._late.keys() or frozenset(awaited)
 
     def check(self) -> None:
         """Raise what ended the group, if anything has."""

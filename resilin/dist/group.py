@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from resilin._base import env
@@ -230,6 +230,19 @@ class ProcessGroup:
     def on_abort(self, rank: int, text: str) -> None:
         """A peer aborted the group (control thread)."""
         self._fate.fail(decode_reason(text, rank), explain=True)
+
+    def on_late(self, rank: int, text: str) -> None:
+        """A wait of `rank` was too long: those of this rank end, too, so that it can say whom it waits for."""
+        said = decode_reason(text, rank)
+        self._fate.waited(rank, said.ranks if isinstance(said, CollectiveTimeout) else ())
+        if self._calls.busy():
+            self.backend.abort(rank, lost=False)
+
+    def waited(self, awaited: Collection[int]) -> frozenset[int]:
+        """A wait of this rank for `awaited` has ended without them: tell the peers, hear from them who is to blame."""
+        self._fate.waited(self._rank, awaited)
+        self._control.tell(Frame.LATE, encode_reason(CollectiveTimeout("", awaited), self._rank))
+        return self._fate.culprits(awaited)
 
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """A peer shares memory (control thread)."""

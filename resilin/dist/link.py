@@ -160,7 +160,8 @@ class Link:
         self.sock = sock
         self.wire: Wire | None = None
         self.sending = threading.Lock()
-        self.stuck = False  # whether who holds it waits for the peer to take bytes
+        self.sender: int | None = None  # the thread that holds it for a message
+        self.stuck = False  # whether that waits for the peer to take bytes
         self.open = True  # whether the peer can hear us, and has not ended its side
         self.torn = False  # a send was given up half-way: the peer can make no sense of what follows
         self.spoiled = False  # something came that makes no sense
@@ -239,7 +240,7 @@ class Link:
         for _ in range(_TURNS):
             if self.sending.acquire(blocking=False):
                 return True
-            if self.stuck:
+            if self.stuck or self.sender == threading.get_ident():
                 return False
             if self.sending.acquire(timeout=_TURN_S):  # a frame on its way: microseconds, more on a busy machine
                 return True

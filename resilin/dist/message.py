@@ -55,6 +55,7 @@ class Frame(IntEnum):
     SEGMENT = 5
     RENEW = 6
     BELL = 7
+    LATE = 8
 
 
 @dataclass(frozen=True)

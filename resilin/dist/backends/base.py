@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +17,14 @@ from resilin.errors import CollectiveMismatch
 
 
 class Aborted(Exception):
-    """The group was aborted while a backend waited; the group knows why. Never leaves the package."""
+    """The group was aborted while a backend waited; the group knows why. Never leaves the package.
+
+    `awaited`: the ranks of the group that it waited for, as far as it knows.
+    """
+
+    def __init__(self, awaited: Iterable[int] = ()) -> None:
+        super().__init__()
+        self.awaited = frozenset(awaited)
 
 
 class Call:

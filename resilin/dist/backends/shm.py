@@ -194,7 +194,7 @@ class ShmBackend:
             raise PeerLost(f"rank {rank} left the group (destroy_process_group, or its program ended)", [rank])
         if code == LOST:
             raise PeerLost(f"rank {rank} died or closed its connection", [rank])
-        raise Aborted
+        raise Aborted(self._members[i] for i in segment.late() if i != self._rank)
 
     # --- collectives ---
 

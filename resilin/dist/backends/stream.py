@@ -119,7 +119,7 @@ class StreamBackend(ScheduledBackend):
         if status == _DONE:
             return
         if status == _STOPPED or self._aborted:
-            raise Aborted
+            raise Aborted(self._named(to, source))
         if status == _GONE:
             raise self._gone(max(to, source))
         if status == _LATE:
@@ -139,7 +139,7 @@ class StreamBackend(ScheduledBackend):
         while sending is not None or receiving is not None:
             moved = False
             if self._aborted:
-                raise Aborted
+                raise Aborted(self._named(None if sending is None else to, None if receiving is None else source))
             try:
                 if sending is not None and to is not None:
                     count = self._try(to, self._sockets[to].send, sending[:_PIECE_BYTES])
@@ -190,7 +190,10 @@ class StreamBackend(ScheduledBackend):
                 raise Aborted
             raise self._late(to, source)
 
+    def _named(self, *peers: int | None) -> set[int]:
+        return {self._members[peer] for peer in peers if peer is not None and peer >= 0}
+
     def _late(self, *peers: int | None) -> CollectiveTimeout:
-        late = {self._members[peer] for peer in peers if peer is not None and peer >= 0}
+        late = self._named(*peers)
         names = " and ".join(f"rank {rank}" for rank in sorted(late))
         return CollectiveTimeout(f"{names} did not answer", late)

@@ -174,7 +174,7 @@ FlowEnd Streams::walk(const std::vector<Move> &all_sends, const std::vector<Move
 FlowEnd Streams::finish(Cursor &c, int dtype, Op op, double deadline) {
     FlowEnd end{Flow::DONE, -1, -1};
     while (c.s < c.sends.size() || c.r < c.receives.size()) {
-        if (stopped_) return {Flow::STOPPED, -1, -1};
+        if (stopped_) return {Flow::STOPPED, sendable(c) ? c.sends[c.s].peer : -1, receivable(c) ? c.receives[c.r].peer : -1};
         bool moved = false;
         if (const size_t room = sendable(c)) moved = send_some(c, room, end);
         if (end.status != Flow::DONE) return end;

@@ -24,7 +24,7 @@ enum class Flow : int { DONE, GONE, LATE, STOPPED, STUCK };
 
 struct FlowEnd {
     Flow status;
-    int to, source; // GONE: the peer that is gone; LATE: whom we wait for; -1: nobody
+    int to, source; // GONE: the peer that is gone; LATE, STOPPED: whom we wait for; -1: nobody
 };
 
 // One rank's sockets by peer (-1: none, as for the rank itself). They are non-blocking and stay the caller's.
