@@ -95,8 +95,6 @@ class Messages:
             else:
                 self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
                 finish(None)
-            if phases.heard:
-                phases.reached("moved", "send")
         except TimeoutError as error:
             self._fate.fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
             finish(error)
@@ -108,8 +106,11 @@ class Messages:
             raise self._lost(error, what, to) from error
         except BaseException as error:  # an interrupt: perhaps half of the message is on its way
             self._fate.fail(GroupAborted(f"{what}: left half-way: {error!r}"), explain=True)
-            finish(error)
+            if not work.is_completed():
+                finish(error)
             raise
+        if phases.heard:
+            phases.reached("moved", "send")
         return work
 
     def _lost(self, error: BaseException, what: str, to: int) -> BaseException:
