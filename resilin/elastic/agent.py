@@ -22,13 +22,13 @@ from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.filling import Filler
 from resilin.elastic.live import Showing
-from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner
 from resilin.elastic.supervise import Spawning
 from resilin.elastic.telling import Teller
+from resilin.elastic.view import Config, Situation, View
 from resilin.elastic.waiting import Waiting
 from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
 from resilin.store.base import Store
@@ -304,7 +304,7 @@ class Agent:
         self._again = True
 
     @property
-    def _limits(self) -> membership.Config:
+    def _limits(self) -> Config:
         """What the job allows, with what people asked for."""
         return sizing.limits(self._config.membership, self._rendezvous.view.wanted)
 

@@ -6,7 +6,7 @@ The first restart is at once. Only failures of a worker's own doing count: a kil
 from __future__ import annotations
 
 from resilin.elastic import membership
-from resilin.elastic.membership import Situation, View
+from resilin.elastic.view import Situation, View
 
 QUICK_S = 10.0  # who lives for longer had a life: its failure is the first of a row
 FIRST_S = 0.25

@@ -6,10 +6,11 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from resilin.elastic import calls, environment, membership
+from resilin.elastic import calls, environment
 from resilin.elastic.failure import Failure
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Plan
+from resilin.elastic.view import Config
 from resilin.errors import ResilinError
 
 
@@ -18,7 +19,7 @@ class AgentConfig:
     """One node's part of a job."""
 
     job: environment.Job
-    membership: membership.Config
+    membership: Config
     program: Program
     plan: Plan
     node_id: str

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from resilin.elastic import environment, membership, sizing, worlds
 from resilin.elastic.backoff import Backoff
 from resilin.elastic.config import AgentConfig
-from resilin.elastic.membership import Config, View
 from resilin.elastic.records import Generation
 from resilin.elastic.slots import LocalSlot, Spare
 from resilin.elastic.supervise import Starting
+from resilin.elastic.view import Config, View
 
 
 class Filler:

@@ -13,78 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Literal
 
 from resilin.elastic import poison
-from resilin.elastic.records import Closed, Generation, GenerationMember, Node, Slot, Wanted
+from resilin.elastic.records import Generation, GenerationMember, Node, Slot
+from resilin.elastic.view import Config, Fate, Seen, Situation, View
 
 _NEWCOMERS_TOLD = 8  # the reason stands in every record and message of the generation
-
-Action = Literal["wait", "form", "stop", "reshape", "steady", "fail", "interrupt", "succeed", "closed"]
-Fate = Literal["unstarted", "running", "ready", "done", "absent", "failed", "left", "stopped", "lost"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """What a job allows. Equal on all nodes of a job."""
-
-    min_nodes: int
-    """Fewer nodes than this never form a generation."""
-    max_nodes: int
-    """Nodes beyond this wait as spares."""
-    max_restarts: int
-    """Failures that are answered with a new worker, counted over the whole job."""
-    last_call_s: float = 0.5
-    """Seconds without a new node before a world smaller than `max_nodes` forms, or before one that runs is enlarged."""
-    max_step_failures: int = 3
-    """Failures at one step, in a row, that end the job; 0: any number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A live node as the store shows it. `first_seen`: this agent's own monotonic clock, in seconds."""
-
-    node: Node
-    create_revision: int
-    first_seen: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """Everything a decision may look at. `nodes` are ordered by create_revision: the first one leads."""
-
-    nodes: tuple[Seen, ...] = ()
-    generation: Generation | None = None
-    closed: Closed | None = None
-    wanted: Wanted | None = None
-    """What people asked for; `sizing.adjusted` has already made the nodes so."""
-
-    def node(self, node_id: str) -> Node | None:
-        """The live node with this id."""
-        return self._by_id.get(node_id)
-
-    @cached_property
-    def _by_id(self) -> dict[str, Node]:
-        return {seen.node.id: seen.node for seen in self.nodes}
-
-    def leader(self) -> str | None:
-        """The id of the oldest live node."""
-        return self.nodes[0].node.id if self.nodes else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What to do and why. `until`: look again at this monotonic time, whatever happens."""
-
-    action: Action
-    reason: str
-    until: float | None = None
-    counted: int = 0  # failures that the next generation adds to its count
-    boundary: Literal["now", "commit"] = "now"
-    keep: tuple[GenerationMember, ...] = ()
-    joined: tuple[GenerationMember, ...] = ()  # rank -1: not assigned yet
 
 
 def decide(view: View, config: Config, now: float) -> tuple[Generation | None, str]:
@@ -388,7 +324,11 @@ def _form(view: View, config: Config, situation: Situation) -> Generation:
 
 
 def _generation(
-    view: View, kind: Literal["restart", "inplace"], members: list[GenerationMember], order: list[str], why: Situation
+    view: View,
+    kind: Literal["restart", "inplace"],
+    members: list[GenerationMember],
+    order: list[str],
+    why: Situation,
 ) -> Generation:
     current = view.generation
     fresh = current is None or not any(view.node(node) for node in current.nodes)

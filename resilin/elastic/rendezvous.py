@@ -16,8 +16,8 @@ from typing import Any
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import calls, records, sizing
-from resilin.elastic.membership import Seen, View
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
+from resilin.elastic.view import Seen, View
 from resilin.errors import (
     LeaseLost,
     ResilinError,

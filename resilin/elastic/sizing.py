@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resilin.elastic import membership
-from resilin.elastic.membership import Config, View
 from resilin.elastic.records import Node, Wanted
+from resilin.elastic.view import Config, View
 
 
 def limits(config: Config, wanted: Wanted | None) -> Config:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from resilin.elastic import control, membership, worlds
-from resilin.elastic.membership import View
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot
+from resilin.elastic.view import View
 
 MISSED_SETTLE_S = 0.5  # ranks that wait for the same one give up within this of one another
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from resilin.elastic import membership, worlds
 from resilin.elastic.config import Outcome
-from resilin.elastic.membership import Situation, View
 from resilin.elastic.records import Closed, GenerationMember
 from resilin.elastic.rendezvous import Outage
+from resilin.elastic.view import Situation, View
 from resilin.errors import RendezvousTimeout, StoreTimeout
 
 NOTICE_S = 5.0  # shorter waits are normal: programs import and load for as long

@@ -8,8 +8,8 @@ from typing import Any
 from resilin.elastic import control, membership
 from resilin.elastic.environment import Place
 from resilin.elastic.failure import Failure
-from resilin.elastic.membership import View
 from resilin.elastic.records import Generation, GenerationMember, Slot
+from resilin.elastic.view import View
 
 # exceptions that a peer's death causes: never the first cause while there is another
 _SECONDARY = ("PeerLost", "GroupAborted", "WorldChanged", "CollectiveTimeout", "ConnectionResetError")

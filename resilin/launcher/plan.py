@@ -16,10 +16,11 @@ from resilin._base import env
 from resilin._base.auth import new_secret
 from resilin._base.host import address_towards, cpu_count, is_loopback
 from resilin._base.secret import read_file
-from resilin.elastic import environment, membership
+from resilin.elastic import environment
 from resilin.elastic.console import Name
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Choice
+from resilin.elastic.view import Config
 from resilin.errors import SecretRequired, UsageError
 from resilin.launcher import addresses, programs, surroundings, values
 from resilin.store.connect import without_password
@@ -59,7 +60,7 @@ class LaunchPlan:
 
     meeting: Meeting
     job: environment.Job
-    membership: membership.Config
+    membership: Config
     program: Program
     workers: int
     address: str
@@ -101,7 +102,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         addresses.check_own(address)
     standalone = meeting.backend == "standalone"
     name = values.job_name(args.rdzv_id) if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
-    config = membership.Config(
+    config = Config(
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
         last_call_s=conf.get("last_call_timeout", 0.5),
         max_step_failures=_at_least("--max-step-failures", int(args.max_step_failures), 0),

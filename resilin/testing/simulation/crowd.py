@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from resilin.elastic import control, membership, records
+from resilin.elastic import control, records
 from resilin.elastic.records import Node, Slot
+from resilin.elastic.view import Config
 from resilin.store.base import Event, Op, prefix_range
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import Network
@@ -71,7 +72,7 @@ class Crowd:
         self.count = count
         self.universe = Universe(seed)
         self.server = Server(self.universe)
-        job = membership.Config(min_nodes=1, max_nodes=2 * count, max_restarts=3)
+        job = Config(min_nodes=1, max_nodes=2 * count, max_restarts=3)
         training = Training(steps=1, samples=1, batch=1, shards=2 * count, step_s=1.0, timeout_s=10.0)
         witness = Invariants(self.universe, job, training, in_place=True)
         self.server.subscribe("\0", "\0", None, witness.changed)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilin.data.elastic_sampler import StepPlan
-from resilin.elastic import ledger, membership, records, roles
+from resilin.elastic import ledger, records, roles
 from resilin.elastic.ledger import Entry
 from resilin.elastic.records import Closed, Generation
+from resilin.elastic.view import Config
 from resilin.store.base import Event
 from resilin.testing.simulation.universe import Universe
 from resilin.testing.simulation.workers import Lineage, Training
@@ -18,7 +19,7 @@ from resilin.testing.simulation.workers import Lineage, Training
 class Invariants:
     """Watches the store's records and the workers' steps; raises Broken."""
 
-    def __init__(self, universe: Universe, job: membership.Config, training: Training, in_place: bool) -> None:
+    def __init__(self, universe: Universe, job: Config, training: Training, in_place: bool) -> None:
         self._universe = universe
         self._job = job
         self._training = training

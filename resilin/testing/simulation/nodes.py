@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resilin.elastic import control, membership
+from resilin.elastic import control
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.control import Message
@@ -18,6 +18,7 @@ from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import Command, Worker
+from resilin.elastic.view import Config
 from resilin.errors import ResilinError
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.store import Client, Server
@@ -77,7 +78,7 @@ class Setting:
         network: Network,
         server: Server,
         training: Training,
-        job: membership.Config,
+        job: Config,
         witness: Witness,
         *,
         program: type[SimWorker],

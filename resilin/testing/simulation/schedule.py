@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from resilin.elastic import membership
+from resilin.elastic.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import STORE, Network
 from resilin.testing.simulation.nodes import Setting, SimNode
@@ -78,7 +79,7 @@ class _Play:
         choose = self.random.choice
         count = choose([1, 2, 2, 3, 3, 4])
         in_place = self.random.random() < 0.75
-        self.job = membership.Config(
+        self.job = Config(
             min_nodes=self.random.randint(1, count),
             max_nodes=count + choose([0, 0, 1]),
             max_restarts=choose([0, 1, 3, 3, 10]),

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resilin.elastic import membership, sizing
-from resilin.elastic.membership import Config, Seen, View
 from resilin.elastic.records import Generation, Node, Slot, Wanted
+from resilin.elastic.view import Config, Seen, View
 
 
 class Script:

@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from resilin.elastic import environment, membership
+from resilin.elastic import environment
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig
-from resilin.elastic.membership import Situation
 from resilin.elastic.rendezvous import Outage
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import Program
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import SpawnerProcess
+from resilin.elastic.view import Config, Situation
 from resilin.elastic.waiting import Waiting
 from resilin.errors import StoreTimeout
 from resilin.store import MemoryStore
@@ -57,7 +57,7 @@ def agent(folder, program, store, process, stream, **changes):
     command = (sys.executable, str(program), str(folder))
     known = {
         "job": environment.Job(name="job"),
-        "membership": membership.Config(min_nodes=1, max_nodes=1, max_restarts=0),
+        "membership": Config(min_nodes=1, max_nodes=1, max_restarts=0),
         "program": Program(command=command, argv=command[1:]),
         "plan": Plan(base=folder, keep=False),
         "node_id": "n",

@@ -7,7 +7,7 @@ import pytest
 
 from resilin.elastic import membership, rendezvous, roles
 from resilin.elastic.agent import Agent
-from resilin.elastic.membership import View
+from resilin.elastic.view import View
 from resilin.store.state import StoreState
 from resilin.testing import simulation
 from resilin.testing.simulation import workers
