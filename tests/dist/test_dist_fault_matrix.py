@@ -89,7 +89,7 @@ def test_a_fault_at_any_phase_is_an_error_that_names_its_rank_on_every_other(way
                 continue
             struck.add(point[2])
             took += [at - story.fired_at for rank, at in story.at.items() if rank != victim]
-            if found := wrong(story, victim, kind):
+            if found := wrong(story, victim, kind, point):
                 errors.append(f"{kind} of rank {victim} at {point}: {found}")
     assert not errors, "\n".join(errors)
     assert {"start"} < struck <= set(PHASES)
@@ -111,7 +111,7 @@ def test_a_frozen_rank_is_named_by_all_at_the_timeout(way, call, monkeypatch):
         story = play(how, call, victim, "freeze", point, timeout_s=limit_s)
         if story.fired_at is None:
             return
-        found = wrong(story, victim, "freeze")
+        found = wrong(story, victim, "freeze", point)
         assert all(at - story.fired_at < limit_s + MOST_S for rank, at in story.at.items() if rank != victim)
         if not found:
             return
