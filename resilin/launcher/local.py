@@ -91,9 +91,15 @@ class Desk:
                 connections.discard(task)
                 writer.close()
 
-        server = await asyncio.start_unix_server(serve, path, limit=_MAX_BYTES, backlog=_BACKLOG)
+        listening = socket.socket(socket.AF_UNIX)
         try:
-            path.chmod(0o600)
+            os.fchmod(listening.fileno(), 0o600)  # before it has a name: at no moment is it anybody else's
+            listening.bind(str(path))
+        except OSError:
+            listening.close()
+            raise
+        server = await asyncio.start_unix_server(serve, sock=listening, limit=_MAX_BYTES, backlog=_BACKLOG)
+        try:
             yield path
         finally:
             server.close()
