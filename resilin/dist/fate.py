@@ -95,7 +95,8 @@ class Fate:
         return bool(self._late)
 
     def culprits(self, awaited: Collection[int]) -> frozenset[int]:
-        """Whom all ranks together waited for: those named by some and not heard of by themselves; else `awaited`.
+        """Whom all ranks together waited for: those named by some and not heard of by themselves; else `awaited`,
+        if this rank knows, or all that were named.
 
         A rank that waits for one that waits for a frozen one must not blame the one between. All waits end together
         (`waited`), so those that are well are heard of in a moment.
@@ -104,7 +105,7 @@ class Fate:
             everybody = len(self._ranks) - 1  # but one
             self._news.wait_for(lambda: self.failure is not None or len(self._late) >= everybody, _NEWS_S)
             named = frozenset[int]().union(*self._late.values())
-            return named - self._late.keys() or frozenset(awaited)
+            return named - self._late.keys() or frozenset(awaited) or named
 
     def check(self) -> None:
         """Raise what ended the group, if anything has."""

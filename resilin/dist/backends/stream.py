@@ -187,7 +187,7 @@ class StreamBackend(ScheduledBackend):
                 os.read(self._wake_r, 4096)
         if deadline.passed():
             if self._aborted:
-                raise Aborted
+                raise Aborted(self._named(to, source))
             raise self._late(to, source)
 
     def _named(self, *peers: int | None) -> set[int]:
