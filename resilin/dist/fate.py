@@ -64,6 +64,9 @@ class Fate:
             self.failure = error
             self._explain = False
             self._news.notify_all()
+            watchers = list(self._watchers)
+        for told in watchers:
+            told(error)
 
     def gone(self, rank: int) -> None:
         """A peer's connection ended."""
