@@ -454,16 +454,16 @@ def test_a_newcomer_without_the_secret_is_refused_and_the_others_go_on_without_i
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_survivor_that_is_late_is_waited_for(company, transport):
     them = company(transport, 3)
-    left = threading.Event()
+    left = [threading.Event(), threading.Event()]
 
     def part(number):
         group = them.join(number, [0, 1, 2])
         total(group)
         if number == 1:
-            left.wait(10)
+            assert all(each.wait(10) for each in left)  # one that is still in its call would hear of our failure
             end_of(group)  # the others have left for generation 2: this is no hang
         else:
-            left.set()
+            left[number // 2].set()
         after = group.reconfigure(2, them.names([0, 1, 2]))
         assert total(after) == expected(3)
         assert after.stats()["reused"]["sockets"] == 2 * channels(transport)
