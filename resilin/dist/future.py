@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from resilin._base import log
@@ -25,15 +26,27 @@ class Future(Generic[T]):
         self._value: Any = None  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
         self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _lock
+        self._limit_s: float | None = None  # of a wait that names none
+        self._expired: Callable[[float | None], BaseException] = _late  # what a wait raises that has passed its limit
+
+    def bounded(self, limit_s: float | None, expired: Callable[[float | None], BaseException]) -> None:
+        """A wait without a timeout, also for what `then` makes of this, ends after `limit_s` and raises
+        `expired(limit)`, which may do what the owner does then. Before the future is handed out.
+        """
+        self._limit_s, self._expired = limit_s, expired
 
     def done(self) -> bool:
         """Whether a result or an error is there."""
         return self._done
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` seconds."""
-        if not self.settled_within(timeout):
-            raise CollectiveTimeout(f"the result of this future did not arrive within {spell(timeout)}")
+        """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` seconds.
+
+        Without `timeout` the group's limit holds where this is of a message; collectives end by themselves.
+        """
+        limit = self._limit_s if timeout is None else timeout
+        if not self.settled_within(limit):
+            raise self._expired(limit)
         return self.value()
 
     def settled_within(self, timeout: float | None) -> bool:
@@ -77,6 +90,7 @@ class Future(Generic[T]):
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
         following: Future[S] = Future()
+        following.bounded(self._limit_s, self._expired)
 
         def run(done: Future[T]) -> None:
             try:
@@ -105,9 +119,19 @@ class Future(Generic[T]):
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
 
 
+def _first_late(futures: Sequence[Future[Any]], limit: float | None) -> BaseException:
+    return next((future._expired(limit) for future in futures if not future.done()), _late(limit))
+
+
+def _late(limit: float | None) -> BaseException:
+    return CollectiveTimeout(f"the result of this future did not arrive within {spell(limit)}")
+
+
 def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     """A future that is done when all of `futures` are; its result is the list of them."""
     every: Future[list[Future[Any]]] = Future()
+    limits = [future._limit_s for future in futures if future._limit_s is not None]
+    every.bounded(max(limits, default=None), partial(_first_late, futures))
     left = len(futures)
     lock = threading.Lock()
 

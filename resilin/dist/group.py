@@ -260,7 +260,7 @@ class ProcessGroup:
 
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
         """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
-        return self._messages.receive(array, source, tag, done)
+        return self._messages.receive(array, source, tag, self.timeout_s, done)
 
     # --- end ---
 

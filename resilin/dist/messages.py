@@ -62,8 +62,6 @@ class Messages:
         try:
             work.wait(deadline.left())
         except CollectiveTimeout:
-            late = f"send to rank {to} with tag {tag}: not received within {spell(timeout_s)}"
-            self._fate.fail(CollectiveTimeout(late, [to]), explain=True)
             raise self._fate.error(None) from None
         if phases.heard:
             phases.reached("end", "send")
@@ -76,8 +74,14 @@ class Messages:
             phases.reached("start", "send")
         descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"send to rank {to} with tag {tag}, {self._title()}"
-        work = Work(what, awaited=(to, self._ranks[to]))
         entry = None if self._log is None else self._log.message(b"send", array, to)
+
+        def late(_: BaseException) -> None:
+            if deadline.passed():  # not when the caller's own, shorter limit has
+                words = f"send to rank {to} with tag {tag}: not received within {spell(timeout_s)}"
+                self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
+
+        work = Work(what, late, awaited=(to, self._ranks[to]), limit_s=timeout_s)
 
         def finish(error: BaseException | None) -> None:
             if entry is not None:
@@ -120,14 +124,17 @@ class Messages:
         gone = "left the group" if to in self._fate.left else "closed the connection"
         return PeerLost(f"{what}: the peer {gone}", [to]) if isinstance(error, (OSError, PeerLost)) else error
 
-    def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None) -> Work:
+    def receive(
+        self, array: Array, source: int, tag: int, timeout_s: float, done: Callable[[], None] | None = None
+    ) -> Work:
         """See ProcessGroup.receive."""
         self._fate.check()
         if phases.heard:
             phases.reached("start", "recv")
         wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self._title()}"
-        work = Work(what, source=source, awaited=() if source == ANY else (source, self._ranks[source]))
+        awaited = () if source == ANY else (source, self._ranks[source])
+        work = Work(what, source=source, awaited=awaited, limit_s=timeout_s)
         entry = None if self._log is None else self._log.message(b"recv", array, source)
 
         post = self._post
@@ -148,11 +155,15 @@ class Messages:
 
         posted = Receive(source, tag, wanted, array_bytes(array), finish)
 
-        def cancel(_: BaseException) -> None:
-            if self._mailbox.cancel(posted) and post is not None:
-                post.expect(-1)
+        def withdraw(error: BaseException) -> None:
+            if self._mailbox.cancel(posted):  # else its message is here
+                if entry is not None:
+                    entry.end(True)
+                work._future.set_exception(error)
+                if post is not None:
+                    post.expect(-1)
 
-        work._on_timeout = cancel
+        work._on_timeout = withdraw
         if post is None:
             self._mailbox.post(posted)
         else:

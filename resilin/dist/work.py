@@ -26,8 +26,9 @@ def seconds(timeout: timedelta | float | None) -> float | None:
 class Work:
     """Returned by collectives with `async_op=True` and by `isend`/`irecv`. Wait before touching the tensors.
 
-    `on_timeout(error)` is what the owner does when a wait passes its own limit (a group aborts itself, because ranks
-    are no longer in step). `awaited` is the one rank a wait is for, in the group and in the world, if there is one.
+    `on_timeout(error)` is what the owner does when a wait passes its limit (a group aborts itself, because ranks are no
+    longer in step). `limit_s` is the limit of a wait that names none; None where the work ends by itself. `awaited` is
+    the one rank a wait is for, in the group and in the world, if there is one.
     """
 
     def __init__(
@@ -36,31 +37,42 @@ class Work:
         on_timeout: Callable[[BaseException], None] | None = None,
         source: int | None = None,
         awaited: tuple[int, int] | tuple[()] = (),
+        limit_s: float | None = None,
     ) -> None:
         self.what = what
         self._future: Future[Any] = Future()
         self._on_timeout = on_timeout
         self._source = source
         self._awaited = awaited
+        self._limit_s = limit_s
+        self._future.bounded(limit_s, self._expired)
         self._attend: Callable[[float | None], bool] | None = (
             None  # waits for the future, up to a limit; None: as usual
         )
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
-        """Block until the collective has finished: True, or its error is raised. `timeout`: seconds or a timedelta."""
-        limit = seconds(timeout)
+        """Block until it has finished: True, or its error is raised. `timeout`: seconds or a timedelta.
+
+        CollectiveTimeout after `timeout`; without one, after the group's, from the start of the collective or of this
+        wait for a message. A collective whose wait was too long ends its group; a receive is withdrawn.
+        """
+        limit = self._limit_s if timeout is None else seconds(timeout)
         future = self._future
         if not future._done:
             done = future.settled_within(limit) if self._attend is None else self._attend(limit)
             if not done:
-                what = f"{self.what} did not finish within {spell(limit)} of Work.wait"
-                error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
-                if self._on_timeout is not None:
-                    self._on_timeout(error)
-                raise error
+                raise self._expired(limit)
         if future._error is not None:
             raise future._error
         return True
+
+    def _expired(self, limit: float | None) -> BaseException:
+        of = " of Work.wait" if self._limit_s is None else ""
+        what = f"{self.what} did not finish within {spell(limit)}{of}"
+        error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
+        if self._on_timeout is not None:
+            self._on_timeout(error)
+        return error
 
     def synchronize(self) -> None:
         """Same as `wait()`: CPU collectives have no stream."""

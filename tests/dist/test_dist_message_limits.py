@@ -1,0 +1,154 @@
+"""Waits for messages end: at the group's timeout, at the caller's, and never twice in another way; tags are checked."""
+
+import time
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.testing.ranks import run_ranks
+
+TRANSPORTS = ("shm", "tcp")
+LARGE = 1 << 20
+
+
+def silent(rank, act):
+    """Rank 0 acts; rank 1 does nothing until rank 0 is done."""
+    if rank == 1:
+        time.sleep(1.5)
+        return None
+    begin = time.monotonic()
+    with pytest.raises(CollectiveTimeout) as caught:
+        act()
+    assert caught.value.ranks == frozenset({1})
+    return time.monotonic() - begin
+
+
+WAITS = {
+    "irecv": lambda: dist.irecv(np.zeros(4, np.float32), 1).wait(),
+    "the future of irecv": lambda: dist.irecv(np.zeros(4, np.float32), 1).get_future().wait(),
+    "what follows the future": lambda: (
+        dist.irecv(np.zeros(4, np.float32), 1).get_future().then(lambda done: done.value()).wait()
+    ),
+    "a batch": lambda: [
+        work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, np.zeros(4, np.float32), 1)])
+    ],
+    "all of several": lambda: dist.collect_all(
+        [dist.irecv(np.zeros(4, np.float32), 1, tag=tag).get_future() for tag in range(3)]
+    ).wait(),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("what", WAITS)
+def test_a_wait_without_a_limit_has_the_groups(what, transport):
+    outcome = run_ranks(2, silent, WAITS[what], transport=transport, timeout_s=0.4, abort=False)
+    assert 0.35 < outcome.values[0] < 1.4, outcome.errors
+
+
+def test_an_isend_that_nobody_receives_ends_the_group_at_its_timeout():
+    def act():
+        dist.isend(np.zeros(LARGE, np.float32), 1).wait()
+
+    outcome = run_ranks(2, silent, act, timeout_s=0.4, abort=False)
+    assert 0.35 < outcome.values[0] < 1.4, outcome.errors
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_receive_that_came_too_late_stays_failed_and_the_next_one_gets_the_message(transport):
+    def step(rank):
+        if rank == 1:
+            dist.barrier()
+            dist.send(np.full(3, 7.0), 0)
+            return
+        first, second = np.zeros(3), np.zeros(3)
+        work = dist.irecv(first, 1)
+        with pytest.raises(CollectiveTimeout, match=r"recv from rank 1 with tag 0.* did not finish within 0.05 s"):
+            work.wait(0.05)
+        assert work.is_completed()
+        assert isinstance(work.exception(), CollectiveTimeout)
+        for again in (work.wait, work.get_future().wait):
+            with pytest.raises(CollectiveTimeout):
+                again()
+        dist.barrier()
+        dist.recv(second, 1)
+        assert first.tolist() == [0.0] * 3
+        assert second.tolist() == [7.0] * 3
+
+    run_ranks(2, step, transport=transport).results()
+
+
+def test_a_send_whose_own_limit_was_short_can_be_waited_for_again():
+    def step(rank):
+        array = np.full(LARGE, 2.0, np.float32)
+        if rank == 0:
+            work = dist.isend(array, 1)
+            with pytest.raises(CollectiveTimeout):
+                work.wait(0.02)
+            dist.send(np.zeros(1), 1, tag=1)
+            assert work.wait()
+            return
+        got = np.zeros_like(array)
+        dist.recv(np.zeros(1), 0, tag=1)
+        dist.recv(got, 0)
+        assert (got == 2).all()
+
+    run_ranks(2, step).results()
+
+
+def test_rank_0_of_a_monitored_barrier_waits_once_and_all_hear_whom_it_misses():
+    def step(rank):
+        if rank == 3:
+            time.sleep(2.0)
+            return None
+        time.sleep(0.3 * rank)  # one after the other, each within the limit
+        begin = time.monotonic()
+        with pytest.raises((CollectiveTimeout, GroupAborted)) as caught:
+            dist.monitored_barrier(timeout=0.8)
+        assert getattr(caught.value, "ranks", {3}) == {3}
+        assert "rank 3 did not come" in str(caught.value)
+        return time.monotonic() - begin
+
+    outcome = run_ranks(4, step, abort=False)
+    assert 0.7 < outcome.values[0] < 1.5, outcome.errors
+    assert set(outcome.values) == {0, 1, 2, 3}, outcome.errors
+
+
+@pytest.mark.parametrize("tag", [-1, -2, 1 << 31, 1.5, "a", None])
+def test_a_tag_that_is_none_is_refused_before_anything_is_sent(tag):
+    def step(rank):
+        array = np.ones(3)
+        for call in (dist.send, dist.isend, dist.recv, dist.irecv):
+            with pytest.raises(UsageError, match="tag: expected an integer from 0 to 2147483647"):
+                call(array, 1 - rank, tag=tag)
+        with pytest.raises(UsageError, match="tag: "):
+            dist.P2POp(dist.isend, array, 1 - rank, tag=tag)
+        dist.all_reduce(array)
+        assert array.tolist() == [2.0] * 3
+
+    run_ranks(2, step).results()
+
+
+def test_the_largest_tag_is_one():
+    def step(rank):
+        array = np.full(2, float(rank))
+        dist.send(array, 1, tag=(1 << 31) - 1) if rank == 0 else dist.recv(array, 0, tag=(1 << 31) - 1)
+        return array.tolist()
+
+    assert run_ranks(2, step).results() == [[0.0, 0.0]] * 2
+
+
+def test_a_dead_peer_ends_the_wait_for_a_receive_that_was_asked_about_before():
+    def step(rank):
+        if rank == 1:
+            dist.barrier()
+            dist.default_group().vanish()
+            return
+        work = dist.irecv(np.zeros(3), 1)
+        dist.barrier()
+        with pytest.raises(PeerLost):
+            work.get_future().wait()
+
+    outcome = run_ranks(2, step, abort=False)
+    assert 0 in outcome.values, outcome.errors
