@@ -23,7 +23,7 @@ import numpy as np
 from resilin._base import ranks
 from resilin.dist import reduce_op
 from resilin.dist.arguments import Output, contiguous, cut, listed, one_dtype, root_of, rows_of, same_layout, shaped
-from resilin.dist.block import Reduction, buffer_of, open_block, parts_of
+from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import PremulSum, ReduceOp
@@ -374,8 +374,8 @@ def all_to_all_single(
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | float | None = None
 ) -> Work | None:
-    """Return when every rank of `group` has called it."""
-    pg = resolve(group)
+    """Return when every rank of `group` has called it. In a `_coalescing_manager` block with `async_op` only."""
+    pg = resolve(group) if async_op else at_once(group, "barrier")
     if pg is None:
         return None
     backend = pg.backend
@@ -389,7 +389,7 @@ def monitored_barrier(
 
     With `wait_all_ranks` all of them, else the first in rank order. The group is aborted on a miss.
     """
-    pg = resolve(group)
+    pg = at_once(group, "monitored_barrier")
     if pg is None:
         return
     limit = pg.timeout_s if timeout is None else seconds(timeout)
@@ -430,7 +430,7 @@ def _ranks_of(group: Any) -> int:
 
 
 def _sum_in_place(tensor: Any, group: Any) -> None:
-    all_reduce(tensor, group=group)
+    all_reduce(tensor, group=at_once(group, "SyncBatchNorm"))
 
 
 ranks.register(_ranks_of, _sum_in_place)  # for modules below dist: nn.SyncBatchNorm

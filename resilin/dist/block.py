@@ -23,6 +23,7 @@ from resilin.dist.future import collect_all
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.work import Work
+from resilin.dist.world import resolve
 from resilin.errors import UsageError
 
 PACK_BYTES = 128 << 10  # beyond it copying costs more than a call of its own
@@ -77,6 +78,20 @@ _OPEN: dict[ProcessGroup, Block] = {}  # each in the hands of the one thread tha
 def open_block(group: ProcessGroup) -> Block | None:
     """The block that collects the calls of `group` now."""
     return _OPEN.get(group) if _OPEN else None
+
+
+def at_once(group: Any, what: str) -> ProcessGroup | None:
+    """What `resolve` gives, for the call `what`, whose result is needed when it returns.
+
+    UsageError while a block of the group is open: the calls before it in the block have not run yet. Nothing is sent.
+    """
+    found = resolve(group)
+    if found is not None and found in _OPEN:
+        raise UsageError(
+            f"{what}, {found.title()}: its result is needed at once, but a _coalescing_manager block is open, whose "
+            f"calls run when it ends: call {what} before or after the block"
+        )
+    return found
 
 
 def begin(group: ProcessGroup) -> Block:

@@ -24,7 +24,8 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     Runs of small `all_reduce`s with one dtype and op become one call where that gives the bits of separate ones (see
     `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends;
     with `async_ops`, when `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too.
-    `device` changes nothing. A block that ends by an error starts none of its calls.
+    What is needed when it returns is UsageError in a block, before anything is sent: `send`, `recv`, collectives of
+    objects, `barrier()`, `monitored_barrier`. `device` changes nothing. A block that ends by an error starts none.
     """
     pg = resolve(group)
     if pg is None:
@@ -72,7 +73,11 @@ def all_reduce_coalesced(
         raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
     one_dtype([target.flat for target in targets], "all_reduce_coalesced")
     reduce_op.check(op, targets[0].flat.dtype)
-    work = _start(pg, [Reduction(target, op) for target in targets], async_op)
+    reductions = [Reduction(target, op) for target in targets]
+    around = block.open_block(pg)
+    if around is not None:
+        return [around.add(one, async_op) for one in reductions][-1]  # type: ignore[no-any-return]
+    work = _start(pg, reductions, async_op)
     return None if work is None else work.get_future()
 
 
@@ -103,5 +108,7 @@ def all_gather_coalesced(
     given = [work for work in works if work is not None]
     if not given:
         return None
+    if block.open_block(pg) is not None:
+        return given[-1]  # type: ignore[return-value]  # it refuses whatever is asked of it
     what = f"all_gather_coalesced of {len(inputs)} tensors, {pg.title()}"
     return block.joined(what, given, list(output_tensor_lists), pg).get_future()

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from resilin.dist import api, p2p, pickled
+from resilin.dist import api, pickled
 from resilin.dist.arguments import root_of
+from resilin.dist.block import at_once
 from resilin.dist.group import ProcessGroup
+from resilin.dist.mailbox import ANY
+from resilin.dist.p2p import peer_of
 from resilin.dist.reduce_op import Array
-from resilin.dist.world import resolve
 from resilin.errors import DistError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
@@ -81,7 +83,7 @@ def _padded(data: Array, size: int) -> Array:
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, weights_only: bool = False) -> None:
     """`object_list[r] = obj of rank r` on every rank. Places beyond the number of ranks stay as they are."""
-    pg = resolve(group)
+    pg = at_once(group, "all_gather_object")
     if pg is None:
         return
     _check_places("all_gather_object: object_list", object_list, pg.size())
@@ -103,16 +105,23 @@ def gather_object(
     *,
     weights_only: bool = False,
 ) -> None:
-    """`object_gather_list[r] = obj of rank r` on rank `dst` (default 0)."""
-    pg = resolve(group)
+    """`object_gather_list[r] = obj of rank r` on rank `dst` (default 0); elsewhere it must be None or empty."""
+    pg = at_once(group, "gather_object")
     if pg is None:
         return
+    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
     dumped = _dump("gather_object", pg, obj)
+    if bool(object_gather_list) != (root == pg.rank()):
+        found = f"{len(object_gather_list)} places" if object_gather_list else "none"
+        dumped = UsageError(
+            f"gather_object, {pg.title()}: object_gather_list: expected {pg.size()} places on the destination, rank "
+            f"{root}, and none elsewhere, got {found}; no object was sent, and the group stays usable"
+        )
     sizes = _sizes(_size(dumped), pg)
     data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
     rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
-    api.gather(_padded(data, largest), None if rows is None else list(rows), dst, pg, group_dst=group_dst)
+    api.gather(_padded(data, largest), None if rows is None else list(rows), group=pg, group_dst=root)
     if rows is not None and object_gather_list is not None:
         object_gather_list[: pg.size()] = [
             _load(row, size, weights_only) for row, size in zip(rows, sizes, strict=True)
@@ -129,7 +138,7 @@ def broadcast_object_list(
     weights_only: bool = False,
 ) -> None:
     """Replace the objects in `object_list` by those of rank `src` (default 0); equal length on every rank."""
-    pg = resolve(group)
+    pg = at_once(group, "broadcast_object_list")
     if pg is None:
         return
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
@@ -156,7 +165,7 @@ def scatter_object_list(
     weights_only: bool = False,
 ) -> None:
     """`scatter_object_output_list[0] = scatter_object_input_list[this rank]` of rank `src` (default 0)."""
-    pg = resolve(group)
+    pg = at_once(group, "scatter_object_list")
     if pg is None:
         return
     _check_places("scatter_object_list: scatter_object_output_list", scatter_object_output_list, 1)
@@ -195,13 +204,14 @@ def send_object_list(
 
     `device` and `use_batch` change nothing.
     """
-    pg = resolve(group)
+    pg = at_once(group, "send_object_list")
     if pg is None:
         return
     dumped = _dump("send_object_list", pg, list(object_list))
-    p2p.send(np.array([_size(dumped)], np.int64), dst, pg, _TAG, group_dst)
+    to = peer_of(pg, dst, group_dst, "dst")
+    pg.send(np.array([_size(dumped)], np.int64), to, _TAG)
     data = _sent("send_object_list", pg, dumped, {})
-    p2p.send(data, dst, pg, _TAG, group_dst)
+    pg.send(data, to, _TAG)
 
 
 def recv_object_list(
@@ -215,16 +225,19 @@ def recv_object_list(
     weights_only: bool = False,
 ) -> int:
     """Receive what `send_object_list` sent, from rank `src` or whoever sends first. Returns the sender's rank."""
-    pg = resolve(group)
+    pg = at_once(group, "recv_object_list")
     if pg is None:
         return -1
     size = np.empty(1, np.int64)
-    sender = p2p.recv(size, src, pg, _TAG, group_src)
-    _sent("recv_object_list", pg, _EMPTY, {pg.ranks.index(sender): int(size[0])})
+    source = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
+    work = pg.receive(size, source, _TAG)
+    work.wait()
+    sender = work.source_rank()
+    _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
-    p2p.recv(data, sender, pg, _TAG)
+    pg.receive(data, sender, _TAG).wait()
     object_list[:] = _load(data, data.size, weights_only)
-    return sender
+    return pg.ranks[sender]
 
 
 _TAG = -2  # apart from users' tags, which are not negative

@@ -7,7 +7,7 @@ from typing import Any
 
 from resilin.dist.arguments import Output, array_of, contiguous, root_of
 from resilin.dist.backends import devices
-from resilin.dist.block import open_block
+from resilin.dist.block import at_once, open_block
 from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
 from resilin.dist.work import Work
@@ -21,9 +21,9 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     Inside a host a tensor of more than 4 KiB is copied by the receiver, straight from the sender's memory: that is when
     it has posted its receive, or waits in a send itself. CollectiveTimeout after the group's timeout.
     """
-    pg = resolve(group)
+    pg = at_once(group, "send")
     if pg is not None:
-        pg.send(devices.to_host(contiguous(tensor)), _peer(pg, dst, group_dst, "dst"), tag)
+        pg.send(devices.to_host(contiguous(tensor)), peer_of(pg, dst, group_dst, "dst"), tag)
 
 
 def isend(
@@ -33,13 +33,13 @@ def isend(
     pg = resolve(group)
     if pg is None:
         return None
-    to = _peer(pg, dst, group_dst, "dst")
+    to = peer_of(pg, dst, group_dst, "dst")
     return _noted(pg, pg.isend(devices.to_host(contiguous(tensor)), tensor, to, tag))
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
     """Receive into `tensor` from rank `src` (None: from whoever sends first). Returns the sender's global rank."""
-    pg = resolve(group)
+    pg = at_once(group, "recv")
     if pg is None:
         return -1
     work = _post(pg, tensor, src, tag, group_src)
@@ -64,7 +64,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source = ANY if src is None and group_src is None else _peer(pg, src, group_src, "src")
+    source = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
     target = Output(tensor)
     buffer = devices.host_buffer(target.flat)
 
@@ -75,7 +75,8 @@ def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: i
     return pg.receive(buffer, source, tag, done)
 
 
-def _peer(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
+def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
+    """The rank in the group that `name` or `group_name` means. UsageError for this rank itself."""
     peer = root_of(pg, rank, group_rank, name)
     if peer == pg.rank():
         raise UsageError(f"{name} is this rank itself: a rank cannot send to itself")

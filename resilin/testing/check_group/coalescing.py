@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,51 @@ def premultiplied_sums_take_a_factor_of_each_rank(rank: int, size: int) -> None:
         same(arrays[1], expected(ReduceOp.SUM, [(data(r, 6, dtype) * 0.5).astype(dtype) for r in range(size)]))
     with pytest.raises(UsageError, match="needs its factor"):
         dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM)
+
+
+@case
+def what_is_needed_at_once_is_refused_in_a_block_before_anything_is_sent(rank: int, size: int) -> None:
+    array, box = np.ones(5, np.float32), [None] * size
+    peer = (rank + 1) % size
+    calls: dict[str, Callable[[], Any]] = {
+        "all_gather_object": lambda: dist.all_gather_object(box, rank),
+        "gather_object": lambda: dist.gather_object(rank, box if rank == 0 else None),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([rank], src=0),
+        "scatter_object_list": lambda: dist.scatter_object_list(box, list(range(size)), src=0),
+        "send_object_list": lambda: dist.send_object_list([rank], peer),
+        "recv_object_list": lambda: dist.recv_object_list(box, peer),
+        "send": lambda: dist.send(array, peer),
+        "recv": lambda: dist.recv(array, peer),
+        "barrier": dist.barrier,
+        "monitored_barrier": dist.monitored_barrier,
+    }
+    for async_ops in (False, True):
+        with dist._coalescing_manager(async_ops=async_ops) as block:
+            dist.all_reduce(array)
+            for name, call in calls.items():
+                with pytest.raises(UsageError, match=f"^{name}, .*result is needed at once"):
+                    call()
+        block.wait()
+    assert (array == size**2).all()  # the calls of the blocks were made all the same
+    dist.all_gather_object(box, rank)
+    assert box == list(range(size))
+
+
+@case
+def lists_in_a_block_take_their_turn(rank: int, size: int) -> None:
+    array, rows = np.ones(3, np.float32), [[np.zeros(3, np.float32)] for _ in range(size)]
+    with dist._coalescing_manager(async_ops=True) as block:
+        dist.all_reduce(array)
+        dist.all_reduce_coalesced([array])
+        later: list[Any] = [dist.all_gather_coalesced(rows, [array], async_op=True)]
+        later.append(dist.all_reduce_coalesced([array], async_op=True))
+        later.append(dist.barrier(async_op=True))
+        for one in later:
+            with pytest.raises(UsageError, match="wait for the manager"):
+                one.wait()
+    block.wait()
+    assert (array == size**3).all()
+    assert all((row[0] == size**2).all() for row in rows)
 
 
 @case

@@ -110,3 +110,20 @@ def an_object_that_cannot_be_pickled_is_an_error_on_all_ranks_at_once(rank: int,
     box: list[Any] = [None] * size
     dist.all_gather_object(box, rank)
     assert box == list(range(size))
+
+
+@case
+def a_list_to_gather_objects_into_is_needed_on_the_destination_and_only_there(rank: int, size: int) -> None:
+    last = size - 1
+    for mistaken, given in ((rank == last, None), (rank == 0, [None] * size)):
+        if size == 1 and given is not None:
+            continue
+        places = given if mistaken else [None] * size if rank == last else None
+        with pytest.raises(UsageError if mistaken else DistError) as caught:
+            dist.gather_object(rank, places, dst=last)
+        assert str(caught.value).startswith("gather_object, ")
+        if mistaken:
+            assert f"expected {size} places on the destination, rank {last}" in str(caught.value)
+    found: list[Any] = [None] * size
+    dist.gather_object(rank, found if rank == last else None, dst=last)
+    assert rank != last or found == list(range(size))
