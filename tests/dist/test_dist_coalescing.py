@@ -77,7 +77,10 @@ def test_calls_of_other_layouts_have_other_numbers():
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_dead_rank_ends_the_block_of_every_survivor_and_is_named(transport):
+    connected = threading.Barrier(3)  # a death while others still connect is another test's
+
     def step(rank):
+        connected.wait(20)
         if rank == 1:
             dist.default_group().vanish()
             return set()
