@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 _INTERRUPTED = 130  # 128 + SIGINT
+_NO_READER = 141  # 128 + SIGPIPE, as programs end that do not handle it
 
 
 def elastic_run() -> int:
@@ -20,9 +22,18 @@ def resilin() -> int:
 
 def _main(module: str) -> int:
     try:
-        return int(importlib.import_module(module).main())
+        try:
+            return int(importlib.import_module(module).main())
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # who read the output has gone, as `| head` does: nobody is to be told
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):  # what is left in their buffers is written at the interpreter's end
+            os.dup2(nowhere, stream)
+        return _NO_READER
 
 
 if __name__ == "__main__":

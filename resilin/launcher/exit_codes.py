@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import traceback
 from collections.abc import Callable
@@ -54,6 +55,8 @@ def guarded(command: str, body: Callable[[], int]) -> int:
     except KeyboardInterrupt:  # before the agent handles signals, or after it
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it is, a command ends with one line
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            raise  # `entry` ends the command
         if (env.get("LOGLEVEL") or "").upper() == "DEBUG":
             console.say(traceback.format_exc().rstrip())
         if isinstance(error, ResilinError):
@@ -62,3 +65,11 @@ def guarded(command: str, body: Callable[[], int]) -> int:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             console.say(f"{command}: internal error: {what} (LOGLEVEL=DEBUG shows where; please report it)")
         return of(error)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output or error is a pipe or a socket whose reader has gone."""
+    outputs = select.poll()
+    for stream in (1, 2):
+        outputs.register(stream, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in outputs.poll(0))

@@ -1,6 +1,9 @@
 """`resilin doctor` and `resilin status`."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +80,19 @@ def test_status_of_an_unknown_job_is_one_error(job, capsys):
 def test_an_unknown_error_is_internal_and_a_usage_error_is_not():
     assert exit_codes.of(RuntimeError()) == exit_codes.INTERNAL
     assert exit_codes.of(UsageError("x")) == exit_codes.USAGE
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["trace", "/nowhere"]], ids=lambda words: words[0])
+def test_a_command_whose_output_nobody_reads_ends_quietly(command):
+    read, write = os.pipe()
+    os.close(read)
+    start = "from resilin.launcher.entry import resilin; import sys; sys.exit(resilin())"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, *command],
+        stdout=write,
+        stderr=write if command[0] == "trace" else subprocess.PIPE,  # its error has no reader either
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr or b"") == (141, b"")
