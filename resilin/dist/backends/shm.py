@@ -30,7 +30,9 @@ from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveTimeout, PeerLost, UsageError
 
-SPIN_S = 50e-6  # a wake from a futex costs about this much: waiting longer than it awake gains nothing
+# Twice what a wake from a futex costs: a peer that is just being woken is worth waiting for awake, or ranks that slept
+# once put each other to sleep at every call.
+SPIN_S = 100e-6
 _LINE_BYTES = 64  # tensors in a slot start at a cache line
 _MAX_REGIONS: int = getattr(loader.native, "MAX_REGIONS", 0)
 _OK, _STATUS_ABORTED, _STATUS_TIMEOUT, _STATUS_MISMATCH, _STATUS_MISSING = range(5)
