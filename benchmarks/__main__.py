@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     collectives,
     collectives_hosts,
+    cost_model,
     data_loader,
     dist_overhead,
     harness,
@@ -26,6 +27,7 @@ ALL = [
     collectives,
     collectives_hosts,
     dist_overhead,
+    cost_model,
     op_overhead,
     train_step,
     models_step,
