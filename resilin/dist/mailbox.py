@@ -224,6 +224,11 @@ class Mailbox:
         with self._lock:
             return list(self._early)
 
+    def awaits(self, source: int) -> bool:
+        """Whether a posted receive that has no message yet could take one from `source`."""
+        with self._lock:
+            return any(receive.source in (ANY, source) for receive in self._posted)
+
     def end(self, message: Incoming) -> None:
         """All its bytes have arrived."""
         with self._lock:

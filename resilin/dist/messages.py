@@ -95,7 +95,7 @@ class Messages:
             if self._post is not None and self._post.reaches(to):
                 post = self._post
                 work._attend = lambda limit: post.wait(work._future.done, limit, sending=True)
-                post.send(array, descriptor, to, tag, deadline, finish)
+                post.send(array, descriptor, to, tag, finish)
             else:
                 self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
                 finish(None)

@@ -7,12 +7,16 @@ Who waits for a message looks into its inbox by itself, spinning for a moment, t
 receive is posted or a send is under way, the sender calls the peer's control thread over its socket (Frame.BELL).
 A rank that waits in a send takes in what others send it meanwhile, so two ranks that send first do not wait for one
 another for ever.
+
+A send never waits for room: what finds no free cell, or has no ticket to be acknowledged with, stays here in a queue of
+its receiver, in order. The receiver rings, or calls, when it has made room; whoever collects next puts what fits.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +33,6 @@ _CELL_BYTES: int = getattr(loader.native, "CELL_BYTES", 0)
 _TICKETS: int = getattr(loader.native, "TICKETS", 0)
 _PUT_CALL, _PUT_FULL = 1, 2
 _FETCHED, _FETCH_MISSING, _FETCH_WITHDRAWN = range(3)
-_FULL_WAIT_S = 1e-3  # between two looks at an inbox without a free cell
 
 
 class Letter:
@@ -90,12 +93,25 @@ class Letter:
 
 
 class Sent:
-    """A message whose bytes the receiver has yet to copy. `array` must not change until `finish(error)` is called."""
+    """A message under way. `array` must not change until `finish(error)` is called, once: when it is in its receiver's
+    inbox, or, if it lies at a `place`, when it has been copied.
+    """
 
-    def __init__(self, array: Array, to: int, number: int, finish: Callable[[BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        array: Array,
+        place: Place | None,
+        what: bytes,
+        to: int,
+        tag: int,
+        finish: Callable[[BaseException | None], None],
+    ) -> None:
         self.array = array
+        self.place = place
+        self.what = what
         self.to = to
-        self.number = number
+        self.tag = tag
+        self.number = 0  # with which its ticket is acknowledged
         self.finish = finish
 
 
@@ -123,10 +139,17 @@ class LocalPost:
         self._number = 0  # guarded by _lock: messages sent
         self._sent: dict[int, Sent] = {}  # guarded by _lock: by ticket
         self._tickets = list(range(_TICKETS))  # guarded by _lock
+        self._share = max(
+            1, _TICKETS // max(1, len(self._seats))
+        )  # of tickets; a rank that receives nothing has no more
+        self._announced = dict.fromkeys(self._seats, 0)  # guarded by _lock: tickets in use, by receiver
+        self._queues: dict[int, deque[Sent]] = {
+            peer: deque() for peer in self._seats
+        }  # guarded by _lock: yet to be put
         self._stalled: list[Letter] = []  # guarded by _lock: matched, but the sender's memory is not mapped yet
         self._gone: set[int] = set()  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
-        shared.on_mapped = self._unstall
+        shared.on_mapped = self._mapped
 
     def reaches(self, rank: int) -> bool:
         """Whether messages to `rank` go this way."""
@@ -140,25 +163,29 @@ class LocalPost:
         what: Descriptor,
         to: int,
         tag: int,
-        deadline: Deadline,
         finish: Callable[[BaseException | None], None],
     ) -> None:
-        """Send contiguous `array`; `finish(error)` is called when it may change: now if it is small, else later.
-
-        TimeoutError when `to` takes no message within `deadline`.
+        """Send contiguous `array`, at once; `finish(error)` is called when it may change: now if it is small and `to`
+        has room for it, else later, by whoever collects.
         """
-        descriptor = what.pack()
-        if array.nbytes <= _CELL_BYTES:
-            self._put(to, tag, descriptor, array, None, 0, 0, deadline)
-            finish(None)
+        place = None
+        if array.nbytes > _CELL_BYTES:
+            array, place = self._placed(array)
+        sent = Sent(array, place, what.pack(), to, tag, finish)
+        with self._lock:
+            self._check(to)
+            queue = self._queues[to]
+            status = _PUT_FULL if queue else self._put(sent)
+            if status & _PUT_FULL:
+                self._native.expect(1)
+                queue.append(sent)
+        if status & _PUT_FULL:
+            self._advance()  # there may be room since: from here on this rank is told
             return
-        array, place = self._placed(array)
-        ticket, sent = self._register(array, to, finish, deadline)
-        try:
-            self._put(to, tag, descriptor, array, place, sent.number, ticket, deadline)
-        except BaseException as error:
-            if self._settle(ticket) is not None or not isinstance(error, Exception):
-                raise  # else `finish` was called with what ended the group
+        if status & _PUT_CALL:
+            self._call(to)
+        if place is None:
+            finish(None)
 
     def _placed(self, array: Array) -> tuple[Array, Place]:
         place = self._shared.place(array)
@@ -170,50 +197,68 @@ class LocalPost:
             raise DistNetworkError(f"{array.nbytes} bytes of shared memory for a message are not to be had")
         return array, place
 
-    def _register(
-        self, array: Array, to: int, finish: Callable[[BaseException | None], None], deadline: Deadline
-    ) -> tuple[int, Sent]:
-        def free() -> bool:
-            return bool(self._tickets) or self._error is not None
+    def _put(self, sent: Sent) -> int:
+        """Put a message into its receiver's inbox, or nothing: the flags of native Post.put. Under the lock."""
+        native, seat, data = self._native, self._seats[sent.to], array_bytes(sent.array)
+        if sent.place is None:
+            return int(native.put(seat, sent.tag, sent.what, data, None, 0, 0))
+        if self._announced[sent.to] >= self._share:
+            return _PUT_FULL | (_PUT_CALL if native.lack(seat, True) else 0)
+        ticket = self._register(sent)
+        status = int(native.put(seat, sent.tag, sent.what, data, sent.place, sent.number, ticket))
+        if status & _PUT_FULL and self._release(ticket) is not None:
+            native.expect(-1)
+        return status
 
-        while True:
-            with self._lock:
-                self._check(to)
-                if self._tickets:
-                    self._native.expect(1)
-                    self._number += 1
-                    ticket = self._tickets.pop()
-                    sent = self._sent[ticket] = Sent(array, to, self._number, finish)
-                    return ticket, sent
-            if not self.wait(free, deadline.left(), sending=True):
-                raise TimeoutError(f"{_TICKETS} messages of this rank wait to be received")
+    def _register(self, sent: Sent) -> int:
+        ticket = self._tickets.pop()
+        self._number += 1
+        sent.number = self._number
+        self._announced[sent.to] += 1
+        self._native.expect(1)
+        self._sent[ticket] = sent
+        return ticket
 
-    def _put(
-        self,
-        to: int,
-        tag: int,
-        descriptor: bytes,
-        array: Array,
-        place: Place | None,
-        number: int,
-        ticket: int,
-        deadline: Deadline,
-    ) -> None:
-        data = array_bytes(array)
-        while True:
-            with self._lock:
-                self._check(to)
-                native = self._native
-            status = native.put(self._seats[to], tag, descriptor, data, place, number, ticket)
-            if status != _PUT_FULL:
-                break
-            self._call(to)  # nobody there looks into the inbox
-            self.collect()  # the peer may wait for room in ours
-            if deadline.passed():
-                raise TimeoutError("the peer takes no messages")
-            SYSTEM.sleep(_FULL_WAIT_S)
-        if status == _PUT_CALL:
+    def _release(self, ticket: int) -> Sent | None:
+        sent = self._sent.pop(ticket, None)
+        if sent is not None:
+            self._tickets.append(ticket)
+            self._announced[sent.to] -= 1
+        return sent
+
+    def _advance(self) -> None:
+        """Put what waits for room, in order for each receiver, as far as there is some. Any thread."""
+        calls: list[int] = []
+        put: list[Sent] = []
+        with self._lock:
+            native = self._native
+            if native is None:
+                return
+            for to, queue in self._queues.items():
+                if queue and self._advance_one(queue, calls, put):
+                    native.lack(self._seats[to], False)
+        for to in calls:
             self._call(to)
+        for sent in put:
+            if sent.place is None:
+                sent.finish(None)
+        if put:
+            native.ring()  # whoever waits for it sleeps on the bell
+
+    def _advance_one(self, queue: deque[Sent], calls: list[int], put: list[Sent]) -> bool:
+        """Put from one queue; True when nothing is left in it."""
+        while queue:
+            sent = queue[0]
+            status = self._put(sent)
+            if status & _PUT_CALL:
+                calls.append(sent.to)
+            if status & _PUT_FULL:
+                return False
+            if queue:  # else a signal handler has failed them all meanwhile
+                queue.popleft()
+                self._native.expect(-1)
+                put.append(sent)
+        return True
 
     def _check(self, to: int) -> None:
         if self._error is not None:
@@ -225,9 +270,8 @@ class LocalPost:
 
     def _settle(self, ticket: int) -> Sent | None:
         with self._lock:
-            sent = self._sent.pop(ticket, None)
+            sent = self._release(ticket)
             if sent is not None:
-                self._tickets.append(ticket)
                 self.expect(-1)
         return sent
 
@@ -245,23 +289,39 @@ class LocalPost:
         """Take in what has come: match messages with receives, complete sends. Any thread."""
         matched: list[Letter] = []
         acknowledged: list[Sent] = []
+        crowd: list[int] = []
         with self._lock:
             native = self._native
             if native is None:
                 return
+            letter = None
             while (taken := native.take()) is not None:
                 letter = Letter(self, taken)
                 if self._mailbox.arrive(letter):
                     matched.append(letter)
+            if letter is not None:
+                crowd = native.relieve()
             if self._sent:
                 done = [ticket for ticket, sent in self._sent.items() if native.acked(ticket, sent.number)]
                 acknowledged = [sent for ticket in done if (sent := self._settle(ticket)) is not None]
+        for seat in crowd:
+            self._call(self.members[seat])
         for letter in matched:
             deliver(letter)
         for sent in acknowledged:
             sent.finish(None)
         if acknowledged:
             native.ring()
+        if any(self._queues.values()):
+            self._advance()
+        if native.shortage():
+            self._relieve_senders(native)
+
+    def _relieve_senders(self, native: Any) -> None:
+        """Free the tickets of ranks that have no more, where a receive may wait for what they could not announce."""
+        for source, seat in self._seats.items():
+            if native.lacks(seat) and self._mailbox.awaits(source):
+                self._keep_all(source)
 
     def heard(self) -> None:
         """A BELL has come: look (control thread)."""
@@ -303,9 +363,9 @@ class LocalPost:
             native.watch(-1)
             self.collect()  # what came since, and called nobody
 
-    def _keep_all(self) -> None:
+    def _keep_all(self, source: int | None = None) -> None:
         for message in self._mailbox.waiting():
-            if isinstance(message, Letter):
+            if isinstance(message, Letter) and source in (None, message.source):
                 message.keep()
 
     def acknowledge(self, seat: int, ticket: int, number: int) -> None:
@@ -325,6 +385,10 @@ class LocalPost:
         elif arena is not None and self._shared.mapped(letter.seat, arena):  # meanwhile
             self._unstall()
 
+    def _mapped(self) -> None:
+        self._unstall()
+        self.collect()  # what could not be kept before
+
     def _unstall(self) -> None:
         with self._lock:
             stalled, self._stalled = self._stalled, []
@@ -338,6 +402,7 @@ class LocalPost:
         with self._lock:
             self._gone.add(rank)
             failed = [sent for t in [t for t, s in self._sent.items() if s.to == rank] if (sent := self._settle(t))]
+            failed += self._dequeue(rank)
             stalled = [letter for letter in self._stalled if letter.source == rank]
             self._stalled = [letter for letter in self._stalled if letter.source != rank]
         self._end(failed, stalled, lost(rank))
@@ -349,8 +414,17 @@ class LocalPost:
                 self._native.withdraw()
             self._error = self._error or error
             failed = [sent for ticket in list(self._sent) if (sent := self._settle(ticket))]
+            failed += [sent for rank in self._queues for sent in self._dequeue(rank)]
             stalled, self._stalled = self._stalled, []
         self._end(failed, stalled, error)
+
+    def _dequeue(self, rank: int) -> list[Sent]:
+        queue = self._queues.get(rank, ())
+        left = list(queue)
+        if left:
+            self._queues[rank].clear()
+            self.expect(-len(left))
+        return left
 
     def _end(self, failed: list[Sent], stalled: list[Letter], error: BaseException) -> None:
         for sent in failed:

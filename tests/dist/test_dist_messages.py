@@ -304,3 +304,167 @@ def test_a_message_whose_sender_was_killed_is_whole_or_an_error(tmp_path):
         ranks[1].process.stdin.flush()
         said = ranks[1].read_line()
         assert said.startswith(("done 1.0", "PeerLost [0]"))
+
+
+MANY = 2000
+
+
+@pytest.mark.parametrize("transport", ["shm", "hosts"])
+@pytest.mark.parametrize("sizes", [[1000], [13], [1000, 13, 513]], ids=["large", "small", "mixed"])
+def test_isend_returns_at_once_however_many_messages_are_outstanding(sizes, transport):
+    def size(i):
+        return sizes[i % len(sizes)]
+
+    def work(rank):
+        works = [dist.isend(np.full(size(i), i + rank * MANY, np.float64), dst=1 - rank) for i in range(MANY)]
+        dist.barrier()
+        for i in range(MANY):
+            got = np.empty(size(i))
+            dist.recv(got, src=1 - rank)
+            assert (got == i + (1 - rank) * MANY).all()
+        assert all(sending.wait(20) for sending in works)
+
+    run_ranks(2, work, transport=transport).results()
+
+
+def test_messages_that_wait_for_room_go_out_while_their_sender_is_in_a_collective_and_waits_for_nothing():
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(MANY)]
+            dist.barrier()  # which rank 1 enters when it has them all
+            assert all(sending.wait(20) for sending in works)
+        else:
+            for i in range(MANY):
+                got = np.empty(1000)
+                dist.recv(got, src=0)
+                assert (got == i).all()
+            dist.barrier()
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("last", [3, 1000])
+def test_a_message_behind_many_of_another_tag_is_received_before_them(last):
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(MANY)]
+            dist.send(np.full(last, 7.0), dst=1, tag=1)
+            assert all(sending.wait(20) for sending in works)
+        else:
+            got = np.empty(last)
+            dist.recv(got, src=0, tag=1)
+            assert (got == 7).all()
+            for i in range(MANY):
+                got = np.empty(1000)
+                dist.recv(got, src=0)
+                assert (got == i).all()
+
+    run_ranks(2, work).results()
+
+
+def test_a_rank_that_receives_nothing_does_not_keep_messages_from_the_others():
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(600)]
+            dist.send(numbers(0), dst=2)
+            dist.barrier()
+            assert all(sending.wait(20) for sending in works)
+            return
+        got = np.empty(LARGE)
+        if rank == 2:
+            dist.recv(got, src=0)
+            assert (got == numbers(0)).all()
+        dist.barrier()
+        for i in range(600 if rank == 1 else 0):
+            dist.recv(got[:1000], src=0)
+            assert (got[:1000] == i).all()
+
+    run_ranks(3, work).results()
+
+
+@pytest.mark.parametrize("count", [13, 1000])
+def test_messages_that_wait_for_room_fail_when_their_receiver_leaves(count):
+    queued = threading.Event()
+
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.ones(count), dst=1) for _ in range(MANY)]
+            queued.set()
+            with pytest.raises(PeerLost) as caught:
+                dist.send(numbers(0), dst=1)
+            assert caught.value.ranks == {1}
+            assert all(sending.is_completed() for sending in works)
+            failed = [sending.exception() for sending in works if not sending.is_success()]
+            assert all(isinstance(error, PeerLost) and error.ranks == {1} for error in failed)
+            assert len(failed) == MANY or count == 13
+            return
+        assert queued.wait(10)
+        dist.destroy_process_group()
+
+    run_ranks(2, work, abort=False).results()
+
+
+@pytest.mark.parametrize("count", [13, 1000])
+def test_messages_that_wait_for_room_are_errors_on_both_sides_when_their_sender_leaves(count):
+    left = threading.Event()
+
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.full(count, i, np.float64), dst=1) for i in range(MANY)]
+            dist.destroy_process_group()
+            left.set()
+            assert all(sending.is_completed() for sending in works)
+            return sum(sending.is_success() for sending in works)
+        assert left.wait(10)
+        got = np.empty(count)
+        for came in range(MANY):
+            try:
+                dist.recv(got, src=0)
+            except DistError:
+                return came
+            assert (got == came).all()
+        return MANY
+
+    sent, came = run_ranks(2, work, abort=False).results()
+    assert sent == came
+
+
+FLOOD = """
+import sys
+import numpy as np
+from resilin import dist
+from resilin.errors import DistError
+from resilin.testing.ranks import join_from_environment
+join_from_environment(timeout_s=20)
+count = int(sys.stdin.readline())
+if dist.get_rank() == 0:
+    works = [dist.isend(np.ones(count), dst=1) for _ in range(2000)]
+    print("sent", flush=True)
+    names = set()
+    for work in works:
+        try:
+            work.wait()
+            names.add("done")
+        except DistError as error:
+            names.add(f"{type(error).__name__} {sorted(error.ranks)}")
+    print(" ".join(sorted(names)), flush=True)
+else:
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("count", [13, 1000])
+def test_messages_that_wait_for_room_fail_when_their_receiver_is_killed(count, tmp_path):
+    ranks = start_ranks(2, FLOOD, str(tmp_path))
+    with ranks[0], ranks[1]:
+        ranks[1].process.stdin.write(f"{count}\n")
+        ranks[1].process.stdin.flush()
+        assert ranks[1].read_line() == "ready"
+        os.kill(ranks[1].pid, signal.SIGSTOP)  # its control thread makes no room either
+        ranks[0].process.stdin.write(f"{count}\n")
+        ranks[0].process.stdin.flush()
+        assert ranks[0].read_line() == "sent"
+        os.kill(ranks[1].pid, signal.SIGKILL)
+        said = ranks[0].read_line()
+        assert said == ("PeerLost [1]" if count == 1000 else "PeerLost [1] done")

@@ -22,31 +22,61 @@ Post::Post(Segment &segment) : segment_(segment), mapping_(segment.mapping()), r
 bool Post::notify(Inbox &inbox) {
     inbox.bell.fetch_add(1, std::memory_order_seq_cst);
     if (inbox.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&inbox.bell);
-    const bool alone = inbox.watchers.load(std::memory_order_seq_cst) == 0 && inbox.pending.load(std::memory_order_seq_cst) != 0;
+    const bool alone = inbox.watchers.load(std::memory_order_seq_cst) == 0 &&
+                       (inbox.pending.load(std::memory_order_seq_cst) != 0 || inbox.crowded.load(std::memory_order_seq_cst) != 0);
     return alone && inbox.called.exchange(1, std::memory_order_seq_cst) == 0;
 }
 
-Put Post::put(int to, int tag, const Descriptor &what, const Piece &piece, uint64_t number, uint32_t ticket) {
-    Inbox &inbox = inboxes_[to];
-    uint64_t at = inbox.tail.load(std::memory_order_relaxed);
+Cell *Post::claim(Inbox &inbox, uint64_t &lap) {
+    uint64_t at = inbox.tail.load(std::memory_order_seq_cst);
     for (;;) {
-        const uint64_t turn = inbox.cells[at % CELLS].turn.load(std::memory_order_acquire), free = at / CELLS * 2;
-        if (turn < free) return Put::FULL;
+        const uint64_t turn = inbox.cells[at % CELLS].turn.load(std::memory_order_seq_cst), free = at / CELLS * 2;
+        if (turn < free) return nullptr;
         if (turn == free && inbox.tail.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) break;
-        if (turn > free) at = inbox.tail.load(std::memory_order_relaxed);
+        if (turn > free) at = inbox.tail.load(std::memory_order_seq_cst);
     }
-    Cell &cell = inbox.cells[at % CELLS];
-    cell.source = rank_;
-    cell.tag = tag;
-    cell.descriptor = what;
-    cell.arena = piece.arena;
-    cell.offset = piece.offset;
-    cell.size = piece.size;
-    cell.number = number;
-    cell.ticket = ticket;
-    if (piece.in_slot() && piece.size) std::memcpy(cell.payload, piece.data, piece.size);
-    cell.turn.store(at / CELLS * 2 + 1, std::memory_order_seq_cst);
-    return notify(inbox) ? Put::CALL : Put::DONE;
+    lap = at / CELLS;
+    return &inbox.cells[at % CELLS];
+}
+
+// The mark is left before the second look, and `relieve` looks for marks after cells were freed: one of them sees the other.
+int Post::put(int to, int tag, const Descriptor &what, const Piece &piece, uint64_t number, uint32_t ticket) {
+    Inbox &inbox = inboxes_[to];
+    uint64_t lap = 0;
+    Cell *cell = claim(inbox, lap);
+    if (!cell) {
+        inbox.wants_cell[rank_].store(1, std::memory_order_seq_cst);
+        inbox.crowded.store(1, std::memory_order_seq_cst);
+        cell = claim(inbox, lap);
+        if (!cell) return notify(inbox) ? FULL | CALL : FULL;
+    }
+    cell->source = rank_;
+    cell->tag = tag;
+    cell->descriptor = what;
+    cell->arena = piece.arena;
+    cell->offset = piece.offset;
+    cell->size = piece.size;
+    cell->number = number;
+    cell->ticket = ticket;
+    if (piece.in_slot() && piece.size) std::memcpy(cell->payload, piece.data, piece.size);
+    cell->turn.store(lap * 2 + 1, std::memory_order_seq_cst);
+    return notify(inbox) ? CALL : DONE;
+}
+
+bool Post::lack(int to, bool lacking) {
+    Inbox &inbox = inboxes_[to];
+    if ((inbox.lacks_tickets[rank_].exchange(lacking, std::memory_order_seq_cst) != 0) == lacking) return false;
+    inbox.shortages.fetch_add(lacking ? 1u : ~0u, std::memory_order_seq_cst);
+    return lacking && notify(inbox);
+}
+
+std::vector<int> Post::relieve() {
+    std::vector<int> calls;
+    if (own().crowded.load(std::memory_order_seq_cst) == 0) return calls;
+    own().crowded.store(0, std::memory_order_seq_cst);
+    for (int rank = 0; rank < ranks_; rank++)
+        if (own().wants_cell[rank].exchange(0, std::memory_order_seq_cst) != 0 && notify(inboxes_[rank])) calls.push_back(rank);
+    return calls;
 }
 
 Cell *Post::take() {
@@ -55,7 +85,7 @@ Cell *Post::take() {
 }
 
 void Post::release(Cell *cell) {
-    cell->turn.store(taken_ / CELLS * 2 + 2, std::memory_order_release);
+    cell->turn.store(taken_ / CELLS * 2 + 2, std::memory_order_seq_cst);
     taken_++;
 }
 

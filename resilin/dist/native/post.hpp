@@ -5,6 +5,9 @@
 //        with the bytes, or where they lie            fetch: copy from the sender's arena
 //   done(ticket)                          <── bell ──  ack: the sender's ticket is free again
 //
+// Who finds no cell leaves a mark and is told by whoever takes one. Who has no ticket left for a receiver leaves another:
+// a receiver that waits for a message that may not have been announced copies what it has been told of (post.py).
+//
 // A cell is claimed by moving `tail`, filled, then handed over by its turn: no lock that a dead rank could hold. A rank
 // that dies between the two keeps later messages from being taken; its death ends the group anyway.
 #pragma once
@@ -13,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "segment.hpp"
 
@@ -40,11 +44,15 @@ struct Inbox {
     std::atomic<uint32_t> pending;          // receives and sends of the owner that wait without a watcher, perhaps
     std::atomic<uint32_t> called;           // 1: somebody has told the owner's control thread to look
     std::atomic<uint32_t> withdrawn;        // 1: the owner no longer keeps the memory of its messages as it was
+    std::atomic<uint32_t> crowded;          // 1: a rank has messages for the owner and found no cell, see `wants_cell`
+    std::atomic<uint32_t> shortages;        // ranks that `lacks_tickets`: a hint, too high after a kill, never too low
+    std::atomic<uint8_t> wants_cell[MAX_RANKS];    // 1: to be told when a cell is free
+    std::atomic<uint8_t> lacks_tickets[MAX_RANKS]; // 1: has more messages for the owner than it may announce
     alignas(64) std::atomic<uint64_t> acks[TICKETS]; // number of the last message with that ticket that was copied
     alignas(64) Cell cells[CELLS];
 };
 
-enum class Put { DONE, CALL, FULL };              // CALL: done, and its owner must be told over its control socket
+enum Put : int { DONE = 0, CALL = 1, FULL = 2 }; // CALL, done or FULL: the owner must be told over its control socket
 enum class Fetch { DONE, MISSING, WITHDRAWN }; // MISSING: the arena has not arrived yet
 
 class Post {
@@ -52,13 +60,20 @@ class Post {
     // keeps the segment's memory mapped, whatever becomes of the segment
     explicit Post(Segment &segment);
 
-    Put put(int to, int tag, const Descriptor &what, const Piece &piece, uint64_t number, uint32_t ticket);
+    // Put flags. FULL: nothing was put; this rank's bell rings, or it is called, when a cell is free.
+    int put(int to, int tag, const Descriptor &what, const Piece &piece, uint64_t number, uint32_t ticket);
+    // say that messages for `to` wait for a ticket, or no longer; true: as CALL
+    bool lack(int to, bool lacking);
+    bool lacks(int rank) const { return own().lacks_tickets[rank].load(std::memory_order_seq_cst) != 0; }
+    bool shortage() const { return own().shortages.load(std::memory_order_seq_cst) != 0; } // whether some rank lacks tickets
+    // after `release`: wake those that found no cell. Whom to call over the control socket.
+    std::vector<int> relieve();
     // the oldest message, or null; it must be released before the next `take`. One thread at a time.
     Cell *take();
     void release(Cell *cell);
     // copy a message from `rank`'s arena; WITHDRAWN: what was copied may be anything
     Fetch fetch(int rank, uint64_t arena, uint64_t offset, char *into, size_t size);
-    bool ack(int rank, uint32_t ticket, uint64_t number); // true: as Put::CALL
+    bool ack(int rank, uint32_t ticket, uint64_t number); // true: as CALL
     bool acked(uint32_t ticket, uint64_t number) const;
 
     // this rank's own inbox
@@ -73,6 +88,7 @@ class Post {
   private:
     Inbox &own() const { return inboxes_[rank_]; }
     bool notify(Inbox &inbox);
+    Cell *claim(Inbox &inbox, uint64_t &lap);
 
     Segment &segment_;
     std::shared_ptr<Mapping> mapping_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
 #include "held.hpp"
 #include "post.hpp"
@@ -27,7 +28,7 @@ int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, nb::
     } else if (piece.size > CELL_BYTES) {
         throw nb::value_error("the message does not fit a cell");
     }
-    return static_cast<int>(self.put(to, tag, what, piece, number, ticket));
+    return self.put(to, tag, what, piece, number, ticket);
 }
 
 // (source, tag, descriptor, size, bytes or None, arena, offset, number, ticket) of the oldest message, or None
@@ -58,7 +59,11 @@ void bind_post(nb::module_ &m) {
     nb::class_<Post>(m, "Post")
         .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
         .def("put", &put, nb::arg("to"), nb::arg("tag"), nb::arg("descriptor"), nb::arg("data"), nb::arg("place").none(), nb::arg("number"), nb::arg("ticket"))
+        .def("lack", &Post::lack)
+        .def("lacks", &Post::lacks)
+        .def("shortage", &Post::shortage)
         .def("take", &take)
+        .def("relieve", &Post::relieve)
         .def("fetch", &fetch)
         .def("ack", &Post::ack)
         .def("acked", &Post::acked)
