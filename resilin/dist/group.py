@@ -281,8 +281,8 @@ class ProcessGroup:
         self._calls.worker.close()
         living.discard(self)
         self._control.close()
+        self._mailbox.fail(self._fate.error(None))  # before the memory goes in which those that wait are woken
         self._calls.afterwards(self._free)
-        self._mailbox.fail(self._fate.error(None))
 
     def _free(self) -> None:
         self._messages.close()
