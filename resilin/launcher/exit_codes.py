@@ -54,7 +54,7 @@ def guarded(command: str, body: Callable[[], int]) -> int:
         return body()
     except KeyboardInterrupt:  # before the agent handles signals, or after it
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - whatever it is, a command ends with one line
+    except Exception as error:  # whatever it is, a command ends with one line
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             raise  # `entry` ends the command
         if (env.get("LOGLEVEL") or "").upper() == "DEBUG":
