@@ -9,7 +9,9 @@ from enum import IntEnum
 
 from resilin._base.clock import spell
 from resilin._base.flight import Call, Flight, State
-from resilin.launcher.flights import Group, Member
+from resilin.launcher.flights import Group, Member, Wait
+
+_FEW = 4  # messages in one line
 
 
 class Verdict(IntEnum):
@@ -26,9 +28,11 @@ def verdict(group: Group, now: float, after_s: float) -> Verdict:
     """How `group` stands. A wait that is longer than `after_s`, or for a rank whose process is gone, is STUCK."""
     if group.disagree():
         return Verdict.DISAGREE
-    gone = any(group.members[rank].flight.alive is False for rank in (*group.missing(), *group.waiting()))
+    talking = group.talking()
+    involved = {*group.missing(), *group.waiting(), *talking, *_partners(talking)} & group.members.keys()
+    gone = any(group.members[rank].flight.alive is False for rank in involved)
     since = [call.started for call in group.waiting().values()]
-    since += [call.made for member in group.members.values() for call in member.messages if call.state <= State.RUNNING]
+    since += [call.made for calls in talking.values() for call in calls]
     if since:
         return Verdict.STUCK if gone or now - min(since) > after_s else Verdict.UNDER_WAY
     if group.here:
@@ -42,7 +46,7 @@ def headline(group: Group, now: float, after_s: float) -> str:
     how = verdict(group, now, after_s).name.replace("_", " ")
     absent = group.missing()
     if not group.here:
-        return f"{how}: {group} ({group.size} ranks): {_quiet(group)}"
+        return f"{how}: {group} ({group.size} ranks): {_talk(group, now) or _quiet(group)}"
     at, call = group.frontier(), next((c for c in group.here.values() if c.dtype), next(iter(group.here.values())))
     if group.disagree():
         return f"{how}: ranks of {group} ({group.size} ranks) called different things as #{at}"
@@ -64,9 +68,9 @@ def headline(group: Group, now: float, after_s: float) -> str:
     return f"{how}: {text}"
 
 
-def deadlock(ring: Sequence[tuple[Group, int, int]]) -> str:
-    """One line for ranks that wait for one another in different groups."""
-    steps = [f"rank {rank} of {group} waits in {group.here[rank]} for rank {other}" for group, rank, other in ring]
+def deadlock(ring: Sequence[Wait]) -> str:
+    """One line for ranks that wait for one another."""
+    steps = [f"rank {rank} of {group} waits in {call} for rank {other}" for group, rank, other, call in ring]
     return f"DEADLOCK: each waits for the next: {'; '.join(steps)}"
 
 
@@ -85,6 +89,26 @@ def report(
     if unknown:
         lines.append(f"  {ranks(unknown)}: no file here: on another host, or its calls in this group were overwritten")
     return lines
+
+
+def _partners(talking: Mapping[int, Sequence[Call]]) -> set[int]:
+    """The other ends of messages; a message from any rank has none."""
+    return {call.root for calls in talking.values() for call in calls if call.root >= 0}
+
+
+def _talk(group: Group, now: float) -> str:
+    """Who waits for a message from or to whom; empty when there is none."""
+    talking = group.talking()
+    if not talking:
+        return ""
+    waits = [f"rank {rank} waits in {call}" for rank, calls in talking.items() for call in calls]
+    more = [f"{len(waits) - _FEW} more messages wait"] if len(waits) > _FEW else []
+    began = min(call.made for calls in talking.values() for call in calls)
+    lives = any(group.members[rank].flight.alive for rank in talking)
+    since = f"for {_rounded(now - began)}" if lives else f"from {_moment(began)} on"
+    idle = sorted(_partners(talking) - talking.keys())
+    last = [f"{ranks(idle)} {'is' if len(idle) == 1 else 'are'} in no message"] if idle else []
+    return f"{', '.join((*waits[:_FEW], *more))}, {since}" + "".join(f"; {text}" for text in last)
 
 
 def _quiet(group: Group) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
+from typing import NamedTuple
 
 from resilin._base.flight import JOIN, Call, Flight, State
 
@@ -89,6 +92,13 @@ class Group:
         """The ranks that are inside the frontier's collective."""
         return {rank: call for rank, call in self.here.items() if call.state == State.RUNNING}
 
+    def talking(self) -> dict[int, list[Call]]:
+        """The ranks' messages that are under way."""
+        under_way = {
+            rank: [call for call in member.messages if _is_message(call)] for rank, member in self.members.items()
+        }
+        return {rank: calls for rank, calls in under_way.items() if calls}
+
     def last(self) -> float:
         """When something last happened here."""
         calls = [c for m in self.members.values() for c in (*m.collectives[-1:], *m.messages[-1:])]
@@ -148,31 +158,52 @@ def newest(found: Sequence[Group]) -> list[Group]:
     return [group for group in found if best[group.name] is group]
 
 
-def cycle(found: Sequence[Group]) -> list[tuple[Group, int, int]]:
-    """Ranks that wait for one another: (group, rank that waits, rank that it waits for); the last one for the first.
+class Wait(NamedTuple):
+    """`rank` of `group` waits in `call` for `other`."""
 
-    A chain goes from process to process: who is missing in one group may wait in another. Empty when there is none.
+    group: Group
+    rank: int
+    other: int
+    call: Call
+
+
+def cycle(found: Sequence[Group], before: float = math.inf) -> list[Wait]:
+    """Ranks that wait for one another, the last one for the first. Empty when there are none.
+
+    A chain goes from process to process: who is missing in one group may wait in another, or for a message. Of messages
+    only those count that were made `before`, and after which the process has called nothing else: it may be in `irecv`.
     """
-    waits: dict[object, list[tuple[Group, int, int]]] = defaultdict(list)
+    waits: dict[object, list[Wait]] = defaultdict(list)
     for group in found:
-        for rank in group.waiting():
-            waits[group.members[rank].flight.path] += [(group, rank, absent) for absent in group.missing()]
+        for rank, call in group.waiting().items():
+            waits[group.members[rank].flight.path] += [Wait(group, rank, absent, call) for absent in group.missing()]
+        for rank, calls in group.talking().items():
+            flight = group.members[rank].flight
+            newest = list(takewhile(_is_message, reversed(flight.calls)))
+            waits[flight.path] += [
+                Wait(group, rank, call.root, call)
+                for call in calls
+                if call.made < before and call in newest and call.root in group.members
+            ]
     dead_ends: set[object] = set()
     for start in list(waits):
-        trail: list[tuple[Group, int, int]] = []
+        trail: list[Wait] = []
         seen = [start]
         while True:
-            going = [w for w in waits[seen[-1]] if w[0].members[w[2]].flight.path not in dead_ends]
+            going = [w for w in waits[seen[-1]] if w.group.members[w.other].flight.path not in dead_ends]
             if not going:
                 dead_ends.add(seen.pop())
                 if not seen:
                     break
                 trail.pop()
                 continue
-            group, _, absent = going[0]
             trail.append(going[0])
-            at = group.members[absent].flight.path
+            at = going[0].group.members[going[0].other].flight.path
             if at in seen:
                 return trail[seen.index(at) :]
             seen.append(at)
     return []
+
+
+def _is_message(call: Call) -> bool:
+    return call.what in MESSAGES and call.state in _OPEN

@@ -15,7 +15,7 @@ from resilin._base.flight import Flight
 from resilin.errors import UsageError
 from resilin.launcher import flight_report, flights
 from resilin.launcher.flight_report import Verdict
-from resilin.launcher.flights import Group
+from resilin.launcher.flights import Group, Wait
 
 _AFTER_S = 5.0
 _FEW = 8  # groups in step: a job with hundreds of them has something to say of one
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     left_out = len(jobs) - len(chosen)
     found = [group for job in chosen for group in (job if args.all else flights.newest(job))]
     found = [group for group in found if not args.group or group.name in args.group]
-    ring = flights.cycle(found)
+    ring = flights.cycle(found, now - args.after)
     judged = sorted(found, key=lambda group: _rank(group, found, now, args.after))
     if args.json:
         print(json.dumps(_as_json(judged, ring, read, notes, now, args.after), indent=2))
@@ -128,7 +128,7 @@ def _calls(read: Sequence[Flight], args: argparse.Namespace) -> list[str]:
 
 
 def _as_json(
-    judged: Sequence[Group], ring: Sequence[tuple[Group, int, int]], read: Sequence[Flight], notes: Sequence[str],
+    judged: Sequence[Group], ring: Sequence[Wait], read: Sequence[Flight], notes: Sequence[str],
     now: float, after_s: float,
 ) -> dict[str, Any]:  # fmt: skip
     return {
@@ -147,8 +147,14 @@ def _as_json(
             for group in judged
         ],
         "deadlock": [
-            {"group": group.name, "generation": group.generation, "rank": rank, "waits_for": other}
-            for group, rank, other in ring
+            {
+                "group": group.name,
+                "generation": group.generation,
+                "rank": rank,
+                "call": str(call),
+                "waits_for": other,
+            }
+            for group, rank, other, call in ring
         ],
         "notes": list(notes),
         "files": [

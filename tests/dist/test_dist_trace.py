@@ -189,6 +189,49 @@ def test_groups_called_in_another_order_are_a_deadlock_that_names_the_ring(tmp_p
     assert sum("MISSING" in line and "now in barrier #0 of group" in line for line in lines) == 2
 
 
+def test_a_chain_of_receives_says_who_waits_for_whom_and_who_is_idle(tmp_path: Path, capsys: Said) -> None:
+    source = "here()\ntime.sleep(60) if rank == 1 else dist.recv(np.ones(4), 1 if rank == 0 else 0)"
+    with _started(3, source, tmp_path):
+        code, lines = _trace(capsys, tmp_path, "--after", "0.2")
+    assert code == 1
+    assert lines[0].startswith(
+        "STUCK: group 'test' generation 1 (3 ranks): rank 0 waits in recv float64[4] from 1, "
+        "rank 2 waits in recv float64[4] from 0, for 0."
+    )
+    assert lines[0].endswith("; rank 1 is in no message")
+
+
+def test_a_ring_of_receives_is_a_deadlock(tmp_path: Path, capsys: Said) -> None:
+    with _started(3, "here()\ndist.recv(np.ones(4), (rank + 1) % 3)", tmp_path):
+        code, lines = _trace(capsys, tmp_path, "--after", "0.2")
+        _, text = _trace(capsys, tmp_path, "--after", "0.2", "--json")
+    assert code == 1
+    assert lines[0].startswith("DEADLOCK: each waits for the next: rank ")
+    assert lines[0].count(" waits in recv float64[4] from ") == 3
+    assert sorted((step["rank"], step["waits_for"]) for step in json.loads("\n".join(text))["deadlock"]) == [
+        (0, 1),
+        (1, 2),
+        (2, 0),
+    ]
+
+
+def test_a_receive_and_a_collective_may_wait_for_one_another(tmp_path: Path, capsys: Said) -> None:
+    with _started(2, "here()\ndist.recv(np.ones(4), 1) if rank == 0 else train_step(7)", tmp_path):
+        _, lines = _trace(capsys, tmp_path, "--after", "0.2")
+    assert lines[0].startswith("DEADLOCK: ")
+    assert "waits in recv float64[4] from 1 for rank 1" in lines[0]
+    assert "waits in all_reduce #3 float32[7] SUM for rank 0" in lines[0]
+
+
+def test_receives_posted_before_other_calls_are_no_deadlock() -> None:
+    def posted(rank: int) -> Call:
+        return _call(rank, -1, State.RUNNING, what="recv", root=1 - rank, size=2, op="")
+
+    assert len(flights.cycle(_groups(posted(0), posted(1)))) == 2
+    assert not flights.cycle(_groups(posted(0), posted(1)), before=0.5)
+    assert not flights.cycle(_groups(posted(0), posted(1), _call(1, 0, State.DONE, size=2)))
+
+
 MESSAGES = """
 if rank == 0:
     dist.send(np.ones(4), 1)
