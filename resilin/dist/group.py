@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -37,6 +38,7 @@ from resilin.dist.worker import Worker
 from resilin.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
+    DistError,
     DistNetworkError,
     GroupAborted,
     PeerLost,
@@ -292,6 +294,11 @@ class ProcessGroup:
 
     def disown(self) -> None:
         """In a forked child, which is no rank: never join a call, say no goodbye for the parent."""
+        self._fate.failure = DistError(  # no lock: another thread of the parent may have held it
+            f"{self.title()}: this process (pid {os.getpid()}) was forked from that rank (pid {os.getppid()}) and is "
+            "none itself: start workers before init_process_group, or with multiprocessing's 'spawn', and give each a "
+            "rank of its own if it takes part"
+        )
         self._fate.closed = True
 
     def close_subgroups(self) -> None:
@@ -320,7 +327,8 @@ class ProcessGroup:
         Collectives of it that still run are aborted; its subgroups are closed; members left out hear GroupAborted.
         When it fails, as `connect` does, it can be called again on this group with a higher generation.
         `timeout_s` is the new group's (default: as this one); see `connect` for the rest.
-        Raises: as `connect`; UsageError for a generation that is not higher or members without this process.
+        Raises: as `connect`, with `ranks` that count in `members`; UsageError for a generation that is not higher or
+        members without this process.
         """
         topology = Topology(tuple(Endpoint.parse(text) for text in members))
         name = self.name if group_name is None else group_name
@@ -415,8 +423,9 @@ def connect(
     `timeout_s` limits this call (unless `connect_timeout_s` is given) and is the default of the group's collectives.
     `secret` defaults to RESILIN_SECRET. `ranks` are the members' ranks in the world, for subgroups. `backends`: what
     serves which device, equal on all; `options` for those of third parties. `watched`: see `ProcessGroup.watched`.
-    Raises: CollectiveTimeout naming the ranks that did not come; PeerLost when one is gone already; HandshakeError when
-    one refuses (old generation, wrong secret); what `listener.interrupt(error)` is given from another thread.
+    Raises: CollectiveTimeout naming the ranks (in `endpoints`) that did not come; PeerLost when one is gone already;
+    HandshakeError when one refuses (old generation, wrong secret); what `listener.interrupt(error)` is given from
+    another thread.
     """
     topology = Topology(tuple(Endpoint.parse(text) for text in endpoints))
     key = secret if secret is not None else env.get("RESILIN_SECRET", "") or ""

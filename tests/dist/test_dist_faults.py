@@ -455,6 +455,35 @@ print("ready", flush=True)
 )
 
 
+FORK_CALLS = """
+import os, sys
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+join_from_environment()
+dist.barrier()
+child = os.fork()
+if child == 0:
+    try:
+        dist.barrier()
+    except dist.DistError as error:
+        print(error, flush=True)
+    dist.destroy_process_group()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.multiproc
+def test_a_collective_in_a_forked_child_says_so_and_the_child_ends_quietly(tmp_path):
+    for rank, process in enumerate(start_ranks(2, FORK_CALLS, str(tmp_path))):
+        code, out, err = process.finish()
+        assert (code, err) == (0, "")
+        assert f"rank {rank} of 2: this process (pid " in out
+        assert f"was forked from that rank (pid {process.pid}) and is none itself: start workers before" in out
+
+
 @pytest.mark.multiproc
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_forked_child_does_not_hide_its_parents_death(tmp_path, transport):

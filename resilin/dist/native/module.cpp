@@ -168,6 +168,7 @@ int write_arrays(Segment &self, int dtype, int op, nb::list sources, nb::list de
 NB_MODULE(_native, m) {
     m.doc() = "Shared-memory collectives of resilin.dist.";
     if (_import_array() < 0) throw nb::python_error();
+    nb::set_leak_warnings(false);  // a fork's end leaves what threads held that it does not have
     m.attr("INLINE_BYTES") = INLINE_BYTES;
     m.attr("STAGE_BYTES") = STAGE_BYTES;
     m.attr("MAX_REGIONS") = MAX_REGIONS;

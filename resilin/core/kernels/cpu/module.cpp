@@ -24,6 +24,7 @@ const char *isa() {
 NB_MODULE(_native, m) {
     m.doc() = "Native CPU kernels and the caching allocator of resilin.core.";
     if (_import_array() < 0) throw nb::python_error();
+    nb::set_leak_warnings(false);  // a fork's end leaves what threads held that it does not have
     m.def("isa", &isa);
     m.def("set_num_threads", &resilin::set_num_threads);
     m.def("num_threads", &resilin::num_threads);
