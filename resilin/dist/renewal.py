@@ -90,6 +90,8 @@ class Renewing:
             return False
         except OSError as error:
             self._release()
+            self._out = memoryview(b"")
+            self._hear()  # what it said before it left: that it was given other members, perhaps
             raise Unusable(str(error)) from error
         if not self._out:
             self._release()

@@ -629,6 +629,26 @@ def test_subgroups_end_with_their_group(company):
     them.play(part, part)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_who_comes_late_hears_that_it_was_given_other_members(company, transport):
+    them = company(transport, 2)
+
+    def part(number):
+        group = them.join(number, [0, 1])
+        total(group)
+        if number == 0:
+            with pytest.raises(CollectiveTimeout):
+                group.reconfigure(2, them.names([1, 0]), connect_timeout_s=0.3)
+            group.close()
+            them.listeners[0].close()
+        them.met.wait(20)
+        if number == 1:
+            with pytest.raises(HandshakeError, match="of other members"):
+                group.reconfigure(2, them.names([0, 1]))
+
+    them.play(part, part)
+
+
 def test_shrink_group_goes_on_over_the_connections_of_those_that_stay(company):
     them = company("tcp", 3)
 
