@@ -37,7 +37,8 @@ def _reconfigure(
 
     Every one of them calls this with the same `uuid`, greater than any before, and the same handles. A list numbers the
     ranks; of a set they are numbered in the order of their texts. The new group takes the place of `group`, which ends;
-    see `ProcessGroup.reconfigure` for what is used again and for errors, which are raised here: the Work is finished.
+    see `ProcessGroup.reconfigure` for what is used again and for errors, which are raised here, with `ranks` in that
+    numbering: the Work is finished.
     `hints` are for other backends and change nothing.
     """
     found = resolve(group)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from resilin.dist.backends.registry import BackendConfig, checked
 from resilin.dist.group import ProcessGroup, connect
+from resilin.dist.reasons import in_world
 from resilin.dist.work import seconds
 from resilin.dist.world import GroupMember, default_group, replace_group, resolve
-from resilin.errors import GroupAborted, PeerLost, UsageError
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1
@@ -31,6 +33,7 @@ def new_group(
     """A group of some ranks of the default group; every rank of it calls this, in the same order.
 
     With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
+    Raises as `connect`; `ranks` of these errors, here and in the functions below, count in the group that is cut up.
     """
     world = default_group()
     backends = _config("new_group", backend, world)
@@ -129,7 +132,8 @@ def shrink_group(
     Without it the default group shrinks: the new one, whose ranks count from 0 again, becomes the default. SHRINK_ABORT
     aborts collectives that still run; else they must be over.
     Raises: UsageError for ranks that are not in the group, for all of them, and on one of them; what `connect` raises
-    when those that stay do not all come.
+    when those that stay do not all come. `ranks` of a PeerLost or CollectiveTimeout then count in `group`, which is
+    still there: call this again without them, too, as `shrink_group([0, *error.ranks])`.
     """
     parent = resolve(group)
     if parent is None:
@@ -151,13 +155,14 @@ def shrink_group(
         parent.abort(GroupAborted(f"{parent.title()}: the group shrinks"))
     is_default = parent is default_group()
     out = "-".join(map(str, sorted(ranks_to_exclude)))
-    made = parent.reconfigure(
-        parent.generation,
-        [parent.topology.endpoints[rank].describe() for rank in staying],
-        group_name=f"{parent.name}/without-{out}",
-        ranks=None if is_default else [parent.ranks[rank] for rank in staying],
-        options=pg_options,
-    )
+    with _counted_in(parent, staying, "shrink_group"):
+        made = parent.reconfigure(
+            parent.generation,
+            [parent.topology.endpoints[rank].describe() for rank in staying],
+            group_name=f"{parent.name}/without-{out}",
+            ranks=None if is_default else [parent.ranks[rank] for rank in staying],
+            options=pg_options,
+        )
     replace_group(parent, made)
     return made
 
@@ -230,27 +235,45 @@ def _connect_part(
     """Connect with `members` (ranks in `parent`), of which this process is one, through the parent's listener."""
     if parent.listener is None:
         raise UsageError(f"{parent!r} was made without a Listener: no group can be made of its ranks")
-    return connect(
-        parent.listener,
-        [parent.topology.endpoints[rank].describe() for rank in members],
-        members.index(parent.rank()),
-        group_name=name,
-        generation=parent.generation,
-        secret=parent.secret,
-        timeout_s=parent.timeout_s if timeout is None else seconds(timeout) or 0.0,
-        backends=backends or parent.backend.config,
-        options=options,
-        ranks=[parent.ranks[rank] for rank in members],
-        watched=lambda told: parent.watched(lambda error: _end_of_part(error, members, name, told)),
-    )
+    with _counted_in(parent, members, "new group"):
+        return connect(
+            parent.listener,
+            [parent.topology.endpoints[rank].describe() for rank in members],
+            members.index(parent.rank()),
+            group_name=name,
+            generation=parent.generation,
+            secret=parent.secret,
+            timeout_s=parent.timeout_s if timeout is None else seconds(timeout) or 0.0,
+            backends=backends or parent.backend.config,
+            options=options,
+            ranks=[parent.ranks[rank] for rank in members],
+            watched=lambda told: parent.watched(lambda error: _end_of_part(error, members, name, told)),
+        )
+
+
+@contextmanager
+def _counted_in(parent: ProcessGroup, members: Sequence[int], what: str) -> Iterator[None]:
+    """Errors inside name ranks of a group of `members` that is not made: outside they name ranks of `parent`."""
+    try:
+        yield
+    except (PeerLost, CollectiveTimeout) as error:
+        lost = in_world(error.ranks, members)
+        also = [f"rank {rank} (there rank {members.index(rank)})" for rank in sorted(lost)]
+        text = f"{what}, {parent.title()}: {', '.join(also) or 'a rank'} did not take part: {error}"
+        if isinstance(error, PeerLost):
+            raise PeerLost(text, lost) from error
+        raise CollectiveTimeout(text, lost, in_world(lost, parent.ranks)) from error
 
 
 def _end_of_part(error: BaseException, members: list[int], name: str, told: Callable[[BaseException], None]) -> None:
     """The parent has ended while its part `name` is made: so does this, unless only others are lost."""
-    if isinstance(error, PeerLost):
+    if isinstance(error, PeerLost | CollectiveTimeout):
         gone = [number for number, rank in enumerate(members) if rank in error.ranks]
-        if not gone:
-            return
         names = ", ".join(f"rank {rank}" for rank in gone)
-        error = PeerLost(f"connect, group {name!r}: {names} will not come: {error}", gone)
+        if isinstance(error, CollectiveTimeout):
+            error = CollectiveTimeout(f"connect, group {name!r}: {error}", gone)
+        elif gone:
+            error = PeerLost(f"connect, group {name!r}: {names} will not come: {error}", gone)
+        else:
+            return
     told(error)

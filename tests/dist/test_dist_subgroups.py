@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 from resilin import dist
-from resilin.errors import GroupAborted, PeerLost, UsageError
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
 from resilin.testing.ranks import run_ranks
 
 
@@ -152,6 +153,59 @@ def test_a_group_that_lost_a_rank_shrinks_to_the_others() -> None:
         return dist.get_rank(), _total(None)
 
     assert run_ranks(4, rank_main, abort=False).results() == [(0, 3.0), (1, 3.0), None, (2, 3.0)]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ranks_lost_while_a_group_shrinks_are_those_of_the_group_that_was_given(transport: str) -> None:
+    """Rank 2 of five is rank 1 of the four that stay: who follows `error.ranks` must not evict a survivor."""
+    gone, told = threading.Event(), threading.Barrier(3)
+
+    def rank_main(rank: int) -> Any:
+        world = dist.default_group()
+        if rank in (0, 2):
+            world.vanish()
+            if rank == 2:
+                world.listener.close()
+                gone.set()
+            return None
+        assert gone.wait(20)
+        with pytest.raises(PeerLost):
+            dist.barrier()
+        with pytest.raises(PeerLost) as caught:
+            dist.shrink_group([0])
+        assert caught.value.ranks == {2}
+        assert f"rank {rank} of 5: rank 2 (there rank 1) did not take part" in str(caught.value)
+        told.wait(20)
+        dist.shrink_group([0, *caught.value.ranks])
+        return dist.get_rank(), _total(None)
+
+    assert run_ranks(5, rank_main, transport=transport, abort=False).results() == [
+        None,
+        (0, 3.0),
+        None,
+        (1, 3.0),
+        (2, 3.0),
+    ]
+
+
+def test_ranks_missing_from_a_group_that_is_made_are_those_of_the_group_it_is_made_of() -> None:
+    def rank_main(rank: int) -> Any:
+        part = dist.new_group([1, 2, 3])
+        if rank in (0, 2):  # the second is rank 1 of the part
+            return None
+        errors = []
+        for make in (
+            lambda: dist.new_group([3, 2, 1], timeout=0.3, sort_ranks=False),
+            lambda: dist.split_group(part, [[2, 1, 0]], timeout=0.3),
+            lambda: dist.new_subgroups_by_enumeration([[0], [3, 2, 1]], timeout=0.3),
+        ):
+            with pytest.raises(CollectiveTimeout) as caught:
+                make()
+            errors.append((sorted(caught.value.ranks), sorted(caught.value.world_ranks)))
+        return errors
+
+    absent = [([2], [2]), ([1], [2]), ([2], [2])]
+    assert run_ranks(4, rank_main, abort=False).results() == [None, absent, None, absent]
 
 
 def test_shrinking_may_abort_what_still_runs() -> None:
