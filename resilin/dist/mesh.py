@@ -336,7 +336,11 @@ class _Assembly:
         except (OSError, EOFError) as error:
             why = str(error) or "it closed the connection"
             raise self._lost(link.rank, f"left before the group was made: {why}") from error
-        raise decode_reason(body.decode(errors="replace"), link.rank)
+        reason = decode_reason(body.decode(errors="replace"), link.rank)
+        refusals = self._expectation.refusals()
+        if refusals and isinstance(reason, CollectiveTimeout):  # who gave up may not know why nobody came
+            reason = CollectiveTimeout(f"{reason}; here {refusals}", reason.ranks, reason.world_ranks)
+        raise reason
 
     # --- those that come to us ---
 

@@ -79,7 +79,7 @@ def test_a_rank_that_lives_but_does_not_connect_is_named_by_all_at_the_deadline(
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_whoever_refuses_a_rank_says_so_at_the_deadline_and_all_name_it(listeners, size):
+def test_whoever_refuses_a_rank_says_so_and_all_name_it(listeners, size):
     """A rank gives up at its first refusal: of two that it dials at once, the second may never hear its proof."""
     them, last = listeners("tcp", size), size - 1
     found = outcomes(them, range(size), secrets={last: "guessed"}, limit=3.0)
