@@ -38,6 +38,11 @@ def own_address(server: tuple[str, int] | None = None) -> str:
     return "127.0.0.1" if server is None else host.address_towards(*server)
 
 
+def chosen_by() -> str:
+    """The variable, with its value, that `own_address` follows here; empty when none is set."""
+    return next((f"{name}={value}" for name in (*_VARIABLES, "RESILIN_HOST") if (value := env.get(name))), "")
+
+
 def address_of(name: str, variable: str = "RESILIN_IFNAME", *, ipv6: bool = False) -> str:
     """The address of interface `name`: its IPv4 one, or with `ipv6` its IPv6 one, if it has both.
 

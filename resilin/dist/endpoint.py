@@ -12,13 +12,13 @@ import json
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from resilin._base import auth, env, host
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
-from resilin._base.interfaces import socket_address
+from resilin._base.interfaces import chosen_by, socket_address
 from resilin.dist import hello as wire
 from resilin.dist import loader
 from resilin.dist.forked import track
@@ -74,6 +74,21 @@ class Endpoint:
     def near(self, other: Endpoint) -> bool:
         """Whether both ends can meet on a Unix socket."""
         return bool(self.host == other.host and self.unix and other.unix)
+
+
+def check_addresses(endpoints: Sequence[str]) -> None:
+    """UsageError, the same on every rank, when ranks are on several hosts and one gave an address of loopback."""
+    cards = [Endpoint.parse(text) for text in endpoints]
+    inside = [rank for rank, card in enumerate(cards) if card.address and host.is_loopback(card.address)]
+    if len({card.host for card in cards}) == 1 or not inside:
+        return
+    names = ", ".join(f"rank {rank} ({cards[rank]})" for rank in inside)
+    chosen = f" (here {chosen_by()} is set)" if chosen_by() else ""
+    raise UsageError(
+        f"ranks are on several hosts, but {names} gave an address of loopback, which only its own host reaches: there "
+        "set RESILIN_IFNAME (or GLOO_SOCKET_IFNAME) to the interface that leads to the other hosts, or RESILIN_HOST "
+        f"to its address{chosen}"
+    )
 
 
 class Expectation:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from resilin._base.clock import Deadline, spell
 from resilin.dist.dial import answers
-from resilin.dist.endpoint import Endpoint
+from resilin.dist.endpoint import Endpoint, check_addresses
 from resilin.dist.kv.base import PrefixStore, Store
 from resilin.errors import CollectiveTimeout, DistStoreError, UsageError
 
@@ -36,7 +36,8 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
     """Everybody's endpoint, in rank order; `mine` is this rank's own.
 
     Raises: CollectiveTimeout naming the ranks that never came, the same on all ranks that did; UsageError when another
-    living process has this rank; DistStoreError when the store fails.
+    living process has this rank, and on all ranks when one gave others an address that they cannot reach;
+    DistStoreError when the store fails.
     """
     cards = [f"card/{peer}" for peer in range(world_size)]
     _take(place, cards[rank], mine, rank, world_size)
@@ -51,7 +52,13 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
         missing = verdict["missing"]
         _part(place, rank, [peer for peer in range(world_size) if peer not in missing])
         raise CollectiveTimeout(f"init_process_group, rank {rank} of {world_size}: {verdict['why']}", missing)
-    return [json.loads(value)["endpoint"] for value in place.multi_get(cards)]
+    endpoints = [json.loads(value)["endpoint"] for value in place.multi_get(cards)]
+    try:
+        check_addresses(endpoints)
+    except UsageError as error:
+        _part(place, rank, range(world_size))
+        raise UsageError(f"init_process_group, rank {rank} of {world_size}: {error}") from None
+    return endpoints
 
 
 def _take(place: Store, card: str, mine: str, rank: int, world_size: int) -> None:

@@ -13,6 +13,7 @@ import resilin.dist as dist
 from resilin._base import env, log, uncaught
 from resilin._base.clock import SYSTEM
 from resilin.dist import group as groups
+from resilin.dist.endpoint import check_addresses
 from resilin.dist.reasons import copy_error
 from resilin.dist.work import seconds
 from resilin.elastic import control, session, sync
@@ -173,6 +174,7 @@ class _Loop:
 
     def _formed(self, offer: control.World) -> dist.ProcessGroup:
         """The group of a generation, over the connections of the last one where it has them."""
+        check_addresses(offer.endpoints)
         if self._group is not None:
             return self._group.reconfigure(
                 offer.number, offer.endpoints, timeout_s=self._timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from resilin._base import interfaces
+from resilin.dist.endpoint import Endpoint, check_addresses
 from resilin.errors import UsageError
 from resilin.testing.hosts import NotPermitted, two_hosts
 from resilin.testing.ranks import RankProcess
@@ -77,6 +78,26 @@ def test_a_folder_shared_by_two_hosts_needs_the_interface(linked, tmp_path):
 
 
 @pytest.mark.multiproc
+def test_an_address_of_loopback_told_to_another_host_is_an_error_that_names_rank_and_variable(linked):
+    method = f"tcp://{linked[0].address}:29402"
+    variables = {"METHOD": method, "RESILIN_SECRET": "test"}
+    own = [{}, {"RESILIN_IFNAME": "lo"}]
+    ranks = [
+        RankProcess(SCRIPT, {"RANK": str(rank), **variables, **own[rank]}, host.enter)
+        for rank, host in enumerate(linked)
+    ]
+    for number, rank in enumerate(ranks):
+        with rank:
+            code, _, err = rank.finish()
+        last = err.splitlines()[-1]
+        assert code == 1
+        assert f"UsageError: init_process_group, rank {number} of 2: ranks are on several hosts, " in last
+        assert "but rank 1 (127.0.0.1:" in last
+        assert ") gave an address of loopback, which only its own host reaches: there set RESILIN_IFNAME" in last
+        assert ("here RESILIN_IFNAME=lo is set" in last) == (number == 1)
+
+
+@pytest.mark.multiproc
 def test_ranks_meet_over_ipv6_global_and_of_the_link(linked):
     ends = [host.links[0].address6 for host in linked]
     assert addresses(linked, f"tcp://[{ends[0]}]:29400") == ends
@@ -116,3 +137,13 @@ def test_an_address_of_the_link_is_used_over_the_own_interface():
     assert interfaces.socket_address("fe80::1%lo", 5) == ("fe80::1", 5, 0, lo)
     assert interfaces.socket_address("fd00::1", 5, "fe80::2%lo") == ("fd00::1", 5)
     assert interfaces.socket_address("10.0.0.1", 5) == ("10.0.0.1", 5)
+
+
+def test_addresses_of_loopback_are_right_where_all_ranks_are_on_one_host():
+    def card(host, address):
+        return Endpoint(host, "", address, 4000, False).describe()
+
+    check_addresses([card("a", "127.0.0.1"), card("a", "::1")])
+    check_addresses([card("a", "192.0.2.1"), card("b", "192.0.2.2")])
+    with pytest.raises(UsageError, match=r"but rank 0 \(127.0.0.1:4000\), rank 2 \(::1:4000\) gave an address"):
+        check_addresses([card("a", "127.0.0.1"), card("b", "192.0.2.2"), card("c", "::1")])
