@@ -139,6 +139,7 @@ class _Assembly:
         self._renewing: dict[int, Renewing] = {}
         self._kept: dict[int, Renewing] = {}  # those that were renewed
         self._old_wires: set[Wire | None] = set()
+        self._older: dict[int, str] = {}  # by rank: what to add to its loss
         self._half: Connections = {}  # data sockets whose link is not there yet
         self._probes: dict[Probe, int] = {}
         self._refused: Counter[int] = Counter()
@@ -292,7 +293,7 @@ class _Assembly:
                 if dial.connected
                 else f"{who} cannot be reached: {error}; its process ended or its network is down"
             )
-            raise PeerLost(f"{self._name()}: {what}", [peer]) from error
+            raise PeerLost(f"{self._name()}: {what}{self._older.get(peer, '')}", [peer]) from error
 
     def _renew(self, renewing: Renewing) -> Wants | None:
         peer = renewing.mine.target
@@ -302,6 +303,8 @@ class _Assembly:
             raise HandshakeError(f"{self._name()}: {error}") from error
         except Unusable:
             del self._renewing[peer]
+            if renewing.older >= 0:
+                self._older[peer] = f"; it was last heard to make generation {renewing.older}"
             renewing.link.hang_up()
             self._anew(peer, self._channels)
             return None
@@ -401,7 +404,8 @@ class _Assembly:
     # --- errors ---
 
     def _lost(self, peer: int, what: str) -> PeerLost:
-        return PeerLost(f"{self._name()}: rank {peer} ({self._endpoints[peer]}) {what}", [peer])
+        text = f"{self._name()}: rank {peer} ({self._endpoints[peer]}) {what}{self._older.get(peer, '')}"
+        return PeerLost(text, [peer])
 
     def _late(self) -> CollectiveTimeout:
         missing = self._absent() | {dial.hello.target for dial in self._dials} | set(self._renewing)

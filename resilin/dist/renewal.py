@@ -42,6 +42,8 @@ class Renewing:
         self.link = link
         self.mine = mine
         self.theirs: Renewal | None = None
+        self.older = -1
+        """The last older generation of the group that the peer was heard to make."""
         self._secret = secret
         self._data = data
         body = mine.pack()
@@ -138,6 +140,7 @@ class Renewing:
                 f"{mine.generation} is over"
             )
         if (heard.group, heard.generation) != (mine.group, mine.generation):
+            self.older = heard.generation if heard.group == mine.group else self.older
             return False
         if (heard.source, heard.target, heard.members) != (mine.target, mine.source, mine.members):
             raise HandshakeError(

@@ -649,6 +649,28 @@ def test_who_comes_late_hears_that_it_was_given_other_members(company, transport
     them.play(part, part)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_ahead_of_the_others_hears_which_generation_they_made(company, transport):
+    them = company(transport, 2)
+
+    def part(number):
+        group = them.join(number, [0, 1])
+        total(group)
+        try:
+            if number == 0:
+                with pytest.raises(HandshakeError, match="rank 1 is at generation 3 of group 'world' already"):
+                    group.reconfigure(2, them.names([0, 1]))
+                return
+            with pytest.raises(PeerLost, match="last heard to make generation 2") as caught:
+                group.reconfigure(3, them.names([0, 1]))
+            assert caught.value.ranks == {0}
+        finally:
+            group.close()
+            them.listeners[number].close()
+
+    them.play(part, part)
+
+
 def test_shrink_group_goes_on_over_the_connections_of_those_that_stay(company):
     them = company("tcp", 3)
 
