@@ -7,6 +7,7 @@
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── DistError                         collectives; names as in torch.distributed
+    │   ├── NoGroupError (also ValueError)    there is no default group
     │   ├── DistBackendError
     │   │   ├── PeerLost                  a peer died or closed its connection; carries `ranks`
     │   │   ├── CollectiveTimeout         a wait passed its deadline; carries the `ranks` waited for
@@ -66,6 +67,10 @@ class LinAlgError(ResilinError):
 
 class DistError(ResilinError):
     """Base of the errors of collectives and process groups."""
+
+
+class NoGroupError(DistError, ValueError):
+    """There is no default group: also a ValueError, which PyTorch raises there."""
 
 
 class DistBackendError(DistError):

@@ -122,11 +122,24 @@ def rows_of(flat: Array, like: Array, count: int, what: str) -> list[Array]:
     return shaped(list(flat.reshape(count, like.size)), like)
 
 
+def _whole(sizes: Sequence[int] | None, what: str) -> list[int]:
+    """The sizes as numbers of Python; none for None. UsageError unless all are whole and none is below 0."""
+    if not isinstance(sizes, Sequence | None) or isinstance(sizes, str | bytes):
+        raise UsageTypeError(f"{what}: expected a list of numbers of rows, got {sizes!r:.80}")
+    for size in sizes or ():
+        if not isinstance(size, Integral):
+            raise UsageTypeError(f"{what}: expected whole numbers of rows, got {size!r:.80}")
+        if size < 0:
+            raise UsageError(f"{what}: expected numbers of rows from 0 on, got {size}")
+    return [int(size) for size in sizes or ()]
+
+
 def cut(array: Array, sizes: Sequence[int] | None, count: int, what: str) -> list[Array]:
     """`array` cut along its first dimension, evenly or by `sizes`."""
     if array.ndim == 0:
         raise UsageError(f"{what} is a scalar, expected at least one dimension to cut along")
     rows = array.shape[0]
+    sizes = _whole(sizes, f"{what}_split_sizes")
     if not sizes:
         if rows % count:
             raise UsageError(f"{what} has {rows} rows, which do not divide over {count} ranks; give {what}_split_sizes")

@@ -24,7 +24,7 @@ from resilin.dist.kv.base import PrefixStore, Store
 from resilin.dist.kv.tcp import ServerGone, TCPStore
 from resilin.dist.rendezvous import check_rank, store_of
 from resilin.dist.work import seconds
-from resilin.errors import DistError, DistStoreError, UsageError, UsageTypeError
+from resilin.errors import DistError, DistStoreError, NoGroupError, UsageError, UsageTypeError
 
 if TYPE_CHECKING:
     from resilin.store.base import Store as Coordination
@@ -60,10 +60,10 @@ _WORLD = _World()
 
 
 def default_group() -> ProcessGroup:
-    """The default group. DistError when there is none."""
+    """The default group. NoGroupError when there is none."""
     group = getattr(_WORLD.thread, "group", None) or _WORLD.default
     if group is None:
-        raise DistError("no default process group: call init_process_group() first")
+        raise NoGroupError("no default process group: call init_process_group() first")
     return group
 
 

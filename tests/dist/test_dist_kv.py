@@ -307,6 +307,9 @@ def test_env_names_the_missing_variable(monkeypatch):
 def test_without_a_group_every_call_says_so():
     with pytest.raises(DistError, match="init_process_group"):
         dist.get_rank()
+    for call in (dist.get_rank, dist.get_world_size, dist.barrier, dist.new_group):
+        with pytest.raises(ValueError, match="no default process group"):
+            call()
 
 
 def test_a_world_of_one_works(tmp_path):

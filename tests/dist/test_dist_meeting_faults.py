@@ -1,5 +1,6 @@
 """Faults while a group is made, ended or left: whoever waits hears who is to blame, and nothing hangs."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -134,14 +135,14 @@ def test_closing_and_aborting_wait_for_no_frozen_peer(listeners, transport):
     them = listeners(transport, 2)
     for way in ("abort", "close"):
         one, other, sent = _sending_to_a_frozen_peer(them, 1 if way == "abort" else 2)
-        start = SYSTEM.monotonic()
-        if way == "abort":
-            one.abort()
-        one.close()
-        sent.join(30)
-        assert not sent.is_alive()
-        assert SYSTEM.monotonic() - start < 15.0  # a wait for the peer would last the group's 60 s
-        other.close()
+        with contextlib.closing(other):
+            start = SYSTEM.monotonic()
+            if way == "abort":
+                one.abort()
+            one.close()
+            sent.join(30)
+            assert not sent.is_alive()
+            assert SYSTEM.monotonic() - start < 15.0  # a wait for the peer would last the group's 60 s
 
 
 def test_closing_wakes_a_sender_before_the_memory_goes_in_which_it_is_woken(listeners, monkeypatch):
@@ -153,10 +154,10 @@ def test_closing_wakes_a_sender_before_the_memory_goes_in_which_it_is_woken(list
         fail(error)
 
     monkeypatch.setattr(one._mailbox, "fail", late)
-    one.close()
-    sent.join(15)
-    assert not sent.is_alive()
-    other.close()
+    with contextlib.closing(other):
+        one.close()
+        sent.join(15)
+        assert not sent.is_alive()
 
 
 def _sending_to_a_frozen_peer(listeners, generation):

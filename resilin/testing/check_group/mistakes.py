@@ -31,6 +31,24 @@ def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) 
 
 
 @case
+def sizes_of_parts_are_whole_and_not_negative(rank: int, size: int) -> None:
+    array = np.ones(4, np.float32)
+    rest: list[Any] = [0] * (size - 1)
+    for sizes, said in (
+        ([4.0, *rest], "expected whole numbers of rows, got 4.0"),
+        ([5, -1, *rest[1:]], "from 0 on, got -1"),
+        ("4", "expected a list of numbers"),
+        (4, "expected a list of numbers"),
+    ):
+        wrong: Any = sizes
+        with pytest.raises(UsageError, match=f"^input_split_sizes.*{said}"):
+            dist.all_to_all_single(np.zeros(4, np.float32), array, [4, *rest], wrong)
+        with pytest.raises(UsageError, match=f"^output_split_sizes.*{said}"):
+            dist.all_to_all_single(np.zeros(4, np.float32), array, wrong, [4, *rest])
+    dist.barrier()
+
+
+@case
 def all_to_all_names_split_sizes_that_do_not_fit(rank: int, size: int) -> None:
     if size < 2:
         return
