@@ -177,8 +177,10 @@ class LocalPost:
             queue = self._queues[to]
             status = _PUT_FULL if queue else self._put(sent)
             if status & _PUT_FULL:
-                self._native.expect(1)
+                self.expect(1)
                 queue.append(sent)
+        if self._error is not None:  # a signal handler has ended the group since `_check`
+            self.fail(self._error)
         if status & _PUT_FULL:
             self._advance()  # there may be room since: from here on this rank is told
             return
@@ -200,6 +202,8 @@ class LocalPost:
     def _put(self, sent: Sent) -> int:
         """Put a message into its receiver's inbox, or nothing: the flags of native Post.put. Under the lock."""
         native, seat, data = self._native, self._seats[sent.to], array_bytes(sent.array)
+        if native is None:  # closed by a signal handler meanwhile
+            return _PUT_FULL
         if sent.place is None:
             return int(native.put(seat, sent.tag, sent.what, data, None, 0, 0))
         if self._announced[sent.to] >= self._share:
@@ -215,7 +219,7 @@ class LocalPost:
         self._number += 1
         sent.number = self._number
         self._announced[sent.to] += 1
-        self._native.expect(1)
+        self.expect(1)
         self._sent[ticket] = sent
         return ticket
 
@@ -256,7 +260,7 @@ class LocalPost:
                 return False
             if queue:  # else a signal handler has failed them all meanwhile
                 queue.popleft()
-                self._native.expect(-1)
+                self.expect(-1)
                 put.append(sent)
         return True
 
