@@ -30,7 +30,7 @@ exit codes:
   5      refused for security: a wrong secret, or none although something would listen beyond loopback
   6      internal error
   7      interrupted: all workers were asked to leave (SIGTERM) before training had finished
-  128+N  ended by signal N
+  128+N  ended by signal N; 141: nobody reads the output any more
 """
 
 
