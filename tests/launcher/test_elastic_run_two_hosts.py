@@ -58,6 +58,22 @@ def test_nodes_that_share_a_folder_reach_one_another(hosts, tmp_path, found_by):
     assert [out.split()[0] for out, _ in ends] == ["2", "2"]
 
 
+@pytest.mark.multiproc
+def test_workers_that_were_told_to_use_loopback_say_so_instead_of_looking_for_one_another(hosts, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setenv("RESILIN_IFNAME", "lo")
+    runs = [start(host, tmp_path, "--local-addr", host.address) for host in hosts]
+    try:
+        ends = [run.communicate(timeout=30) for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [1, 1], ends
+    said = "".join(err for _, err in ends)
+    assert "gave an address of loopback, which only its own host reaches" in said
+    assert "here RESILIN_IFNAME=lo is set" in said
+
+
 @pytest.fixture
 def meet(hosts, tmp_path):
     """`meet(endpoint, *flags)` runs a job of both hosts: where rank 0 was, and where each host was reached."""
