@@ -158,10 +158,11 @@ def test_a_group_that_lost_a_rank_shrinks_to_the_others() -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_ranks_lost_while_a_group_shrinks_are_those_of_the_group_that_was_given(transport: str) -> None:
     """Rank 2 of five is rank 1 of the four that stay: who follows `error.ranks` must not evict a survivor."""
-    gone, told = threading.Event(), threading.Barrier(3)
+    made, gone, told = threading.Barrier(5), threading.Event(), threading.Barrier(3)
 
     def rank_main(rank: int) -> Any:
         world = dist.default_group()
+        made.wait(20)
         if rank in (0, 2):
             world.vanish()
             if rank == 2:
