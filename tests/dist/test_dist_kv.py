@@ -154,6 +154,43 @@ def test_the_last_user_removes_the_file(tmp_path):
     assert not path.exists()
 
 
+def test_a_store_that_is_dropped_has_left(tmp_path):
+    store = dist.FileStore(tmp_path / "store")
+    store.set("a", "b")
+    del store
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_dropped_where_its_table_is_locked_waits_for_nobody_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("resilin.dist.kv.file._LEAVE_S", 0.05)
+    one, two = dist.FileStore(tmp_path / "store"), dist.FileStore(tmp_path / "store")
+    with one._table():
+        del two
+    one.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+GIVES_A_STORE = """
+import os, sys
+import numpy as np
+from resilin import dist
+dist.init_process_group(store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)
+dist.all_reduce(np.ones(3))
+if "destroy" in sys.argv:
+    dist.destroy_process_group()
+os.chdir("/")
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("end", ["destroy", "leave"])
+def test_a_file_store_that_nobody_closes_is_gone_after_a_normal_exit(tmp_path, end):
+    command = [sys.executable, "-c", GIVES_A_STORE, "store", end]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 USES_AND_DIES = """
 import os, signal, sys
 from resilin.dist import FileStore

@@ -15,15 +15,16 @@ import contextlib
 import fcntl
 import json
 import os
-import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from resilin._base.clock import SYSTEM, spell
+from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, take_first, text
 from resilin.errors import DistStoreError
 
 _LOOK_AGAIN_S = 0.005
+_LEAVE_S = 2.0
 _USERS_SUFFIX = ".users"
 
 
@@ -40,14 +41,14 @@ class FileStore(Store):
         super().__init__(timeout)
         self.path = os.fspath(file_name)
         self._world_size = world_size
-        self._closing = threading.Lock()
         self._closed = False
-        self._pid = os.getpid()
         with self._table() as values:
-            self._users = _open_own(self.path + _USERS_SUFFIX)
-            if _alone(self._users):
+            users = _open_own(self.path + _USERS_SUFFIX)
+            if _alone(users):
                 values.clear()
-            fcntl.flock(self._users, fcntl.LOCK_SH)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        whole_path = os.path.abspath(self.path)
+        self._end = weakref.finalize(self, _leave, whole_path, users, os.getpid())  # once: at exit, at the latest
 
     def set(self, key: str, value: Value) -> None:
         """See Store."""
@@ -116,23 +117,9 @@ class FileStore(Store):
             return sorted(values)
 
     def close(self) -> None:
-        """Leave the store; the last user removes the file."""
-        with self._closing:
-            if self._closed:
-                return
-            if os.getpid() == self._pid:  # else a forked child: the lock and the file are its parent's
-                with self._table():
-                    self._closed = True
-                    self._leave()
-            self._closed = True
-            os.close(self._users)
-
-    def _leave(self) -> None:
-        fcntl.flock(self._users, fcntl.LOCK_UN)  # closing is not enough where a forked child has a copy
-        if _alone(self._users):
-            for path in (self.path + _USERS_SUFFIX, self.path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+        """Leave the store; the last user removes the file. Happens by itself when the store is dropped, or at exit."""
+        self._closed = True
+        self._end()
 
     def _until(self, there: Callable[[], bool], keys: Sequence[str], timeout: timedelta | float | None) -> None:
         deadline = self._deadline(timeout)
@@ -162,18 +149,57 @@ class FileStore(Store):
                 file.write(new)
 
 
-def _open_locked(path: str) -> int:
-    """A descriptor of the file that `path` names, under the exclusive lock."""
+def _leave(path: str, users: int, pid: int) -> None:
+    """Give back the lock on `FILE.users`; the last one removes both files.
+
+    Waits `_LEAVE_S` at most for the table: garbage collection may call this in a thread that has it locked. Then the
+    files stay, and their next user drops what they hold.
+    """
+    try:
+        if os.getpid() != pid:  # a forked child: the lock and the file are its parent's
+            return
+        try:
+            table = _open_locked(path, _LEAVE_S)
+        except (TimeoutError, DistStoreError):
+            fcntl.flock(users, fcntl.LOCK_UN)
+            return
+        with open(table, "rb"), _unlocked_after(table):
+            fcntl.flock(users, fcntl.LOCK_UN)  # closing is not enough where a forked child has a copy
+            if _alone(users):
+                for name in (path + _USERS_SUFFIX, path):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name)
+    finally:
+        os.close(users)
+
+
+def _open_locked(path: str, limit_s: float | None = None) -> int:
+    """A descriptor of the file that `path` names, under the exclusive lock. TimeoutError after `limit_s`."""
+    deadline = Deadline(limit_s)
     while True:
         fd = _open_own(path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd, deadline)
             if _is_named(fd, path):
                 return fd
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)  # its last user removed it between the opening and the lock
+
+
+def _lock(fd: int, deadline: Deadline) -> None:
+    if deadline.seconds is None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if deadline.passed():
+                raise TimeoutError from None
+            SYSTEM.sleep(_LOOK_AGAIN_S)
 
 
 @contextlib.contextmanager
