@@ -43,7 +43,11 @@ class Output:
         self.tensor = tensor
         self.flat = self.array = array_of(tensor)
         if not getattr(self.array.flags, "writeable", True):  # arrays of devices are never read-only
-            raise UsageError("the output tensor is read-only")
+            what = "an expanded tensor" if 0 in self.array.strides else "a read-only tensor"
+            raise UsageError(
+                f"the output is {what}, {self.array.dtype}{list(self.array.shape)}, which cannot be written: expected "
+                "memory of its own for every element: pass tensor.contiguous(), or a copy of the array"
+            )
         if not self.array.flags.c_contiguous:
             fresh = not load and type(self.array) is np.ndarray
             self.flat = np.empty(self.array.shape, self.array.dtype) if fresh else self.array.copy(order="C")

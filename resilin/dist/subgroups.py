@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from numbers import Integral
 from typing import Any
 
 from resilin.dist.backends.registry import BackendConfig, checked
@@ -13,7 +14,7 @@ from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.reasons import in_world
 from resilin.dist.work import seconds
 from resilin.dist.world import GroupMember, default_group, replace_group, resolve
-from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError, UsageTypeError
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1
@@ -32,13 +33,15 @@ def new_group(
 ) -> Any:
     """A group of some ranks of the default group; every rank of it calls this, in the same order.
 
-    With `use_local_synchronization` only the members call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
+    With `use_local_synchronization` only the members need to call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
     Raises as `connect`; `ranks` of these errors, here and in the functions below, count in the group that is cut up.
     """
     world = default_group()
     backends = _config("new_group", backend, world)
-    members = list(range(world.size())) if ranks is None else sorted(ranks) if sort_ranks else list(ranks)
+    members = list(range(world.size())) if ranks is None else _listed("new_group", ranks)
     _check_members("new_group", [members], world)
+    if sort_ranks:
+        members.sort()
     if use_local_synchronization:
         name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     else:
@@ -94,7 +97,11 @@ def new_subgroups_by_enumeration(
     """
     if not ranks_per_subgroup_list:
         raise UsageError("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty: give lists of ranks")
-    parts = [list(ranks) for ranks in ranks_per_subgroup_list]
+    if not isinstance(ranks_per_subgroup_list, Iterable):
+        raise UsageTypeError(
+            f"new_subgroups_by_enumeration: expected lists of ranks, got {ranks_per_subgroup_list!r:.80}"
+        )
+    parts = [_listed("new_subgroups_by_enumeration", ranks) for ranks in ranks_per_subgroup_list]
     return _part(default_group(), parts, "new_subgroups_by_enumeration", timeout, backend, group_desc, pg_options)
 
 
@@ -115,7 +122,7 @@ def split_group(
     parent = resolve(parent_pg)
     if parent is None:
         return None
-    parts = [list(ranks) for ranks in split_ranks]
+    parts = [_listed("split_group", ranks) for ranks in split_ranks]
     found, _ = _part(parent, parts, "split_group", timeout, backend, group_desc, pg_options)
     return None if found is GroupMember.NON_GROUP_MEMBER else found
 
@@ -190,6 +197,15 @@ def _part(
 def _config(where: str, backend: str | None, parent: ProcessGroup) -> BackendConfig:
     """What `backend` means; the parent's backends when it is not given."""
     return parent.backend.config if backend is None else checked(where, backend)
+
+
+def _listed(where: str, ranks: Iterable[int]) -> list[int]:
+    if not isinstance(ranks, Iterable) or isinstance(ranks, str):
+        raise UsageTypeError(f"{where}: expected a list of ranks, got {ranks!r:.80}")
+    found = list(ranks)
+    if not all(isinstance(rank, Integral) for rank in found):
+        raise UsageTypeError(f"{where}: ranks {found!r:.80} must be distinct ranks, which are integers")
+    return found
 
 
 def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup) -> None:

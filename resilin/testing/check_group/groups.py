@@ -126,6 +126,8 @@ def groups_know_their_ranks_in_the_order_given(rank: int, size: int) -> None:
         dist.all_reduce(gathered, group=alone)
         assert gathered.tolist() == backwards
         dist.destroy_process_group(alone)
+    else:  # who is left out need not call it
+        assert dist.new_group([0], use_local_synchronization=True) is dist.GroupMember.NON_GROUP_MEMBER
     for made in (plain, turned):
         dist.destroy_process_group(made)
     assert dist.get_pg_count() == before

@@ -18,6 +18,7 @@ from resilin.testing.check_group.cases import case
 def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) -> None:
     array: Any = np.ones(3, np.float32)
     text: Any = "0"
+    rank_alone: Any = 0
     sum_: Any = "sum"
     for call, said in (
         (lambda: dist.all_reduce(array, op=sum_), "expected a ReduceOp, as in op=ReduceOp.SUM, got 'sum'"),
@@ -25,9 +26,29 @@ def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) 
         (lambda: dist.broadcast(array, src=text), "global rank '0' is not in"),
         (lambda: dist.all_reduce(array, group=5), "group: expected a ProcessGroup"),
         (lambda: dist.new_group([text]), "must be distinct ranks"),
+        (lambda: dist.new_group(rank_alone), "new_group: expected a list of ranks, got 0"),
+        (lambda: dist.new_group([0, text]), "new_group: ranks .* must be distinct ranks"),
+        (lambda: dist.new_subgroups_by_enumeration([rank_alone]), "new_subgroups_by_enumeration: expected a list of"),
+        (lambda: dist.new_subgroups_by_enumeration(rank_alone + 1), "expected lists of ranks, got 1"),
     ):
         with pytest.raises(UsageError, match=said):
             call()
+
+
+@case
+def outputs_that_cannot_be_written_are_refused_with_what_to_pass(rank: int, size: int) -> None:
+    wide = np.broadcast_to(np.ones(3, np.float32), (2, 3))
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    for tensor, said in (
+        (wide, r"the output is an expanded tensor, float32\[2, 3\].*pass tensor.contiguous\(\)"),
+        (frozen, r"the output is a read-only tensor, float64\[3\]"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            dist.all_reduce(tensor)
+        with pytest.raises(UsageError, match=said):
+            dist.broadcast(tensor, src=0)
+    dist.barrier()
 
 
 @case
