@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
+
+_WHERE = re.compile(r"\((?:on|seen by) rank \d+\)$")
 
 
 def in_world(ranks: Iterable[int], members: Sequence[int]) -> frozenset[int]:
@@ -34,6 +37,11 @@ def encode_reason(error: BaseException, rank: int) -> str:
     return json.dumps({"kind": type(error).__name__, "ranks": ranks, "text": str(error)[:4000]})
 
 
+def _seen(said: str, where: str) -> str:
+    """`said` with where it was seen, unless a rank that passed it on has said that."""
+    return said if _WHERE.search(said) else f"{said} ({where})"
+
+
 def decode_reason(text: str, rank: int) -> BaseException:
     """The error that `rank` sent as `text`; GroupAborted for what is no reason of this library."""
     try:
@@ -42,7 +50,7 @@ def decode_reason(text: str, rank: int) -> BaseException:
     except (ValueError, KeyError, TypeError):
         kind, ranks, said = "", [], text
     if kind == "PeerLost":
-        return PeerLost(f"{said} (seen by rank {rank})", ranks)
+        return PeerLost(_seen(said, f"seen by rank {rank}"), ranks)
     if kind == "CollectiveTimeout" and ranks:  # else that rank gave up without knowing whom it waited for
-        return CollectiveTimeout(f"{said} (on rank {rank})", ranks)
+        return CollectiveTimeout(_seen(said, f"on rank {rank}"), ranks)
     return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")
