@@ -16,6 +16,7 @@ from resilin.dist.backends import cuda_ipc
 from resilin.dist.backends.cuda_ipc import Arena, Maps, unreachable
 from resilin.dist.reduce_op import DTYPES, ReduceOp
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost
+from resilin.testing.check_group import GroupConformance
 from resilin.testing.faults import FaultPlan
 from resilin.testing.rank_data import data, defined, expected, same
 from resilin.testing.ranks import run_ranks
@@ -252,3 +253,16 @@ def test_arenas_count_generations_and_maps_follow_them(ipc):
     maps.close()
     arena.free()
     assert ipc.owned == ipc.mapped == {}
+
+
+class TestHostTensorsOfItsGroup(GroupConformance):
+    """Of such a group: objects, messages, subgroups, mistakes and whatever else is called with tensors of the host.
+
+    Those of the device are not of this suite, whose cases make numpy arrays: the tests above are theirs.
+    """
+
+    sizes = (2,)
+
+    @pytest.fixture
+    def run(self, ipc):
+        return lambda size, case: run_ranks(size, case, size, backend="cpu:cpu,cuda:cuda_ipc", abort=False).results()

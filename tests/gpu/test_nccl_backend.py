@@ -16,6 +16,7 @@ from resilin.core.kernels import common
 from resilin.dist import tree
 from resilin.dist.reduce_op import DTYPES, ReduceOp
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost, UsageError
+from resilin.testing.check_group import GroupConformance
 from resilin.testing.faults import FaultPlan
 from resilin.testing.rank_data import data, defined, expected, same
 from resilin.testing.ranks import run_ranks
@@ -323,3 +324,16 @@ def test_arrays_that_are_no_devices_are_refused():
             dist.all_reduce(Alien())
 
     run_ranks(1, rank_main).results()
+
+
+class TestHostTensorsOfItsGroup(GroupConformance):
+    """Of such a group: objects, messages, subgroups, mistakes and whatever else is called with tensors of the host.
+
+    Those of the device are not of this suite, whose cases make numpy arrays: the tests above are theirs.
+    """
+
+    sizes = (2,)
+
+    @pytest.fixture
+    def run(self, module):
+        return lambda size, case: run_ranks(size, case, size, backend="cpu:cpu,cuda:nccl", abort=False).results()
