@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from resilin._base import ranks
+from resilin._base.clock import Deadline
 from resilin.dist import reduce_op
 from resilin.dist.arguments import Output, contiguous, cut, listed, one_dtype, root_of, rows_of, same_layout, shaped
 from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_of
@@ -387,29 +388,32 @@ def monitored_barrier(
 ) -> None:
     """A barrier in which rank 0 hears from every rank by itself: its error names the missing ranks.
 
-    With `wait_all_ranks` all of them, else the first in rank order. The group is aborted on a miss.
+    With `wait_all_ranks` all of them, else the first in rank order. The group is aborted on a miss: the others hear
+    from rank 0 who it is, or name rank 0 a second after `timeout`. Made of messages: another collective that a rank
+    calls instead is not compared with it but waited for in vain.
     """
     pg = at_once(group, "monitored_barrier")
     if pg is None:
         return
-    limit = pg.timeout_s if timeout is None else seconds(timeout)
+    limit = pg.timeout_s if timeout is None else seconds(timeout) or 0.0
     token = np.zeros(1, np.uint8)
     if pg.rank() != 0:
         pg.send(token, 0, _BARRIER_TAG, limit)
-        pg.receive(token, 0, _BARRIER_TAG).wait(limit)
+        pg.receive(token, 0, _BARRIER_TAG).wait(limit + _VERDICT_S)
         return
+    deadline = Deadline(limit)
     works = {rank: pg.receive(np.zeros(1, np.uint8), rank, _BARRIER_TAG) for rank in range(1, pg.size())}
     missing: list[int] = []
     lost: CollectiveTimeout | None = None
     for rank, work in works.items():
         try:
-            work.wait(limit)
+            work.wait(deadline.left())
         except PeerLost as error:
             pg.abort(error)
             raise
         except CollectiveTimeout as error:
             missing.append(rank)
-            lost, limit = error, 0.0
+            lost = error
             if not wait_all_ranks:
                 break
     if missing:
@@ -423,6 +427,7 @@ def monitored_barrier(
 
 
 _BARRIER_TAG = -1
+_VERDICT_S = 1.0  # what ranks other than 0 wait longer than it, so that they hear whom it misses
 
 
 def _ranks_of(group: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from resilin.dist.arguments import Output, array_of, contiguous, root_of
@@ -14,6 +15,8 @@ from resilin.dist.work import Work
 from resilin.dist.world import resolve
 from resilin.errors import UsageError
 
+_TAGS = 1 << 31  # a frame has 32 bits, with a sign, for it
+
 
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
     """Send `tensor` to rank `dst`; returns when the tensor may be changed again.
@@ -23,7 +26,7 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     """
     pg = at_once(group, "send")
     if pg is not None:
-        pg.send(devices.to_host(contiguous(tensor)), peer_of(pg, dst, group_dst, "dst"), tag)
+        pg.send(devices.to_host(contiguous(tensor)), peer_of(pg, dst, group_dst, "dst"), _checked(tag))
 
 
 def isend(
@@ -34,7 +37,7 @@ def isend(
     if pg is None:
         return None
     to = peer_of(pg, dst, group_dst, "dst")
-    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor)), tensor, to, tag))
+    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor)), tensor, to, _checked(tag)))
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
@@ -43,7 +46,7 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
     if pg is None:
         return -1
     work = _post(pg, tensor, src, tag, group_src)
-    work.wait(pg.timeout_s)
+    work.wait()
     return pg.ranks[work.source_rank()]
 
 
@@ -64,7 +67,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
+    source, tag = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src"), _checked(tag)
     target = Output(tensor)
     buffer = devices.host_buffer(target.flat)
 
@@ -81,6 +84,13 @@ def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: st
     if peer == pg.rank():
         raise UsageError(f"{name} is this rank itself: a rank cannot send to itself")
     return peer
+
+
+def _checked(tag: int) -> int:
+    """A tag of the user's: those below zero are the library's own."""
+    if not isinstance(tag, Integral) or not 0 <= tag < _TAGS:
+        raise UsageError(f"tag: expected an integer from 0 to {_TAGS - 1}, got {tag!r}")
+    return int(tag)
 
 
 class P2POp:
@@ -107,7 +117,7 @@ class P2POp:
         self.op = op
         self.tensor = tensor
         self.group = pg
-        self.tag = tag
+        self.tag = _checked(tag)
         self.group_peer = root_of(pg, peer, group_peer, "peer")
         self.peer = pg.ranks[self.group_peer]
 
