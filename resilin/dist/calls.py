@@ -28,6 +28,9 @@ class Owner(Protocol):
     def rank(self) -> int:
         """This rank."""
 
+    def size(self) -> int:
+        """Number of ranks."""
+
     def title(self) -> str:
         """How error messages name this end."""
 
@@ -177,6 +180,8 @@ class Calls:
     def _blame(self, awaited: Collection[int], error: CollectiveTimeout | None = None) -> None:
         """A wait was too long, of this rank (`error`) or another: end the group with the ranks that are to blame."""
         culprits = self._owner.waited(awaited)
+        if error is None and not culprits:  # no rank is late: whose wait it was says for what
+            self._fate.hear_why(range(self._owner.size()))
         if error is None or culprits != error.ranks:
             names = " and ".join(f"rank {rank}" for rank in sorted(culprits))
             error = CollectiveTimeout(f"{names or 'a peer'} did not answer", culprits)
