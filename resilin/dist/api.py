@@ -27,7 +27,7 @@ from resilin.dist.arguments import Output, contiguous, cut, listed, one_dtype, r
 from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
-from resilin.dist.reduce_op import PremulSum, ReduceOp
+from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
 from resilin.dist.world import get_world_size, is_initialized, resolve
@@ -76,7 +76,8 @@ def all_reduce(
     known = reduce_op.check(op, flat.dtype)
     block = open_block(pg)
     if block is not None:
-        return block.add(Reduction(target, op), async_op)  # type: ignore[no-any-return]
+        postponed: Work | None = block.add(Reduction(target, op), async_op)
+        return postponed
     backend = pg.backend
 
     def task(call: Any) -> None:
@@ -219,16 +220,9 @@ def reduce_scatter(
     if pg is None:
         return None
     target = Output(output)
-    backend, flat = pg.backend, target.flat
-    known = reduce_op.check(op, flat.dtype)
     inputs = [contiguous(tensor) for tensor in listed(input_list, "reduce_scatter: input_list")]
-    same_layout(inputs, flat, pg.size(), "input_list")
-    alike = shaped(inputs, flat)
-
-    def task(call: Any) -> None:
-        backend.reduce_scatter(call, [reduce_op.scaled(op, one) for one in alike], flat, known)
-
-    return _run(pg, Kind.REDUCE_SCATTER, task, [target], async_op)
+    same_layout(inputs, target.flat, pg.size(), "input_list")
+    return _reduce_scatter(pg, target, shaped(inputs, target.flat), op, async_op)
 
 
 def reduce_scatter_tensor(
@@ -238,15 +232,19 @@ def reduce_scatter_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    target, whole = Output(output), contiguous(input)
+    target = Output(output)
+    return _reduce_scatter(pg, target, rows_of(contiguous(input), target.flat, pg.size(), "input"), op, async_op)
+
+
+def _reduce_scatter(
+    pg: ProcessGroup, target: Output, parts: list[Array], op: ReduceOp | PremulSum, async_op: bool
+) -> Work | None:
     backend, flat = pg.backend, target.flat
     known = reduce_op.check(op, flat.dtype)
 
     def task(call: Any) -> None:
-        rows = rows_of(reduce_op.scaled(op, whole), flat, pg.size(), "input")
-        backend.reduce_scatter(call, rows, flat, known)
+        backend.reduce_scatter(call, [reduce_op.scaled(op, part) for part in parts], flat, known)
 
-    rows_of(whole, flat, pg.size(), "input")
     return _run(pg, Kind.REDUCE_SCATTER, task, [target], async_op)
 
 

@@ -76,7 +76,9 @@ def all_reduce_coalesced(
     reductions = [Reduction(target, op) for target in targets]
     around = block.open_block(pg)
     if around is not None:
-        return [around.add(one, async_op) for one in reductions][-1]  # type: ignore[no-any-return]
+        for one in reductions:
+            postponed: Future[list[Any]] | None = around.add(one, async_op)
+        return postponed
     work = _start(pg, reductions, async_op)
     return None if work is None else work.get_future()
 

@@ -32,7 +32,10 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 def isend(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """As send, but returns at once. Wait for the Work before changing `tensor`, and before the group is destroyed."""
+    """As send, but returns at once. Wait for the Work before changing `tensor`, and before the group is destroyed.
+
+    To another host it returns when the connection has taken the bytes: peers read always, but a frozen one does not.
+    """
     pg = resolve(group)
     if pg is None:
         return None
