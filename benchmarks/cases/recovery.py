@@ -16,12 +16,14 @@ from typing import Any
 
 from benchmarks.library import Library, rank, world_size
 
-SAMPLES, FEATURES, CLASSES, BATCH, SHARDS = 4096, 64, 10, 64, 2
+SAMPLES, FEATURES, CLASSES, BATCH = 4096, 64, 10, 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to note the events."""
+    """Where to note the events, and how to come back."""
     parser.add_argument("--events", required=True, metavar="FILE")
+    parser.add_argument("--shards", type=int, default=2, help="the size of the largest world there is work for")
+    parser.add_argument("--restart", action="store_true", help="be a program that its launcher restarts")
 
 
 class Notes:
@@ -44,12 +46,15 @@ def run(library: Library, args: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, CLASSES))
     optimizer = library.torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = library.torch.randn(SAMPLES, FEATURES), library.torch.randint(0, CLASSES, (SAMPLES,))
-    (_in_place if library.elastic else _restarted)(library, notes, model, optimizer, x, y)
+    if library.elastic and not args.restart:
+        _in_place(library, notes, args.shards, model, optimizer, x, y)
+    else:
+        _restarted(library, notes, model, optimizer, x, y)
 
 
-def _in_place(library: Library, notes: Notes, model: Any, optimizer: Any, x: Any, y: Any) -> None:
+def _in_place(library: Library, notes: Notes, shards: int, model: Any, optimizer: Any, x: Any, y: Any) -> None:
     elastic, cross_entropy = library.elastic, library.torch.nn.functional.cross_entropy
-    sampler = elastic.ElasticSampler(SAMPLES, BATCH * 2, shards=SHARDS)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH * shards, shards=shards)
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 
     @elastic.run  # type: ignore[untyped-decorator]
@@ -57,7 +62,7 @@ def _in_place(library: Library, notes: Notes, model: Any, optimizer: Any, x: Any
         world = elastic.world()
         who = world.rank, world.world_size, world.generation
         notes.add("enter", *who, step=state.sampler.step)
-        parallel = library.ddp(state.model, shards=SHARDS)
+        parallel = library.ddp(state.model, shards=shards)
         while True:
             for plan in state.sampler.steps():
                 optimizer.zero_grad()
@@ -82,7 +87,7 @@ def _restarted(library: Library, notes: Notes, model: Any, optimizer: Any, x: An
     parallel = library.ddp(model)
     step = 0
     while True:
-        start = (step * 2 + rank()) * BATCH % SAMPLES
+        start = (step * world_size() + rank()) * BATCH % SAMPLES
         optimizer.zero_grad()
         cross_entropy(parallel(x[start : start + BATCH]), y[start : start + BATCH]).backward()
         optimizer.step()
