@@ -12,10 +12,11 @@ from typing import Any
 from resilin._base import flight, flight_folder
 from resilin._base.clock import SYSTEM
 from resilin._base.flight import Flight
+from resilin.elastic import flights
+from resilin.elastic.flights import Group, Wait
 from resilin.errors import UsageError
-from resilin.launcher import flight_report, flights
+from resilin.launcher import flight_report
 from resilin.launcher.flight_report import Verdict
-from resilin.launcher.flights import Group, Wait
 
 _AFTER_S = 5.0
 _FEW = 8  # groups in step: a job with hundreds of them has something to say of one
