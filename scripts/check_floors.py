@@ -77,7 +77,7 @@ MORE: dict[str, frozenset[str]] = {
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
 ELASTIC_WORKER_SIDE = frozenset(
-    {"session", "heard", "roles", "state", "transfer", "ledger", "loop", "sync", "parts", "worlds", "warm", "shards"}
+    {"session", "heard", "roles", "state", "transfer", "ledger", "loop", "sync", "parts", "worlds", "warm", "shards", "sample_ids"}
 )
 ELASTIC_AGENT_ONLY = frozenset({"errors", "_base", "store"})
 
@@ -91,6 +91,7 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.store.connect", "resilin.store.transport"): "grpc, as above",
     ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
+    ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
     ("resilin.elastic.spawner", "shutil"): "with bz2 and lzma: 10 ms of a start that everything waits for",
     ("resilin.launcher.arguments", "resilin.launcher.config_file"): "tomllib costs 5 ms and most launches have no file",
 }

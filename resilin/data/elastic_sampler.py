@@ -55,6 +55,9 @@ class StepPlan:
     """Samples of this epoch that come before the step."""
     size: int
     """Samples in the step's global batch, over all ranks."""
+    ends_epoch: bool = False
+    """Whether this is the last step of its epoch. What is done once an epoch (a scheduler's step) belongs before that
+    step's commit: what is done after it is lost when the world changes there."""
     shards: tuple[Shard, ...]
     """This rank's shards, in order; possibly none when the world is larger than the number of shards."""
 
@@ -154,7 +157,14 @@ class ElasticSampler:
             shards.append(
                 Shard(number=number, total=self.shards, epoch=epoch, step=step, indices=indices, weight=weight)
             )
-        return StepPlan(epoch=epoch, step=step, position=position, size=size, shards=tuple(shards))
+        return StepPlan(
+            epoch=epoch,
+            step=step,
+            position=position,
+            size=size,
+            ends_epoch=position + size >= self._end(),
+            shards=tuple(shards),
+        )
 
     def advance(self, plan: StepPlan) -> None:
         """Count the step `plan` as done; the end of the epoch starts the next one. Called by `State.commit`.
@@ -173,6 +183,11 @@ class ElasticSampler:
         if self.position >= self._end():
             self.epoch += 1
             self.position = 0
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """`length`, less what `drop_last` leaves out."""
+        return self._end()
 
     def __len__(self) -> int:
         """Steps per epoch."""

@@ -2,7 +2,7 @@
 
 One line per rank and committed step, in one `write` to a descriptor opened for appending:
 
-    {"epoch":0,"step":41,"position":2624,"size":64,"generation":3,"rank":1}
+    {"epoch":0,"step":41,"position":2624,"size":64,"generation":3,"rank":1,"samples":50000,"length":50010,"seed":0}
 
 Every rank writes, because the one rank that applied a step may be the one that dies: whoever applied it has a line.
 A step that was applied by a rank which then died, and was redone by the others, has lines of two generations; they
@@ -29,16 +29,25 @@ class Entry:
     size: int
     generation: int
     rank: int
+    samples: int = 0
+    """Positions of a whole epoch; 0: not told (also below)."""
+    length: int = 0
+    """Size of the data set: `samples`, and what `drop_last` leaves out."""
+    seed: int | None = None
+    """Key of the order, with the epoch; None: position p is sample p."""
 
     def to_line(self) -> bytes:
         """The entry as one line of the file."""
+        seed = "null" if self.seed is None else self.seed
         return (
             f'{{"epoch":{self.epoch},"step":{self.step},"position":{self.position},"size":{self.size},'
-            f'"generation":{self.generation},"rank":{self.rank}}}\n'
+            f'"generation":{self.generation},"rank":{self.rank},'
+            f'"samples":{self.samples},"length":{self.length},"seed":{seed}}}\n'
         ).encode()
 
 
 _FIELDS = tuple(field.name for field in fields(Entry))
+_NEEDED = _FIELDS[:6]
 
 
 class Ledger:
@@ -94,12 +103,32 @@ def read(path: str) -> list[Entry]:
 def _parse(line: bytes, where: str) -> Entry:
     try:
         body = json.loads(line)
-        values = [body[name] for name in _FIELDS]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{where}: expected an object with {', '.join(_FIELDS)}, got {line[:100]!r}") from error
-    if any(type(value) is not int for value in values):
+        values = {name: body[name] for name in _NEEDED}
+        values |= {name: body[name] for name in _FIELDS[len(_NEEDED) :] if body.get(name) is not None}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{where}: expected an object with {', '.join(_NEEDED)}, got {line[:100]!r}") from error
+    if any(type(value) is not int for value in values.values()):
         raise StateError(f"{where}: expected integers, got {line[:100]!r}")
-    return Entry(*values)
+    return Entry(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong. `what`: "lost", "repeated", "missing step", "disagreement", "nothing committed"."""
+
+    what: str
+    text: str
+    """One sentence for people."""
+    epoch: int | None = None
+    start: int = 0
+    stop: int = 0
+    """Positions [start, stop) of the epoch's order, for "lost" and "repeated"."""
+    length: int = 0
+    seed: int | None = None
+    """What makes sample numbers of positions: see `Entry`. length 0: not known."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +141,7 @@ class Verdict:
     """Samples counted per epoch."""
     redone: int
     """Steps that were applied in more than one generation (a rank that applied it died, the others redid it)."""
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
 
     @property
     def ok(self) -> bool:
@@ -120,64 +149,108 @@ class Verdict:
         return not self.problems
 
     def __str__(self) -> str:
+        return (
+            f"{self.headline}: every sample once" if self.ok else "\n".join((f"{self.headline}: WRONG", *self._texts))
+        )
+
+    @property
+    def headline(self) -> str:
+        """What was counted, without a verdict."""
         head = f"{self.steps} steps, {sum(self.epochs.values())} samples in {len(self.epochs)} epochs"
-        if self.redone:
-            head += f", {self.redone} steps redone"
-        return f"{head}: every sample once" if self.ok else "\n".join((f"{head}: WRONG", *self.problems))
+        return f"{head}, {self.redone} steps redone" if self.redone else head
+
+    @property
+    def _texts(self) -> list[str]:
+        return [problem.text for problem in self.problems]
 
 
-def verify(entries: Iterable[Entry], samples_per_epoch: int, unfinished_last: bool = False) -> Verdict:
+def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfinished_last: bool = False) -> Verdict:
     """Check that the committed ranges of each epoch cover [0, samples_per_epoch) without a gap or an overlap.
 
     A position stands for one sample of the epoch's order, so ranges that tile the epoch count each sample once.
-    samples_per_epoch: the sampler's length, less what `drop_last` leaves out.
+    samples_per_epoch: the sampler's length, less what `drop_last` leaves out; None: as the entries say. UsageError
+        when they do not.
     unfinished_last:   the last epoch may end early (training stopped in its middle).
     """
-    counted: dict[int, Entry] = {}
-    generations: dict[int, set[int]] = {}
-    problems: list[str] = []
-    for entry in entries:
-        generations.setdefault(entry.step, set()).add(entry.generation)
-        known = counted.get(entry.step)
-        if known is not None and known.generation == entry.generation and _span(known) != _span(entry):
-            problems.append(
-                f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known)}, "
-                f"rank {entry.rank} applied {_text(entry)}"
-            )
-        if known is None or entry.generation > known.generation:
-            counted[entry.step] = entry
+    counted, redone, problems = _counted(entries)
     by_epoch: dict[int, list[Entry]] = {}
     for step in sorted(counted):
         by_epoch.setdefault(counted[step].epoch, []).append(counted[step])
     if not by_epoch and not unfinished_last:
-        problems.append("no step was committed")
+        problems.append(Problem(what="nothing committed", text="no step was committed"))
     last = max(by_epoch, default=0)
-    problems += [f"epoch {epoch}: no step was committed" for epoch in range(last) if epoch not in by_epoch]
+    for epoch in (epoch for epoch in range(last) if epoch not in by_epoch):
+        text = f"epoch {epoch}: no step was committed"
+        problems.append(Problem(what="nothing committed", text=text, epoch=epoch))
     for epoch, steps in sorted(by_epoch.items()):
-        problems += _check_epoch(epoch, steps, samples_per_epoch, unfinished_last and epoch == last)
+        samples = samples_per_epoch or steps[-1].samples
+        if not samples:
+            raise UsageError("the ledger does not say how many samples an epoch has: give their number")
+        problems += _check_epoch(steps, samples, unfinished_last and epoch == last)
     numbers = sorted(counted)
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        problems.append(f"steps {numbers[0]} to {numbers[-1]}: {numbers[-1] + 1 - numbers[0] - len(numbers)} missing")
+        text = f"steps {numbers[0]} to {numbers[-1]}: {numbers[-1] + 1 - numbers[0] - len(numbers)} missing"
+        problems.append(Problem(what="missing step", text=text))
     return Verdict(
         steps=len(counted),
         epochs={epoch: sum(entry.size for entry in steps) for epoch, steps in sorted(by_epoch.items())},
-        redone=sum(len(seen) > 1 for seen in generations.values()),
+        redone=redone,
         problems=tuple(problems),
     )
 
 
-def _check_epoch(epoch: int, steps: list[Entry], samples: int, may_end_early: bool) -> list[str]:
+def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Problem]]:
+    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree."""
+    counted: dict[int, Entry] = {}
+    generations: dict[int, set[int]] = {}
     problems = []
-    position = 0
+    for entry in entries:
+        generations.setdefault(entry.step, set()).add(entry.generation)
+        known = counted.get(entry.step)
+        if known is not None and known.generation == entry.generation and _span(known) != _span(entry):
+            text = (
+                f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known)}, "
+                f"rank {entry.rank} applied {_text(entry)}"
+            )
+            problems.append(Problem(what="disagreement", text=text, epoch=entry.epoch))
+        if known is None or entry.generation > known.generation:
+            counted[entry.step] = entry
+    return counted, sum(len(seen) > 1 for seen in generations.values()), problems
+
+
+def _check_epoch(steps: list[Entry], samples: int, may_end_early: bool) -> list[Problem]:
+    problems = []
+    covered, before = 0, "the beginning"
     for entry in sorted(steps, key=lambda entry: entry.position):
-        if entry.position != position:
-            what = "lost" if entry.position > position else "counted twice"
-            low, high = sorted((entry.position, position))
-            problems.append(f"epoch {epoch}: positions [{low}, {high}) {what} before step {entry.step}")
-        position = max(position, entry.position + entry.size)
-    if position > samples or (position < samples and not may_end_early):
-        problems.append(f"epoch {epoch}: covers [0, {position}), expected [0, {samples})")
+        end = entry.position + entry.size
+        if entry.position > covered:
+            problems.append(_gap("lost", covered, entry.position, entry, f"before {_place(entry)}, after {before}"))
+        elif entry.position < covered:
+            stop = min(covered, end)
+            problems.append(_gap("repeated", entry.position, stop, entry, f"before {_place(entry)}, by {before}"))
+        if end > covered:
+            covered, before = end, _place(entry)
+    last = steps[-1]
+    if covered > samples or (covered < samples and not may_end_early):
+        what, start, stop = ("lost", covered, samples) if covered < samples else ("repeated", samples, covered)
+        text = f"epoch {last.epoch}: covers [0, {covered}), expected [0, {samples}); the last is {before}"
+        problems.append(_problem(what, start, stop, last, text))
     return problems
+
+
+def _gap(what: str, start: int, stop: int, entry: Entry, where: str) -> Problem:
+    said = "lost" if what == "lost" else "counted twice"
+    return _problem(what, start, stop, entry, f"epoch {entry.epoch}: positions [{start}, {stop}) {said} {where}")
+
+
+def _problem(what: str, start: int, stop: int, entry: Entry, text: str) -> Problem:
+    return Problem(
+        what=what, text=text, epoch=entry.epoch, start=start, stop=stop, length=entry.length, seed=entry.seed
+    )
+
+
+def _place(entry: Entry) -> str:
+    return f"step {entry.step} (generation {entry.generation})"
 
 
 def _span(entry: Entry) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,10 +138,28 @@ class State:
         self._capture()
         tie = session.active()
         if plan is not None and self._ledger is not None:
-            world = session.world()
-            self._ledger.append(Entry(plan.epoch, plan.step, plan.position, plan.size, world.generation, world.rank))
+            self._ledger.append(self._entry(plan))
         if tie is not None:
             tie.committed(self.step)
+
+    def _entry(self, plan: StepPlan) -> Entry:
+        world, sampler = session.world(), self._samplers[0]
+        return Entry(
+            plan.epoch, plan.step, plan.position, plan.size, world.generation, world.rank,
+            samples=sampler.samples_per_epoch, length=sampler.length, seed=sampler.seed if sampler.shuffle else None,
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """sha256, in hex, of all that is registered: parameters, buffers, optimizer, sampler, plain values, ...
+
+        The random state is left out: ranks may draw differently outside of shards. Equal on all ranks after a commit,
+        and with a fixed number of shards equal for any world and any history.
+        """
+        hasher = hashlib.sha256(parts.digest([self.step, self._plain]))
+        for name, part in sorted(self._parts.items()):
+            small, tensors = part.capture()
+            hasher.update(name.encode() + parts.digest(small) + parts.digest([tensor._array for tensor in tensors]))
+        return hasher.hexdigest()
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: step, plain values, random state and every object's own state_dict()."""

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, doctor, exit_codes, sizes, status, store, top, trace
+from resilin.launcher import arguments, doctor, exit_codes, ledger, sizes, status, store, top, trace
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
     "doctor": (doctor.add_arguments, doctor.run, "say what this machine and installation can do"),
     "drain": (sizes.add_drain_arguments, sizes.drain, "let a node's workers finish their step and end; it stays idle"),
+    "ledger": (ledger.add_arguments, ledger.run, "check that every sample of a job counted once"),
     "scale": (sizes.add_scale_arguments, sizes.scale, "change how many nodes of a running job take part"),
     "status": (status.add_arguments, status.run, "show the nodes and the generation of a running job"),
     "store": (store.add_arguments, store.run, "serve the coordination store as a program of its own"),

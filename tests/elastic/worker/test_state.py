@@ -223,8 +223,34 @@ def test_every_commit_of_a_plan_is_in_the_ledger(tmp_path: Path) -> None:
         step(state, seed)
     state.commit()  # nothing consumed
     book.close()
-    assert ledger.read(path)[1] == Entry(0, 1, 4, 4, 1, 0)
+    assert ledger.read(path)[1] == Entry(0, 1, 4, 4, 1, 0, samples=20, length=20, seed=0)
     assert ledger.verify(ledger.read(path), 20).ok
+
+
+def test_states_with_one_history_have_one_fingerprint_and_anything_else_changes_it() -> None:
+    one, other = make(), make()
+    assert one.fingerprint() == other.fingerprint()
+    for seed in range(2):
+        step(one, seed)
+        step(other, seed)
+    resilin.randn(3)  # the random state is left out
+    before = one.fingerprint()
+    assert before == other.fingerprint()
+    assert len(bytes.fromhex(before)) == 32
+    changes = (
+        lambda: one.model[0].weight.data.add_(1e-7),
+        lambda: one.model[1].running_mean.add_(1.0),
+        lambda: one.optimizer.state_dict()["state"][0]["exp_avg"].add_(1.0),
+        lambda: one.optimizer.param_groups[0].update(lr=0.2),
+        lambda: one.scheduler.step(),
+        lambda: one.sampler.advance(next(one.sampler.steps())),
+        lambda: setattr(one, "best", 99.0),
+    )
+    seen = {before}
+    for change in changes:
+        change()
+        seen.add(one.fingerprint())
+    assert len(seen) == 1 + len(changes)
 
 
 def test_the_random_state_goes_back_too() -> None:

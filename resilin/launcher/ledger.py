@@ -1,0 +1,103 @@
+"""`resilin ledger verify`: whether every sample of every epoch counted once, read from the ledgers of a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from resilin.elastic import ledger
+from resilin.elastic.ledger import Entry, Problem, Verdict
+from resilin.errors import StateError, UsageError
+from resilin.launcher import exit_codes
+
+_SHOWN = 20  # samples that people are shown of one problem; --json has them all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `resilin ledger`."""
+    commands = parser.add_subparsers(dest="ledger_command", required=True, metavar="COMMAND")
+    verify = commands.add_parser(
+        "verify",
+        help="check that every sample of every epoch counted once",
+        description="Check that the steps in the ledgers of one job (RESILIN_LEDGER) count every sample of every epoch "
+        "once. Several files are one ledger: those of nodes without a shared folder.",
+        epilog="Returns 0 when every sample counted once, 1 when not, 2 when a file cannot be read as a ledger.",
+    )
+    verify.add_argument("path", nargs="+", help="a ledger")
+    verify.add_argument(
+        "--samples", type=int, metavar="N", help="samples of an epoch (default: what the ledger itself says)"
+    )
+    length = verify.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, default=0, metavar="N", help="also demand that training had N epochs")
+    length.add_argument("--unfinished", action="store_true", help="the last epoch may have ended early")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the verdict. UsageError (exit code 2) when a file cannot be read, or samples are not known."""
+    if args.samples is not None and args.samples < 1:
+        raise UsageError(f"--samples: expected at least 1, got {args.samples}")
+    verdict = ledger.verify(_read(args.path), args.samples, args.unfinished)
+    problems = [*verdict.problems, *_absent_epochs(verdict, args.epochs)]
+    named = [(problem, _samples(problem)) for problem in problems]
+    print(json.dumps(_as_json(verdict, named), indent=2) if args.json else "\n".join(_lines(verdict, named)))
+    return exit_codes.FAILED if problems else exit_codes.OK
+
+
+def _read(paths: Sequence[str]) -> list[Entry]:
+    entries = []
+    for path in paths:
+        try:
+            entries += ledger.read(path)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        except StateError as error:
+            raise UsageError(f"{error}; is it the file of RESILIN_LEDGER?") from None
+    return entries
+
+
+def _absent_epochs(verdict: Verdict, wanted: int) -> list[Problem]:
+    """Epochs that `--epochs` asks for and of which there is nothing."""
+    return [
+        Problem(what="lost", text=f"epoch {epoch}: no step was committed, expected {wanted} epochs", epoch=epoch)
+        for epoch in range(max(verdict.epochs, default=-1) + 1, wanted)
+    ]
+
+
+def _samples(problem: Problem) -> list[int]:
+    if problem.what not in ("lost", "repeated") or not problem.length:
+        return []
+    from resilin.elastic import sample_ids  # loads numpy, which a ledger without fault does not need
+
+    return sample_ids.of(problem)
+
+
+def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]]) -> list[str]:
+    lines = [f"{verdict.headline}: {'WRONG' if named else 'every sample once'}"]
+    for problem, samples in named:
+        lines.append(f"  {problem}")
+        if samples:
+            more = f", and {len(samples) - _SHOWN} more" if len(samples) > _SHOWN else ""
+            lines.append(f"    samples {', '.join(map(str, samples[:_SHOWN]))}{more}")
+    return lines
+
+
+def _as_json(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]]) -> dict[str, Any]:
+    return {
+        "ok": not named,
+        "steps": verdict.steps,
+        "redone": verdict.redone,
+        "epochs": {str(epoch): count for epoch, count in verdict.epochs.items()},
+        "problems": [
+            {
+                "what": problem.what,
+                "text": problem.text,
+                "epoch": problem.epoch,
+                "positions": [problem.start, problem.stop] if problem.stop else None,
+                "samples": samples,
+            }
+            for problem, samples in named
+        ],
+    }
