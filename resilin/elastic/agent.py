@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, ending, failure, membership, sizing, worlds
+from resilin.elastic import control, ending, failure, membership, placing, sizing, worlds
 from resilin.elastic.backoff import Restarts
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.filling import Filler
 from resilin.elastic.live import Showing
+from resilin.elastic.mishaps import Mishaps
 from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
@@ -30,7 +30,7 @@ from resilin.elastic.supervise import Spawning
 from resilin.elastic.telling import Teller
 from resilin.elastic.view import Config, Situation, View
 from resilin.elastic.waiting import Waiting
-from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
+from resilin.errors import ResilinError
 from resilin.store.base import Store
 
 _log = log.logger("elastic.agent")
@@ -94,9 +94,7 @@ class Agent:
             min_nodes=config.membership.min_nodes,
             meeting=config.meeting,
         )
-        self._failures: dict[tuple[int, int], Failure] = {}  # here, by slot and incarnation, in the order they occurred
-        self._late_failure: Failure | None = None  # of a worker that failed after all were done
-        self._unjoined = 0  # workers that failed while they were no members
+        self._mishaps = Mishaps(config.node_id)
         self._leaving: int | None = None  # the signal that asked this node to go
         # what is ignored from the start (nohup, a job in the background) stays so
         self._signals = [n for n in config.signals if signal.getsignal(n) is not signal.SIG_IGN]
@@ -126,22 +124,14 @@ class Agent:
     def _refuse_ended_job(self) -> None:
         closed = self._rendezvous.view.closed
         if closed is not None:
-            text = (
-                f"job {self._config.job.name!r} has {closed.outcome} ({closed.reason}); its last nodes are leaving. "
-                "Use another name (--rdzv-id), or the same one when they are gone"
-            )
-            self._end(Outcome(code=4, reason=text, error=RendezvousClosed(text)))
+            self._end(ending.came_late(self._config.job.name, closed))
 
     def _forgotten(self, view: View) -> bool:
         """End here if the job ended, and its records were removed, while this node did not hear of it."""
         number = view.generation.number if view.generation is not None else 0
         if number >= self._told.applied:
             return False
-        text = (
-            f"generation {self._told.applied} was the last one here, and the store has {number or 'none'}: "
-            f"job {self._config.job.name!r} has ended without this node, or the store has lost its data"
-        )
-        self._end(Outcome(code=4, reason=text, error=RendezvousClosed(text)))
+        self._end(ending.forgotten(self._config.job.name, self._told.applied, number))
         return True
 
     async def _shutdown(self) -> None:
@@ -178,9 +168,7 @@ class Agent:
     def _evaluate(self) -> None:
         refusal = self._rendezvous.refusal
         if refusal is not None and self._leaving is None:
-            text = f"gave up: the store refuses this node's calls, and would refuse them again ({refusal})"
-            code = 5 if isinstance(refusal, StoreRefused) else 3
-            self._end(Outcome(code=code, reason=text, failure=self._first_failure(), error=refusal))
+            self._end(ending.refused(refusal, self._first_failure()))
             return
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
@@ -255,32 +243,15 @@ class Agent:
         self._told.applied = new.number
         self._again = True
         log.stamp(generation=new.number)
-        mine = [member for member in new.members if member.node == self._config.node_id]
-        current = {(member.slot, member.incarnation) for member in mine}
-        self._failures = {who: what for who, what in self._failures.items() if who in current}
+        mine = placing.members(new, self._config.node_id)
+        self._mishaps.forget_all_but(mine)
         self._reporter.generation(new, stateful=self._told.stateful)
-        # a restart that came and was reshaped while this node did not hear of it leaves members that nobody has started
-        if new.kind == "restart" or any(self._slots[m.slot].incarnation < m.incarnation for m in mine):
+        if placing.starts_workers(new, self._slots, mine):
             self._told.restarted = new.number
-            old = self._outdated(new)
+            old = placing.outdated(new, self._slots, mine)
             self._spawn_task(self._begin(new, old)) if old else self._begin_now(new)
         else:
-            self._place(new)
-
-    def _place(self, new: Generation) -> None:
-        for member in new.members:
-            slot = self._slots[member.slot] if member.node == self._config.node_id else None
-            if slot is not None and slot.incarnation == member.incarnation:
-                slot.rank, slot.generation = member.rank, new.number
-
-    def _outdated(self, new: Generation) -> list[LocalSlot]:
-        """Slots with a process that `new` has no place for.
-
-        One that has started here while the leader did not know of it may have the name of a member: then it is that.
-        """
-        members = {m.slot: m.incarnation for m in new.members if m.node == self._config.node_id}
-        other = sys.maxsize if new.kind == "restart" else 0
-        return [slot for slot in self._slots if slot.running and slot.incarnation < members.get(slot.index, other)]
+            placing.place(new, self._slots, mine)
 
     async def _begin(self, new: Generation, old: Sequence[LocalSlot]) -> None:
         """Start a generation after ending the processes in `old`; also when it has been reshaped meanwhile."""
@@ -290,15 +261,15 @@ class Agent:
             self._begin_now(new)
             current = self._rendezvous.view.generation
             if current is not None and current.kind == "inplace":
-                self._place(current)
+                placing.place(current, self._slots, placing.members(current, self._config.node_id))
             self._step()
 
     def _begin_now(self, new: Generation) -> None:
         if new.number > 1:
             self._supervisor.purge()
-        for member in new.members:
-            slot = self._slots[member.slot] if member.node == self._config.node_id else None
-            if slot is not None and slot.incarnation < member.incarnation:
+        for member in placing.members(new, self._config.node_id):
+            slot = self._slots[member.slot]
+            if slot.incarnation < member.incarnation:
                 place = worlds.place(new, member)
                 slot.start(member.incarnation, member.rank, new.number, self._filler.variables(place))
         self._again = True
@@ -347,22 +318,14 @@ class Agent:
             return
         if slot.state == "failed" and slot.failure is not None and self._leaving is None and not self._told.closing:
             self._on_failure(slot, slot.failure)
-        elif slot.state == "failed" and slot.failure is not None and self._late_failure is None:
-            closed = self._rendezvous.view.closed
-            if closed is not None and closed.outcome == "succeeded":
-                self._late_failure = replace(slot.failure, step=None, at="", late=True)
+        elif slot.state == "failed" and slot.failure is not None:
+            self._mishaps.add_late(slot.failure, self._rendezvous.view.closed)
         elif slot.state == "left" and self._leaving is None and not self._told.closing:
             self._reporter.left(slot.rank, slot.leaves or "exited with code 0")
         self._step()
 
     def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
-        view = self._rendezvous.view
-        current = view.generation
-        member = current is not None and any(
-            (m.node, m.slot, m.incarnation) == (what.node, slot.index, slot.incarnation) for m in current.members
-        )
-        self._failures[slot.index, slot.incarnation] = what
-        self._unjoined += not member
+        member = self._mishaps.add(slot.index, slot.incarnation, what, self._rendezvous.view.generation)
         self._filler.failed(slot, joined=member, now=self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
@@ -391,7 +354,7 @@ class Agent:
         if closed.outcome == "failed":
             self._stop_workers(self._slots, everything=True)
         await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
-        self._end(ending.settled(closed, self._slots, self._first_failure(), self._late_failure))
+        self._end(ending.settled(closed, self._slots, self._first_failure(), self._mishaps.late))
 
     def ask_to_leave(self, number: int) -> None:
         """Signal `number` came: a graceful end of this node; the second one kills its workers."""
@@ -429,11 +392,7 @@ class Agent:
     # ------------------------------------------------------------------------------------------ helpers
 
     def _first_failure(self) -> Failure | None:
-        """The first cause here among the members of the current generation."""
-        current = self._rendezvous.view.generation
-        members = current.members if current is not None else ()
-        mine = {(m.slot, m.incarnation) for m in members if m.node == self._config.node_id}
-        return worlds.first_cause([what for who, what in self._failures.items() if who in mine])
+        return self._mishaps.first(self._rendezvous.view.generation)
 
     def _record(self) -> Node:
         config, first = self._config, self._first_failure()
@@ -446,7 +405,7 @@ class Agent:
             leaving=self._leaving is not None,
             rank_hint=config.rank_hint,
             failure=first.to_json() if first is not None else None,
-            unjoined=self._unjoined,
+            unjoined=self._mishaps.unjoined,
             min_nodes=config.membership.min_nodes,
             max_nodes=config.membership.max_nodes,
         )

@@ -13,6 +13,7 @@ from resilin.elastic.config import Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Closed
 from resilin.elastic.slots import LocalSlot
+from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
 
 
 async def stop(slot: LocalSlot, grace_s: float, number: int = signal.SIGTERM) -> None:
@@ -83,6 +84,30 @@ def settled(closed: Closed, slots: Sequence[LocalSlot], first: Failure | None, l
         reason = "the job has succeeded without this node"
         return Outcome(code=1, reason=reason, failure=own[0], title="all workers of this node failed")
     return Outcome(code=0, reason=closed.reason)
+
+
+def came_late(job: str, closed: Closed) -> Outcome:
+    """For a node that came when the job had ended."""
+    text = (
+        f"job {job!r} has {closed.outcome} ({closed.reason}); its last nodes are leaving. "
+        "Use another name (--rdzv-id), or the same one when they are gone"
+    )
+    return Outcome(code=4, reason=text, error=RendezvousClosed(text))
+
+
+def forgotten(job: str, applied: int, number: int) -> Outcome:
+    """For a node that carried out generation `applied`, while the store knows of `number` only (0: none)."""
+    text = (
+        f"generation {applied} was the last one here, and the store has {number or 'none'}: "
+        f"job {job!r} has ended without this node, or the store has lost its data"
+    )
+    return Outcome(code=4, reason=text, error=RendezvousClosed(text))
+
+
+def refused(refusal: ResilinError, first: Failure | None) -> Outcome:
+    """For a node whose calls the store answers with an error. `first`: the first failure here."""
+    text = f"gave up: the store refuses this node's calls, and would refuse them again ({refusal})"
+    return Outcome(code=5 if isinstance(refusal, StoreRefused) else 3, reason=text, failure=first, error=refusal)
 
 
 async def _killed_after(slot: LocalSlot, grace_s: float) -> None:
