@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from resilin._base import env
+from resilin._base import env, stacks
 from resilin._base.clock import SYSTEM
 
 _MAX_TEXT_CHARS = 20_000
@@ -28,12 +28,16 @@ def watch_worker() -> None:
 
 
 def watch() -> None:
-    """From now on an exception that nobody catches is written down, before it is shown as it was without."""
+    """From now on an exception that nobody catches is written down, before it is shown as it was without.
+
+    And the agent can ask where the threads are (`stacks`).
+    """
     global _watching
     path = env.get("TORCHELASTIC_ERROR_FILE")
     if not path or _watching:
         return
     _watching = True
+    stacks.watch(Path(path).parent)
     shown_by, own = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,0 +1,60 @@
+"""Where a worker's threads are, told to its agent even when the worker can do nothing any more.
+
+A worker leaves `SIGNAL` to Python's faulthandler, whose C code needs neither the interpreter's lock nor the main
+thread's help: it writes the Python stacks of all threads to `FILE` in the worker's folder. Only a process that the
+kernel does not run (stopped, or in uninterruptible sleep) writes nothing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+from pathlib import Path
+
+FILE = "stacks.txt"
+SIGNAL = signal.SIGRTMIN + 9  # programs have their own uses for SIGUSR1 and SIGUSR2
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_OURS = f"{os.sep}{Path(__file__).parents[1].name}{os.sep}"
+_LIBRARY = re.compile(r"[/\\]lib[/\\]python3[^/\\]*[/\\](?!(?:site|dist)-packages)|<frozen ")
+_file = -1  # open for good: a signal may come until the last moment
+
+
+def watch(folder: Path) -> None:
+    """From now on `SIGNAL` writes all stacks of this process. A folder that cannot be written: nothing is."""
+    global _file
+    if _file >= 0:
+        return
+    try:
+        _file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:  # a worker does not end because nobody could look at it
+        return
+    faulthandler.register(SIGNAL, file=_file, all_threads=True)
+
+
+def answers(pid: int) -> bool:
+    """Whether process `pid` has a handler for `SIGNAL`: without one the signal would end it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (SIGNAL - 1) & 1)
+
+
+def place(text: str) -> str:
+    """`file:line in function` of the program's own innermost frame in what faulthandler wrote; "" when it has none.
+
+    Of the main thread, which the kernel gives the signal to. A frame of the standard library or of ours is named only
+    when there is no other.
+    """
+    frames = [found for line in _main_thread(text) if (found := _FRAME.fullmatch(line))]
+    own = [each for each in frames if not _LIBRARY.search(each["file"]) and _OURS not in each["file"]]
+    return next((f"{each['file']}:{each['line']} in {each['function']}" for each in (*own, *frames)), "")
+
+
+def _main_thread(text: str) -> list[str]:
+    parts = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)
+    chosen = next((part for part in parts if part.startswith("Current")), parts[-1])
+    return chosen.splitlines()
