@@ -77,7 +77,22 @@ MORE: dict[str, frozenset[str]] = {
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
 ELASTIC_WORKER_SIDE = frozenset(
-    {"session", "heard", "roles", "state", "transfer", "ledger", "loop", "sync", "parts", "worlds", "warm", "shards", "sample_ids"}
+    {
+        "session",
+        "heard",
+        "roles",
+        "state",
+        "transfer",
+        "ledger",
+        "loop",
+        "sync",
+        "parts",
+        "worlds",
+        "warm",
+        "shards",
+        "sample_ids",
+        "strike",
+    }
 )
 ELASTIC_AGENT_ONLY = frozenset({"errors", "_base", "store"})
 

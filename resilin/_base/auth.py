@@ -134,6 +134,11 @@ def refuse_other_user(user: int) -> None:
         raise HandshakeError(f"the peer is a process of user {user}; this one belongs to user {os.geteuid()}")
 
 
+def peer_process(sock: socket.socket) -> int:
+    """The process that made the other end of a Unix socket (for one that listens: that called `listen`)."""
+    return int(_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0])
+
+
 def peer_user(sock: socket.socket) -> int | None:
     """User id of the process at the other end, as this host's kernel knows it; None when it does not.
 

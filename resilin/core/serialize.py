@@ -33,6 +33,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from resilin._base import moments
 from resilin.core import dtype as dtypes
 from resilin.core.device import device
 from resilin.core.state.copying import array_over
@@ -208,6 +209,7 @@ def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[
 
 def _put(file: Any, data: Any) -> None:
     """Write all of `data`: a file without a buffer may take a part at a time."""
+    moments.reached("saving")
     left = memoryview(data).cast("B")
     while left.nbytes:
         count = file.write(left)

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from resilin._base import moments
 from resilin.errors import StateError, UsageError
 
 
@@ -72,6 +73,7 @@ class Ledger:
         if self._fd is None:
             raise StateError(f"ledger {self.path} is closed")
         line = entry.to_line()
+        moments.reached("ledger")
         try:
             written = os.write(self._fd, line)
         except OSError as error:

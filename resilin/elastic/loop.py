@@ -16,7 +16,7 @@ from resilin.dist import group as groups
 from resilin.dist.endpoint import check_addresses
 from resilin.dist.reasons import copy_error
 from resilin.dist.work import seconds
-from resilin.elastic import control, session, sync
+from resilin.elastic import control, session, strike, sync
 from resilin.elastic.heard import Leaving
 from resilin.elastic.ledger import Ledger
 from resilin.elastic.session import Tie
@@ -100,7 +100,8 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Cal
             if state is not None:
                 state._use_ledger(book)
             try:
-                return cast(R, _Loop(tie, state, timeout_s).run(functools.partial(function, *args, **kwargs)))
+                with strike.armed(state):
+                    return cast(R, _Loop(tie, state, timeout_s).run(functools.partial(function, *args, **kwargs)))
             finally:
                 if state is not None:
                     state._use_ledger(None)

@@ -94,6 +94,7 @@ class Session:
 
     def __init__(self, sock: socket.socket, listener: Listener, limit: int = 0, timeout_s: float = 0.0) -> None:
         self.listener = listener
+        self.rank: int | None = None  # in the world that was given out last
         self._sock = sock
         # a timeout for sending alone: settimeout would also end the reader's patience
         sock.settimeout(None)
@@ -124,6 +125,7 @@ class Session:
                     )
                 self._changed.wait(None if self._heard.standby else deadline.left())
             log.stamp(rank=world.rank, generation=world.number)
+            self.rank = world.rank
             return world
 
     def joined(self, generation: int, group: Abortable) -> None:
@@ -288,6 +290,12 @@ def world() -> World:
 def active() -> Session | Solo | None:
     """The session of the running `elastic.run`, if any."""
     return _active
+
+
+def rank_at_work() -> int:
+    """As `world().rank`, but already while the new generation is being formed."""
+    rank = _active.rank if isinstance(_active, Session) else None
+    return world().rank if rank is None else rank
 
 
 def announce(offer: control.World) -> None:

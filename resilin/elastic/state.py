@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import moments
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
@@ -126,6 +127,7 @@ class State:
         Call it as the last statement of a step, right after `optimizer.step()`. Raises WorldChanged, with the step
         committed, when a new world waits for this boundary; `@elastic.run` handles it.
         """
+        moments.reached("commit")
         if plan is not None:
             if len(self._samplers) != 1:
                 raise UsageError(

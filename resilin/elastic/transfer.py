@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import resilin.dist as dist
+from resilin._base import moments
 from resilin.core.tensor import Tensor
 from resilin.errors import StateError, UsageError
 
@@ -118,6 +119,7 @@ def run(stream: Stream, moves: Sequence[Move], rank: int, group: dist.ProcessGro
     """Carry out this rank's part of `moves`; returns the bytes it sent or received. Errors are the group's."""
     moved = 0
     for move in moves:
+        moments.reached("state")
         if move.source == rank:
             dist.send(Tensor._wrap(seal(stream, move)), group_dst=move.receiver, group=group)
         elif move.receiver == rank:

@@ -177,6 +177,8 @@ class AgentClient:
             self._socket.close()
             raise
         self.job, self.node, self.alone = str(who["job"]), str(who["node"]), bool(who["alone"])
+        self.pid = auth.peer_process(self._socket)
+        """The process that answers."""
 
     def range(self, prefix: str) -> list[KeyValue]:
         """The entries whose keys begin with `prefix`."""

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, doctor, exit_codes, ledger, sizes, status, store, top, trace
+from resilin.launcher import arguments, chaos, doctor, exit_codes, ledger, sizes, status, store, top, trace
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
+    "chaos": (chaos.add_arguments, chaos.run, "run a job under faults and compare how it ends"),
     "doctor": (doctor.add_arguments, doctor.run, "say what this machine and installation can do"),
     "drain": (sizes.add_drain_arguments, sizes.drain, "let a node's workers finish their step and end; it stays idle"),
     "ledger": (ledger.add_arguments, ledger.run, "check that every sample of a job counted once"),

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from resilin._base import moments
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
@@ -175,7 +176,9 @@ class Optimizer:
         with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
             try:
                 for group in self.param_groups:
+                    moments.reached("optimizer")
                     self._update(group)
+                moments.reached("optimizer")
             except KeyError as error:
                 raise UsageError(
                     f"{type(self).__name__}.step: a parameter's state or options have no {error}; was the state that "

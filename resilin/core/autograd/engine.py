@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import moments
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
@@ -126,7 +127,10 @@ class _Run:
     def walk(self, order: list[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
         grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
+        heard = moments.heard
         for node in order:
+            if heard is not None:
+                heard("backward")
             g = grads.pop(node, None)
             if g is None:
                 self.hand_on(node, None)

@@ -1,0 +1,202 @@
+"""What became of a job that was disturbed: recovered, the same bits, a whole ledger, and was the right one blamed?
+
+Attribution looks at what people see: the lines that `elastic-run` prints. A fault of a worker is attributed when the
+first line about a death after it, on that worker's node, names its rank and process, and its cause; and when nobody
+who was not hit is ever reported dead. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from resilin.elastic.chaos.records import Fired, Result
+from resilin.elastic.chaos.schedule import KINDS, Fault, Schedule
+from resilin.elastic.ledger import Verdict
+
+_DEATH = re.compile(
+    r"elastic-run: (?:worker died|job failed|interrupted): rank (\d+) \((?:host [^,]+, )?pid (\d+)\) (.*)"
+    r"|elastic-run: a replacement \(pid (\d+)\) (.*)"
+)
+_LEFT = re.compile(r"elastic-run: rank (\d+) (left \(.*\))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blame:
+    """A line about a worker's end."""
+
+    line: str
+    rank: int | None
+    """None: of a replacement that had none yet."""
+    pid: int | None
+    """None: of one that left as it was asked to."""
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """What was said of one fault."""
+
+    fired: Fired
+    fault: Fault
+    rank_named: bool
+    cause_named: bool
+    line: str = ""
+    """Where it was looked for; empty: there is no such line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A disturbed job that has ended."""
+
+    schedule: Schedule
+    codes: tuple[int | None, ...]
+    """Exit code of each node's last `elastic-run`; None: it had to be ended."""
+    said: tuple[str, ...]
+    """What each node's `elastic-run` printed."""
+    agents: tuple[tuple[int, ...], ...]
+    """The processes of each node's agents, oldest first."""
+    fired: tuple[Fired, ...]
+    results: tuple[Result, ...]
+    counted: Verdict | None
+    """What the ledger says; None: there is none."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What is to be said of a run."""
+
+    run: Run
+    recovered: bool
+    """Whether training was brought to its end."""
+    same: bool | None
+    """Whether all workers ended with the expected fingerprint; None: they have none to compare."""
+    counted: bool | None
+    """Whether every sample counted once; None: there is no ledger."""
+    attributions: tuple[Attribution, ...]
+    """Of the faults that are failures of workers (or of agents whose end others see)."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with the training itself."""
+        return self.recovered and self.same is not False and self.counted is not False
+
+    @property
+    def attributed(self) -> bool:
+        """Whether every failure was put down to the right one, for the right cause."""
+        return all(one.rank_named and one.cause_named for one in self.attributions)
+
+
+def judge(run: Run, expected: str | None) -> Judgement:
+    """`expected`: the fingerprint of the undisturbed run; None: any, as long as all workers agree."""
+    ended = [result.fingerprint for result in run.results]
+    recovered = any(code == 0 for code in run.codes) and None not in run.codes
+    return Judgement(
+        run=run,
+        recovered=recovered,
+        same=(set(ended) == {expected or ended[0]}) if ended else None,
+        counted=run.counted.ok if run.counted is not None else None,
+        attributions=tuple(attribute(run)),
+    )
+
+
+def attribute(run: Run) -> list[Attribution]:
+    """What the reports say of each fault that has happened to a worker or an agent."""
+    lines = [blames(text) for text in run.said]
+    hit = {one.pid for one in run.fired if run.schedule.faults[one.fault].to == "worker"}
+    innocent = [blame.line for node in lines for blame in node if blame.pid is not None and blame.pid not in hit]
+    found = []
+    taken: set[int] = set()
+    for one in run.fired:
+        fault = run.schedule.faults[one.fault]
+        if fault.to == "worker":
+            found.append(_of_worker(one, fault, lines[one.node], hit, taken, innocent))
+        elif fault.to == "agent" and fault.do == "kill" and len(run.said) > 1:  # else nobody is left to say it
+            found.append(_of_agent(one, fault, run))
+    return found
+
+
+def blames(said: str) -> list[Blame]:
+    """The lines about ends of workers, in order."""
+    found = []
+    for line in said.splitlines():
+        if match := _DEATH.search(line):
+            rank, pid, how, spare, spare_how = match.groups()
+            found.append(Blame(line=line, rank=_number(rank), pid=int(pid or spare), how=how or spare_how))
+        elif match := _LEFT.search(line):
+            found.append(Blame(line=line, rank=int(match[1]), pid=None, how=match[2]))
+    return found
+
+
+def _of_worker(
+    one: Fired, fault: Fault, lines: Sequence[Blame], hit: set[int], taken: set[int], innocent: Sequence[str]
+) -> Attribution:
+    for place, blame in enumerate(lines):
+        if place in taken or (blame.pid is not None and blame.pid in hit - {one.pid}):
+            continue  # another fault's
+        if blame.pid is None and KINDS[fault.do].group != "leave":
+            continue
+        taken.add(place)
+        is_it = blame.pid == one.pid if blame.pid is not None else blame.rank == one.rank
+        return Attribution(
+            fired=one,
+            fault=fault,
+            rank_named=is_it and blame.rank in (one.rank, None) and not innocent,
+            cause_named=is_it and re.search(KINDS[fault.do].report, blame.how) is not None,
+            line=blame.line,
+        )
+    return Attribution(fired=one, fault=fault, rank_named=False, cause_named=False, line=next(iter(innocent), ""))
+
+
+def _of_agent(one: Fired, fault: Fault, run: Run) -> Attribution:
+    """A lost node is named by the others: its name holds its agent's process."""
+    others = "\n".join(text for node, text in enumerate(run.said) if node != fault.node)
+    agents = "|".join(map(str, run.agents[fault.node]))
+    lost = re.search(rf"elastic-run: node \S+-({agents})-\S+ is gone, and with it ranks? [\d, ]+", others)
+    named = lost is not None
+    return Attribution(fired=one, fault=fault, rank_named=named, cause_named=named, line=lost[0] if lost else "")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None else None
+
+
+@dataclass
+class Tally:
+    """Counts of one kind of fault."""
+
+    schedules: int = 0
+    fired: int = 0
+    recovered: int = 0
+    same: int = 0
+    counted: int = 0
+    failures: int = 0
+    """Faults that reports have to attribute."""
+    rank_named: int = 0
+    cause_named: int = 0
+
+
+def tally(judgements: Sequence[Judgement]) -> Mapping[str, Tally]:
+    """Counts by "what to whom", as in "kill worker". A schedule counts once for each kind in it."""
+    table: dict[str, Tally] = {}
+    for one in judgements:
+        faults = one.run.schedule.faults
+        for name in {_name(fault) for fault in faults}:
+            row = table.setdefault(name, Tally())
+            row.schedules += 1
+            row.fired += any(_name(faults[fired.fault]) == name for fired in one.run.fired)
+            row.recovered += one.recovered
+            row.same += one.same is True
+            row.counted += one.counted is True
+        for attribution in one.attributions:
+            row = table[_name(attribution.fault)]
+            row.failures += 1
+            row.rank_named += attribution.rank_named
+            row.cause_named += attribution.cause_named
+    return dict(sorted(table.items()))
+
+
+def _name(fault: Fault) -> str:
+    return f"{fault.do} {fault.to}"

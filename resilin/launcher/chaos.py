@@ -1,0 +1,173 @@
+"""`resilin chaos`: runs a job again and again, injects faults, and says whether it came to the same end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from resilin.elastic.chaos import judge, schedule
+from resilin.elastic.chaos.judge import Judgement
+from resilin.elastic.chaos.schedule import KINDS, MOMENTS, Schedule, Setup
+from resilin.errors import UsageError
+from resilin.launcher import arguments, chaos_attach, chaos_report, exit_codes
+from resilin.launcher.chaos_breakable import CommandLink, ProcessStore
+from resilin.launcher.chaos_run import Job, run_job
+
+_LIMIT_S = 120.0
+_EXAMPLE = """\
+examples:
+  resilin chaos --seeds 0:20 --steps 500 -- --nproc-per-node 4 --max-restarts 5 train.py --epochs 2
+  resilin chaos --schedule fault.toml -- --nproc-per-node 4 --max-restarts 5 train.py
+  resilin chaos --attach JOB --schedule fault.toml
+
+Every run has a folder: it stands for {folder} in the command, for a checkpoint that must not outlive it.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `resilin chaos`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        _EXAMPLE + f"\nkinds of faults: {', '.join(KINDS)}\nmoments: {', '.join(MOMENTS)}\n\n"
+        "Returns 0 when every run recovered to the same result with a whole ledger, 1 when one did not, 2 on a mistake."
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seeds", metavar="FIRST:END", help="one run for each seed from FIRST up to END, or one seed")
+    which.add_argument("--schedule", type=Path, metavar="FILE", help="faults from a TOML or JSON file: a replay")
+    parser.add_argument("--show", action="store_true", help="print the schedules and run nothing")
+    parser.add_argument("--steps", type=int, default=100, help="steps that the program surely makes (default 100)")
+    parser.add_argument("--only", default="", metavar="KIND[:TARGET],...", help="draw from these kinds, such as kill")
+    parser.add_argument("--nodes", type=int, default=1, help="start so many elastic-run here, as nodes (default 1)")
+    parser.add_argument("--store", metavar="COMMAND", help="start this store first; it can be killed and stopped")
+    parser.add_argument("--cut", metavar="COMMAND", help="what cuts the link between nodes; needs --restore")
+    parser.add_argument("--restore", metavar="COMMAND", help="what restores it")
+    parser.add_argument(
+        "--expect", metavar="HASH", help="fingerprint of the undisturbed run (default: it is made first)"
+    )
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="S", help="longest run (default %(default)g)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the folders of runs that went wrong here")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per run")
+    parser.add_argument("--attach", metavar="JOB", help="disturb a running job of this machine instead")
+    parser.add_argument("job_command", nargs="*", metavar="...", help="after --: what stands behind elastic-run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the schedules one after the other. UsageError (exit code 2) when there is nothing to run, or to do."""
+    if args.attach is not None:
+        return chaos_attach.run(args.attach, _only_schedule(args))
+    given = _command(args.job_command)
+    setup = Setup(
+        workers=given.workers * args.nodes, nodes=args.nodes, steps=args.steps,
+        store=args.store is not None, link=args.cut is not None,
+    )  # fmt: skip
+    schedules = _schedules(args, setup)
+    if args.show:
+        print("".join(one.to_json() for one in schedules), end="")
+        return exit_codes.OK
+    if (args.cut is None) != (args.restore is None):
+        raise UsageError("--cut and --restore belong together")
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(ProcessStore(shlex.split(args.store))) if args.store else None
+        link = CommandLink(shlex.split(args.cut), shlex.split(args.restore)) if args.cut else None
+        expected = args.expect or undisturbed(given.flags, given.program, args.limit)
+        judged = []
+        for one in schedules:
+            job = Job(command=(*given.flags, *given.program), nodes=args.nodes, store=store, link=link)
+            judged.append(_one(job, one, expected, args))
+    return exit_codes.OK if all(one.ok for one in judged) else exit_codes.FAILED
+
+
+class _Command:
+    """What stands behind `elastic-run`: its flags, and the program."""
+
+    def __init__(self, words: Sequence[str], workers: int) -> None:
+        program = arguments.parse(words)
+        count = 1 + len(program.training_script_args)
+        self.flags, self.program = tuple(words[:-count]), tuple(words[-count:])
+        self.workers = workers
+
+
+def _command(words: Sequence[str]) -> _Command:
+    if not words:
+        raise UsageError("which job? give its command after --, as behind elastic-run, or --attach JOB")
+    workers = arguments.parse(words).nproc_per_node
+    if not workers.isdigit():
+        raise UsageError(f"--nproc-per-node {workers}: faults are given to ranks: expected a number")
+    return _Command(words, int(workers))
+
+
+def _schedules(args: argparse.Namespace, setup: Setup) -> list[Schedule]:
+    if args.schedule is not None:
+        return [schedule.load(args.schedule)]
+    only = [_way(text, setup) for text in args.only.split(",") if text]
+    return [schedule.draw(seed, setup, only) for seed in _seeds(args.seeds)]
+
+
+def _only_schedule(args: argparse.Namespace) -> Schedule:
+    if args.schedule is None or args.job_command:
+        raise UsageError("--attach JOB: expected --schedule FILE and no command")
+    return schedule.load(args.schedule)
+
+
+def _seeds(text: str) -> range:
+    first, colon, end = text.partition(":")
+    try:
+        return range(int(first), int(end) if colon else int(first) + 1)
+    except ValueError:
+        raise UsageError(f"--seeds: expected FIRST:END or a number, got {text!r}") from None
+
+
+def _way(text: str, setup: Setup) -> tuple[str, str]:
+    do, _, to = text.partition(":")
+    if (do, to or "worker") not in setup.ways():
+        known = ", ".join(f"{one}:{other}" for one, other in setup.ways())
+        raise UsageError(f"--only: {text!r} cannot happen to this job; it can be {known}")
+    return do, to or "worker"
+
+
+def undisturbed(flags: Sequence[str], program: Sequence[str], limit_s: float) -> str:
+    """The fingerprint that one worker ends with whom nobody disturbs. UsageError when there is none."""
+    alone = ("--standalone", "--nnodes", "1", "--nproc-per-node", "1")
+    kept = _without_meeting(flags)
+    with tempfile.TemporaryDirectory(prefix="resilin-chaos-") as folder:
+        job = Job(command=(*kept, *alone, *program))
+        found = run_job(job, Schedule(faults=()), Path(folder), limit_s)
+    if found.codes != (0,) or not found.results:
+        tail = "\n".join(found.said[0].splitlines()[-10:])
+        raise UsageError(
+            f"the undisturbed run with one worker ended with {found.codes[0]} and {len(found.results)} results; "
+            f"expected a program with @elastic.run and a State that ends with 0:\n{tail}"
+        )
+    return found.results[0].fingerprint
+
+
+def _without_meeting(flags: Sequence[str]) -> list[str]:
+    """`flags` without those that say where several nodes meet."""
+    kept: list[str] = []
+    skip = False
+    for word in flags:
+        meets = word.lstrip("-").replace("_", "-").startswith("rdzv-") and word.startswith("--")
+        if not meets and not skip:
+            kept.append(word)
+        skip = meets and "=" not in word
+    return kept
+
+
+def _one(job: Job, faults: Schedule, expected: str, args: argparse.Namespace) -> Judgement:
+    folder = Path(tempfile.mkdtemp(prefix="resilin-chaos-"))
+    try:
+        found = judge.judge(run_job(job, faults, folder, args.limit), expected)
+        text = json.dumps(chaos_report.as_json(found)) if args.json else "\n".join(chaos_report.lines(found))
+        print(text, flush=True)
+        if args.keep is not None and not (found.ok and found.attributed):
+            args.keep.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(folder, args.keep / f"seed-{faults.seed}", dirs_exist_ok=True)
+        return found
+    finally:
+        shutil.rmtree(folder)

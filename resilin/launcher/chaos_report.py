@@ -1,0 +1,51 @@
+"""What `resilin chaos` says of one run: for people, and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from resilin.elastic.chaos.judge import Judgement
+
+
+def lines(found: Judgement) -> list[str]:
+    """The judgement for people."""
+    verdict = "same result" if found.ok else "WRONG"
+    wrong = (
+        (not found.recovered, f"not brought to its end: exit codes {found.run.codes}"),
+        (found.same is False, "workers ended with another fingerprint"),
+        (found.counted is False, f"ledger: {found.run.counted}"),
+    )
+    head = f"seed {found.run.schedule.seed}: {verdict} after {found.run.seconds:.1f} s"
+    result = [head, *(f"  {text}" for is_so, text in wrong if is_so)]
+    happened = {one.fault for one in found.run.fired}
+    told = {one.fired.fault: one for one in found.attributions}
+    for number, fault in enumerate(found.run.schedule.faults):
+        one = told.get(number)
+        if number not in happened:
+            said = "did not come about"
+        elif one is None:
+            said = "done"
+        else:
+            said = "named" if one.rank_named and one.cause_named else f"NOT NAMED: {one.line or 'no line says so'}"
+        result.append(f"  {fault}: {said}")
+    return result
+
+
+def as_json(found: Judgement) -> dict[str, object]:
+    """The judgement for programs."""
+    return {
+        "seed": found.run.schedule.seed,
+        "ok": found.ok,
+        "recovered": found.recovered,
+        "same": found.same,
+        "counted": found.counted,
+        "attributed": found.attributed,
+        "seconds": round(found.run.seconds, 3),
+        "codes": found.run.codes,
+        "faults": [asdict(fault) for fault in found.run.schedule.faults],
+        "fired": [one.fault for one in found.run.fired],
+        "attributions": [
+            {"fault": one.fired.fault, "rank": one.rank_named, "cause": one.cause_named, "line": one.line}
+            for one in found.attributions
+        ],
+    }

@@ -1,0 +1,75 @@
+"""A job to be disturbed: `elastic-run --nproc-per-node 2 -m resilin.testing.chaos_job FOLDER`.
+
+Trains a small network with everything that can go wrong silently (batch norm, dropout, a schedule, optimizer state, a
+sampler that crosses epochs) and writes a checkpoint to FOLDER every few steps, from which a job that starts again goes
+on. Fixed shards: whatever happens to it, it ends with the same fingerprint.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import resilin
+from resilin import elastic, nn, optim
+from resilin._base.clock import SYSTEM
+from resilin.ddp import DistributedDataParallel
+from resilin.errors import UsageError
+from resilin.nn import functional as F
+
+SHARDS, SAMPLES, BATCH = 4, 124, 16
+STEPS = 60
+STEPS_PER_CHECKPOINT = 10
+
+
+def train(state: elastic.State, steps: int, pace_s: float, checkpoint: Path) -> None:
+    """One generation: from the last commit to `steps`."""
+    model = DistributedDataParallel(state.model, shards=SHARDS)
+    rng = np.random.default_rng(0)
+    x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
+    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
+    while state.step < steps:
+        for plan in state.sampler.steps():
+            state.optimizer.zero_grad()
+            for shard in plan.shards:
+                with model.shard(shard):
+                    F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+            SYSTEM.sleep(pace_s)  # a step as long as a real one, at none of its cost
+            state.optimizer.step()
+            state.scheduler.step()
+            state.commit(plan)
+            if elastic.world().rank == 0 and state.step % STEPS_PER_CHECKPOINT == 0:
+                resilin.save(state.state_dict(), checkpoint)
+            if state.step == steps:
+                break
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="resilin.testing.chaos_job", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoint is")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps to train (default %(default)s)")
+    parser.add_argument("--pace", type=float, default=0.02, help="seconds a step takes at least (default %(default)s)")
+    parser.add_argument("--timeout", type=float, default=2.0, help="seconds until a silent rank is given up")
+    args = parser.parse_args()
+    resilin.manual_seed(3)
+    resilin.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    if not args.folder.is_dir():
+        raise UsageError(f"{args.folder}: expected a folder for the checkpoint, make it first")
+    checkpoint = args.folder / "checkpoint"
+    if checkpoint.exists():
+        state.load_state_dict(resilin.load(checkpoint))
+    elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, checkpoint)
+    if elastic.world().rank == 0:
+        print(f"state sha256 {state.fingerprint()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
