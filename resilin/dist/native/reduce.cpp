@@ -1,5 +1,6 @@
-// The loops work on blocks that stay in the first-level cache: an accumulator takes the block of each source in rank
-// order, then goes to each destination. So memory is read once per source and written once per destination.
+// Memory is read once per source and written once per destination. A small accumulator takes each
+// source in rank order, then goes to each destination: all of them are walked through side by side, because the processor
+// fetches several sequences ahead at once, and from one alone gets half of the memory's bandwidth.
 #include "reduce.hpp"
 
 #include <cmath>
@@ -16,7 +17,8 @@
 namespace resilin::dist {
 namespace {
 
-constexpr size_t BLOCK_BYTES = 8192;
+// elements of an accumulator: a cache line, more where they are converted and only a loop is worth vectorizing
+template <class A, class T> constexpr size_t STEP = std::is_same_v<A, T> ? 64 / sizeof(A) : 64;
 
 struct Half { uint16_t bits; };
 struct Bfloat { uint16_t bits; };
@@ -109,7 +111,7 @@ template <class A> inline A divide(A a, int n) {
     else return a / static_cast<typename A::value_type>(n);
 }
 
-// The four loops below are inlined into `run`, which exists once per dtype, op and instruction set.
+// The loops below are inlined into `run`, which exists once per dtype, op and instruction set.
 template <class A, class T> [[gnu::always_inline]] inline void load_block(A *__restrict acc, const T *__restrict x, size_t n) {
     for (size_t i = 0; i < n; i++) acc[i] = load<A>(x[i]);
 }
@@ -123,36 +125,52 @@ template <class A, class T> [[gnu::always_inline]] inline void store_block(T *__
     for (size_t i = 0; i < n; i++) out[i] = store(acc[i], T{});
 }
 
-// two sources that are also the two destinations: all_reduce of two ranks, without the detour through an accumulator
-template <Op OP, class T> [[gnu::always_inline]] inline void pair(T *a, T *b, size_t n) {
+// N sources that are also the N destinations, as those of an all_reduce are: no accumulator but a register
+template <Op OP, class T, size_t N> [[gnu::always_inline]] inline void in_place(char *const *at, size_t count) {
+    using A = typename Wide<T>::type;
+    T *x[N];
+    for (size_t k = 0; k < N; k++) x[k] = reinterpret_cast<T *>(at[k]);
 #pragma GCC ivdep
-    for (size_t i = 0; i < n; i++) {
-        T sum = combine<OP>(a[i], b[i]);
-        if constexpr (OP == AVG) sum = divide(sum, 2);
-        a[i] = sum;
-        b[i] = sum;
+    for (size_t i = 0; i < count; i++) {
+        A sum = load<A>(x[0][i]);
+        for (size_t k = 1; k < N; k++) sum = combine<OP>(sum, load<A>(x[k][i]));
+        if constexpr (OP == AVG) sum = divide(sum, static_cast<int>(N));
+        for (size_t k = 0; k < N; k++) x[k][i] = store(sum, T{});
     }
+}
+
+// `n` is a constant where this is inlined for whole blocks, so that the accumulator stays in registers
+template <Op OP, class T>
+[[gnu::always_inline]] inline void block(const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t at, size_t n) {
+    using A = typename Wide<T>::type;
+    A acc[STEP<A, T>];
+    load_block<A>(acc, reinterpret_cast<const T *>(srcs[0]) + at, n);
+    for (int s = 1; s < n_srcs; s++) add_block<OP, A>(acc, reinterpret_cast<const T *>(srcs[s]) + at, n);
+    if constexpr (OP == AVG) divide_block(acc, n, n_srcs);
+    for (int d = 0; d < n_dsts; d++) store_block(reinterpret_cast<T *>(dsts[d]) + at, acc, n);
+}
+
+inline bool same(const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts) {
+    bool equal = n_srcs == n_dsts;
+    for (int k = 0; equal && k < n_srcs; k++) {
+        equal = srcs[k] == dsts[k];
+        for (int before = 0; equal && before < k; before++) equal = dsts[before] != dsts[k];
+    }
+    return equal;
 }
 
 template <Op OP, class T>
 [[gnu::always_inline]] inline void run(const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count) {
-    using A = typename Wide<T>::type;
-    if constexpr (std::is_same_v<A, T>) {
-        if (n_srcs == 2 && n_dsts == 2 && srcs[0] == dsts[0] && srcs[1] == dsts[1] && dsts[0] != dsts[1]) {
-            pair<OP>(reinterpret_cast<T *>(dsts[0]), reinterpret_cast<T *>(dsts[1]), count);
-            return;
-        }
+    if (n_srcs >= 2 && n_srcs <= 4 && same(srcs, n_srcs, dsts, n_dsts)) {
+        if (n_srcs == 2) in_place<OP, T, 2>(dsts, count);
+        else if (n_srcs == 3) in_place<OP, T, 3>(dsts, count);
+        else in_place<OP, T, 4>(dsts, count);
+        return;
     }
-    constexpr size_t STEP = BLOCK_BYTES / sizeof(A);
-    alignas(64) char memory[BLOCK_BYTES];
-    A *acc = reinterpret_cast<A *>(memory);
-    for (size_t at = 0; at < count; at += STEP) {
-        const size_t n = count - at < STEP ? count - at : STEP;
-        load_block<A>(acc, reinterpret_cast<const T *>(srcs[0]) + at, n);
-        for (int s = 1; s < n_srcs; s++) add_block<OP, A>(acc, reinterpret_cast<const T *>(srcs[s]) + at, n);
-        if constexpr (OP == AVG) divide_block(acc, n, n_srcs);
-        for (int d = 0; d < n_dsts; d++) store_block(reinterpret_cast<T *>(dsts[d]) + at, acc, n);
-    }
+    constexpr size_t step = STEP<typename Wide<T>::type, T>;
+    size_t at = 0;
+    for (; at + step <= count; at += step) block<OP, T>(srcs, n_srcs, dsts, n_dsts, at, step);
+    if (at < count) block<OP, T>(srcs, n_srcs, dsts, n_dsts, at, count - at);
 }
 
 #define ARGS const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count
