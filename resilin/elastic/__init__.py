@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from resilin.elastic.recording import record as record
     from resilin.elastic.session import World as World
     from resilin.elastic.session import is_elastic as is_elastic
+    from resilin.elastic.session import long_pause as long_pause
     from resilin.elastic.session import world as world
     from resilin.elastic.state import State as State
 
@@ -26,12 +27,13 @@ _WHERE = {
     "State": "resilin.elastic.state",
     "World": "resilin.elastic.session",
     "is_elastic": "resilin.elastic.session",
+    "long_pause": "resilin.elastic.session",
     "record": "resilin.elastic.recording",
     "run": "resilin.elastic.loop",
     "world": "resilin.elastic.session",
 }
 
-__all__ = ["ElasticSampler", "State", "World", "is_elastic", "record", "run", "world"]
+__all__ = ["ElasticSampler", "State", "World", "is_elastic", "long_pause", "record", "run", "world"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ from resilin.elastic.supervise import Spawning
 from resilin.elastic.telling import Teller
 from resilin.elastic.view import Config, Situation, View
 from resilin.elastic.waiting import Waiting
+from resilin.elastic.watchdog import Watchdog
 from resilin.errors import ResilinError
 from resilin.store.base import Store
 
@@ -95,6 +96,7 @@ class Agent:
             meeting=config.meeting,
         )
         self._mishaps = Mishaps(config.node_id)
+        self._watchdog = Watchdog(config, self._slots, self._rendezvous, reporter, self._step, self._spawn_task, clock)
         self._leaving: int | None = None  # the signal that asked this node to go
         # what is ignored from the start (nohup, a job in the background) stays so
         self._signals = [n for n in config.signals if signal.getsignal(n) is not signal.SIG_IGN]
@@ -195,7 +197,8 @@ class Agent:
         held = self._fill(view)
         self._showing.update()
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
-        self._arm(situation, cause, paused, held, unanswered, self._look_for_absent(view, situation))
+        silent = self._watchdog.look(view, self._clock.monotonic())
+        self._arm(situation, cause, paused, held, unanswered, silent, self._look_for_absent(view, situation))
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -299,6 +302,7 @@ class Agent:
     # ------------------------------------------------------------------------------- what workers do
 
     def _on_message(self, slot: LocalSlot, message: control.Message) -> None:
+        self._watchdog.heard(slot, message)
         if isinstance(message, control.Progress):
             self._reporter.progress(message.generation)
         elif isinstance(message, control.Committed):
@@ -408,6 +412,7 @@ class Agent:
             unjoined=self._mishaps.unjoined,
             min_nodes=config.membership.min_nodes,
             max_nodes=config.membership.max_nodes,
+            stall=self._watchdog.stall,
         )
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

@@ -37,6 +37,8 @@ class AgentConfig:
     """How long to wait for enough nodes."""
     outage_timeout_s: float = 60.0
     """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
+    hang_timeout_s: float | None = None
+    """Seconds without a step after which who holds the others up is ended; 0: learned (`pace`); None: never."""
     lease_ttl_s: float = 5.0
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

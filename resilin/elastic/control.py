@@ -86,6 +86,15 @@ class Committed(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pause(Message):
+    """No step is to be expected from this worker for `at_most_s`, because of `reason`; 0: the pause has ended."""
+
+    kind: ClassVar[str] = "pause"
+    reason: str = ""
+    at_most_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stuck(Message):
     """The worker waited for `ranks` of `generation` as long as its group allows; they neither answered nor died.
 
@@ -222,6 +231,7 @@ MESSAGES: dict[str, type[Message]] = {
         Hello,
         Progress,
         Committed,
+        Pause,
         Stuck,
         Left,
         Failed,

@@ -15,6 +15,7 @@ TAIL_LINES = 20
 MESSAGE_CHARS = 8_000
 TRACEBACK_CHARS = 24_000
 LINE_CHARS = 1_000
+OTHERS_LINES = 200
 _TAIL_BYTES = 16 << 10
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
@@ -45,6 +46,10 @@ class Failure:
     """Whether its standard error went to the terminal."""
     unanswered: str = ""
     """Others waited for it in vain until it was killed: what their error said."""
+    others: tuple[str, ...] = ()
+    """Where the other ranks were when it was ended because it held them up: their stacks."""
+    hang_report: str = ""
+    """The file with everything that was found then."""
     worked_in: int = 0
     """The last generation in which it said that it works on a step; 0: none."""
     late: bool = False
@@ -76,26 +81,30 @@ class Failure:
     def details(self) -> list[str]:
         """What follows the sentence: nothing that the terminal has already shown."""
         lines = []
-        if self.traceback and not self.shown:
+        if self.traceback and (self.unanswered or not self.shown):
             lines += self.traceback.rstrip().splitlines()
+            lines += self.others
         elif self.log_tail:
             lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
         elif self.shown and self.code > 0 and not self.type:
             lines.append(
                 f"its standard error went to that of elastic-run on {self.host}; --tee 2 keeps its end for here"
             )
+        if self.hang_report:
+            lines.append(f"all ranks' stacks and collectives: {self.hang_report}")
         if self.log_dir:
             lines.append(f"logs: {self.log_dir}")
         return lines
 
     def to_json(self) -> dict[str, Any]:
         """For the store and for the report file."""
-        return asdict(self) | {"log_tail": list(self.log_tail)}
+        return asdict(self) | {"log_tail": list(self.log_tail), "others": list(self.others)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Failure:
         """The inverse of `to_json`."""
-        return cls(**{**body, "log_tail": tuple(body.get("log_tail", ()))})
+        lists = {name: tuple(body.get(name, ())) for name in ("log_tail", "others")}
+        return cls(**{**body, **lists})
 
 
 def shorten(text: str, limit: int) -> str:

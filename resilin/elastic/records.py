@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resilin.elastic import stalls
+from resilin.elastic.stalls import Stall
 from resilin.errors import RendezvousError
 
 INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave before training had finished
@@ -86,6 +88,8 @@ class Node:
     min_nodes: int = 0
     """Of its `--nnodes`, for people; 0: unknown."""
     max_nodes: int = 0
+    stall: Stall | None = None
+    """Where its workers stand, while training stands still."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +173,7 @@ def node(key: str, value: bytes) -> Node:
     body = _load(key, value)
     try:
         body["slots"] = tuple(Slot(**{**slot, "missed": tuple(slot.get("missed", ()))}) for slot in body["slots"])
+        body["stall"] = stalls.from_json(body["stall"]) if body.get("stall") else None
         return Node(**body)
     except (TypeError, KeyError, AttributeError) as error:
         raise _bad(key, value) from error

@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
@@ -33,7 +33,7 @@ _log = log.logger("elastic.rendezvous")
 RETRY_S = 0.5  # pause between attempts while the store is away
 OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
 LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
-_Work = Callable[[], Coroutine[Any, Any, None]]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,12 @@ class Rendezvous:
         """Let those who watch see where this node's workers are; left out while the last one is still under way."""
         if not self._showing and self.outage is None:
             self._showing = True
-            self._submit(lambda: self._write_live(live))
+            self.submit(lambda: self._write_live(live))
+
+    async def aside(self, call: Callable[[Store, Lease | None], _T]) -> _T:
+        """`call(store, this node's lease)`, for keys that nobody follows. StoreError when the store is away."""
+        lease = self._lease
+        return await self._call(lambda: call(self._store, lease))
 
     # ---------------------------------------------------------------------------------- store calls
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -84,6 +85,9 @@ class Tie(Protocol):
 
     def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
         """Tell the agent that `ranks` of `generation` do not answer, so that it is ended without them."""
+
+    def pause(self, reason: str, at_most_s: float) -> None:
+        """Tell the agent to expect no step for so long; 0: that the pause has ended."""
 
     def failed(self, report: dict[str, Any]) -> None:
         """Tell the agent why this worker is about to end."""
@@ -161,6 +165,10 @@ class Session:
         """See `Tie`. An agent that is gone cannot be told: ignored, because waiting for the next world says so."""
         with contextlib.suppress(ElasticError):
             self._send(control.Stuck(generation=generation, ranks=tuple(sorted(ranks)), reason=reason))
+
+    def pause(self, reason: str, at_most_s: float) -> None:
+        """See `Tie`."""
+        self._send(control.Pause(reason=reason, at_most_s=at_most_s))
 
     def leaves(self, reason: str) -> None:
         """Tell the agent that this worker ends before the others, as it was asked to; or nobody, when it is gone."""
@@ -265,6 +273,9 @@ class Solo:
     def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
         """See `Tie`."""
 
+    def pause(self, reason: str, at_most_s: float) -> None:
+        """See `Tie`."""
+
     def failed(self, report: dict[str, Any]) -> None:
         """See `Tie`."""
 
@@ -296,6 +307,31 @@ def rank_at_work() -> int:
     """As `world().rank`, but already while the new generation is being formed."""
     rank = _active.rank if isinstance(_active, Session) else None
     return world().rank if rank is None else rank
+
+
+@contextlib.contextmanager
+def long_pause(reason: str, at_most: float = 3600.0) -> Iterator[None]:
+    """Inside this block no step is expected: to evaluate, to write a checkpoint, to load data on one rank.
+
+        with elastic.long_pause("evaluation", at_most=600):
+            evaluate(model)
+
+    Without it, a pause far longer than the steps and pauses before may be taken for a hang (`--hang-timeout`). Every
+    rank may announce, one is enough. at_most: seconds after which it counts as a hang all the same. No effect outside
+    of `@elastic.run`.
+    """
+    if not reason or not 0 < at_most < math.inf:
+        raise UsageError(f"long_pause: expected a reason and at_most > 0 s, got {reason!r} and at_most={at_most!r}")
+    tie = _active
+    if tie is None:
+        yield
+        return
+    tie.pause(reason, at_most)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ElasticError):  # the agent is gone: waiting for the next world says so
+            tie.pause("", 0.0)
 
 
 def announce(offer: control.World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
-from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, TRACEBACK_CHARS, Failure, shorten
+from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, OTHERS_LINES, TRACEBACK_CHARS, Failure, shorten
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.streams import Plan, WorkerStreams
 from resilin.elastic.supervise import Command, Starting, Worker
@@ -26,7 +26,27 @@ class Program:
     """The part after the interpreter: what a warm spare needs."""
     module: bool = False
     warm: bool = True
-    """Whether a spare interpreter can become it (not with `--no-python`)."""
+    """Whether such a process can run it (not with `--no-python`)."""
+    early: bool = False
+    """Whether it is sure to import what a template has imported, so that its first workers are forked, too."""
+
+    def template(self, inherited: Mapping[str, str]) -> Command:
+        """The command of the process that its workers are forked from; its arguments only lend it a name."""
+        fixed = {**_ONE_THREAD, "TORCHELASTIC_ERROR_FILE": ""}  # the one of a job around this one is none of its own
+        return Command(argv=(self.command[0], "-u", "-c", _TEMPLATE, *self.command), env={**inherited, **fixed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hang:
+    """Why a worker is ended that holds the others up."""
+
+    complaint: str
+    stack: str
+    """Of all its threads; empty when it could not tell."""
+    others: tuple[str, ...]
+    """Where the other ranks are, line by line."""
+    report: str
+    """The file with all of it; empty: none is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +101,7 @@ class LocalSlot:
         self.missed_in = 0  # number of the generation these are of
         self.missed_at = ""  # what its error said
         self.unanswered = ""  # it is being killed because others waited for it in vain: what their error said
+        self.hang: Hang | None = None  # it is being killed because nobody went on, and that was its doing
         self.step: int | None = None
         self.at = ""
         self.report: Mapping[str, Any] = {}
@@ -211,6 +232,12 @@ class LocalSlot:
             self.unanswered = complaint or "others waited for it in vain"
             self.worker.kill(signal.SIGKILL)
 
+    def end_hung(self, hang: Hang) -> None:
+        """Kill the process: nobody goes on, and that is its doing."""
+        if self.worker is not None and self.worker.alive and not self.unanswered:
+            self.hang = hang
+            self.kill_unresponsive(shorten(hang.complaint, LINE_CHARS))
+
     # ----------------------------------------------------------------------------------------- ending
 
     def _ended(self, worker: Worker) -> None:
@@ -235,7 +262,8 @@ class LocalSlot:
         streams, owner = self.streams, self._owner
         assert streams is not None
         assert worker.code is not None
-        tail = streams.tail()
+        tail, hang = streams.tail(), self.hang
+        hang_stack = hang.stack if hang is not None else ""
         told: Mapping[str, Any] = self.report or failure.read_error_file(streams.error_file)
         if not told and worker.code > 0:
             told = failure.guess_exception(tail)
@@ -254,7 +282,9 @@ class LocalSlot:
             at=shorten(str(told.get("at", self.at)), LINE_CHARS),
             type=shorten(str(told.get("type", "")), LINE_CHARS),
             message=shorten(str(told.get("message", "")), MESSAGE_CHARS),
-            traceback=shorten(str(told.get("traceback", "")), TRACEBACK_CHARS),
+            traceback=shorten(str(told.get("traceback", "")) or hang_stack, TRACEBACK_CHARS),
+            others=hang.others[:OTHERS_LINES] if hang is not None else (),
+            hang_report=hang.report if hang is not None else "",
             log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
             shown=streams.stderr_shown,
             unanswered=self.unanswered,

@@ -224,6 +224,13 @@ def _add_rendezvous(p: _Parser) -> None:
         help="between asking a worker to end and killing it (default 30)",
     )
     p.flag(
+        "--hang-timeout",
+        default="auto",
+        metavar="S",
+        help="seconds without a step after which the worker that holds the others up is ended; auto (default): learned "
+        "from the steps, at least 5; off",
+    )
+    p.flag(
         "--signals-to-handle",
         default=_SIGNALS,
         metavar="NAMES",

@@ -68,6 +68,8 @@ class LaunchPlan:
     """0: any free port."""
     rank_hint: int
     shutdown_timeout_s: float
+    hang_timeout_s: float | None
+    """0: learned from the steps; None: off."""
     signals: tuple[int, ...]
     log_dir: Path | None
     redirects: Choice
@@ -124,6 +126,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
         master_port=_master_port(args),
         rank_hint=values.node_rank(int(args.node_rank), high),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
+        hang_timeout_s=values.hang_timeout(args.hang_timeout),
         signals=_signals(args.signals_to_handle),
         log_dir=values.folder("--log-dir", args.log_dir, make=not args.dry_run),
         redirects=Choice.parse(str(args.redirects), "--redirects"),

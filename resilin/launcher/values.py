@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,19 @@ def output_file(flag: str, text: str | None, *, make: bool = True) -> Path | Non
     except OSError as error:  # among them a named pipe that nobody reads
         raise UsageError(f"{flag} {text}: cannot be written: {error.strerror}") from None
     return Path(text)
+
+
+def hang_timeout(text: str) -> float | None:
+    """--hang-timeout: seconds; 0 for `auto`; None for `off`."""
+    if text in ("auto", "off"):
+        return 0.0 if text == "auto" else None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--hang-timeout: expected seconds above 0, auto or off, got {text!r}")
+    return seconds
 
 
 def etcd(endpoint: str, conf: Mapping[str, str]) -> tuple[str, Login]:

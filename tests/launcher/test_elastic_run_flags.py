@@ -51,6 +51,7 @@ OURS = {
     "max_step_failures": 3,
     "ranks_filter": "",
     "log_ranks": "local",
+    "hang_timeout": "auto",
     "dry_run": False,
 }
 
