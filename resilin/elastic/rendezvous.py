@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
@@ -195,7 +195,7 @@ class Rendezvous:
         """Let those who watch see where this node's workers are; left out while the last one is still under way."""
         if not self._showing and self.outage is None:
             self._showing = True
-            self.submit(lambda: self._write_live(live))
+            self._submit(lambda: self._write_live(live))
 
     async def aside(self, call: Callable[[Store, Lease | None], _T]) -> _T:
         """`call(store, this node's lease)`, for keys that nobody follows. StoreError when the store is away."""

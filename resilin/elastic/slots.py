@@ -26,14 +26,7 @@ class Program:
     """The part after the interpreter: what a warm spare needs."""
     module: bool = False
     warm: bool = True
-    """Whether such a process can run it (not with `--no-python`)."""
-    early: bool = False
-    """Whether it is sure to import what a template has imported, so that its first workers are forked, too."""
-
-    def template(self, inherited: Mapping[str, str]) -> Command:
-        """The command of the process that its workers are forked from; its arguments only lend it a name."""
-        fixed = {**_ONE_THREAD, "TORCHELASTIC_ERROR_FILE": ""}  # the one of a job around this one is none of its own
-        return Command(argv=(self.command[0], "-u", "-c", _TEMPLATE, *self.command), env={**inherited, **fixed})
+    """Whether a spare interpreter can become it (not with `--no-python`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
