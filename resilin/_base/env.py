@@ -1,4 +1,4 @@
-"""Reads the environment: the one place that may touch `os.environ`. Only `adopt` writes it."""
+"""Reads the environment: the one place that may touch `os.environ`. Only `replace` writes it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def snapshot(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **(overrides or {})}
 
 
-def adopt(variables: Mapping[str, str]) -> None:
-    """Add `variables` to this process's environment: a warm spare becoming the worker they describe. Only it may."""
+def replace(variables: Mapping[str, str]) -> None:
+    """Make `variables` this process's environment: a worker just forked from a template, which has another one."""
+    os.environ.clear()
     os.environ.update(variables)

@@ -3,8 +3,8 @@
 One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL_FD`, carries frames of
 `_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
 
-    worker -> agent   ready (a warm spare)  hello  progress  committed  stuck  left  failed  done
-    agent -> worker   start (a warm spare)  world  standby  abort  pending  leave  finish
+    worker -> agent   hello  progress  committed  pause  stuck  left  failed  done
+    agent -> worker   world  standby  abort  pending  leave  finish
 
 How they go together, seen by a worker that recovers in place:
 
@@ -40,14 +40,6 @@ class Message:
 
 
 # ------------------------------------------------------------------------------------- worker -> agent
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready(Message):
-    """A warm spare has done its imports and waits for `Start`."""
-
-    kind: ClassVar[str] = "ready"
-    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,23 +131,6 @@ class Done(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Message):
-    """Tells a warm spare what to become.
-
-    argv:   the program: a script's path, or a module's name when `module`, then its arguments
-    env:    the variables to set (added to the inherited ones)
-    stdout, stderr: a file to append to, empty to keep the inherited stream
-    """
-
-    kind: ClassVar[str] = "start"
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    module: bool = False
-    stdout: str = ""
-    stderr: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Member:
     """One worker of a world. The same (node, slot, incarnation) in two worlds is the same living process."""
 
@@ -227,7 +202,6 @@ class Finish(Message):
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
     for cls in (
-        Ready,
         Hello,
         Progress,
         Committed,
@@ -236,7 +210,6 @@ MESSAGES: dict[str, type[Message]] = {
         Left,
         Failed,
         Done,
-        Start,
         World,
         Standby,
         Abort,

@@ -1,16 +1,15 @@
-"""Keeps the slots of one node filled in a program that recovers in place: replacements, a warm spare, an invited node's
-first workers. Used in the agent's loop only; starts processes, decides nothing about the world."""
+"""Keeps the slots of one node filled in a program that recovers in place: replacements, what they are forked from, an
+invited node's first workers. Used in the agent's loop only; starts processes, decides nothing about the world."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 
 from resilin.elastic import environment, membership, sizing, worlds
 from resilin.elastic.backoff import Backoff
 from resilin.elastic.config import AgentConfig
 from resilin.elastic.records import Generation
-from resilin.elastic.slots import LocalSlot, Spare
+from resilin.elastic.slots import LocalSlot
 from resilin.elastic.supervise import Starting
 from resilin.elastic.view import Config, View
 
@@ -22,7 +21,7 @@ class Filler:
         self._config = config
         self._slots = slots
         self._supervisor = supervisor
-        self._spare: Spare | None = None
+        self._prepared = config.program.early  # the launcher asked for it
         self._rows = [Backoff() for _ in slots]  # of replacements that fail before they join
         self._not_before = [0.0] * len(slots)  # monotonic
 
@@ -58,26 +57,15 @@ class Filler:
         slot.replace = False
         place = worlds.provisional_place(current, self._config.node_id, slot.index, self._config.workers)
         rank = slot.rank if slot.incarnation else place.rank  # likely the place of the one before
-        if self._spare is not None and self._spare.worker.alive:
-            spare, self._spare = self._spare, None
-            slot.start_warm(spare, slot.incarnation + 1, rank, current.number, self.variables(place))
-        else:
-            slot.start(slot.incarnation + 1, rank, current.number, self.variables(place))
+        slot.start(slot.incarnation + 1, rank, current.number, self.variables(place))
 
-    def keep_spare(self, current: Generation | None) -> None:
-        """Have a warm replacement ready while restarts are left."""
-        if current is None or not self._config.program.warm:
+    def keep_template(self, current: Generation | None) -> None:
+        """Have what replacements are forked from while restarts are left. Only once: one that fails would again."""
+        if self._prepared or current is None or not self._config.program.warm:
             return
-        if self._spare is not None and (self._spare.worker.alive or not self._spare.ready):
-            return  # one is there; or it ended before it was ready and would end so again
         if current.restarts_used < self._config.membership.max_restarts:
-            self._spare = Spare(self._supervisor, self._config.program.command[0], self._config.inherited)
-
-    def release(self) -> None:
-        """End the spare: this node is to take no part."""
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.worker.kill(signal.SIGKILL)
+            self._prepared = True
+            self._supervisor.prepare(self._config.program.template(self._config.inherited))
 
     def failed(self, slot: LocalSlot, *, joined: bool, now: float) -> None:
         """The process in `slot` failed; `joined`: as a member of a generation."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,10 @@ from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.streams import Plan, WorkerStreams
 from resilin.elastic.supervise import Command, Starting, Worker
 
+# nothing that lies in the folder of the launch is imported: a script that lies elsewhere would not see it either
+_TEMPLATE = "import sys; sys.flags.safe_path or sys.path.pop(0); from resilin.elastic import warm; warm.main()"
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RESILIN_NUM_THREADS"), "1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
@@ -23,10 +26,17 @@ class Program:
     command: tuple[str, ...]
     """The whole command line."""
     argv: tuple[str, ...]
-    """The part after the interpreter: what a warm spare needs."""
+    """The part after the interpreter: what is left to run in a process forked from a template."""
     module: bool = False
     warm: bool = True
-    """Whether a spare interpreter can become it (not with `--no-python`)."""
+    """Whether such a process can run it (not with `--no-python`)."""
+    early: bool = False
+    """Whether it is sure to import what a template has imported, so that its first workers are forked, too."""
+
+    def template(self, inherited: Mapping[str, str]) -> Command:
+        """The command of the process that its workers are forked from; its arguments only lend it a name."""
+        fixed = {**_ONE_THREAD, "TORCHELASTIC_ERROR_FILE": ""}  # the one of a job around this one is none of its own
+        return Command(argv=(self.command[0], "-u", "-c", _TEMPLATE, *self.command), env={**inherited, **fixed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,39 +149,17 @@ class LocalSlot:
         """Start a fresh process. `variables` makes its environment from the path of its error file."""
         self._prepare(incarnation, rank, generation)
         assert self.streams is not None
+        program = self._owner.program
         command = Command(
-            argv=self._owner.program.command,
+            argv=program.command,
+            program=program.argv if program.warm else (),
+            module=program.module,
             env={**self._owner.inherited, **variables(str(self.streams.error_file))},
             stdout=self.streams.fd("stdout"),
             stderr=self.streams.fd("stderr"),
         )
         worker = self._owner.supervisor.start(command, lambda message: self._said(worker, message))
         self.streams.started()
-        self._adopt(worker)
-
-    def start_warm(
-        self,
-        spare: Spare,
-        incarnation: int,
-        rank: int,
-        generation: int,
-        variables: Callable[[str], dict[str, str]],
-    ) -> None:
-        """Let a spare become this slot's process."""
-        self._prepare(incarnation, rank, generation)
-        assert self.streams is not None
-        paths = {}
-        for name in ("stdout", "stderr"):
-            fd = self.streams.fd(name)
-            paths[name] = f"/proc/{os.getpid()}/fd/{fd}" if fd is not None else ""
-        program = self._owner.program
-        spare.worker.send(
-            control.Start(
-                argv=program.argv, env=variables(str(self.streams.error_file)), module=program.module, **paths
-            )
-        )
-        worker = spare.worker
-        spare.hand_over(lambda message: self._said(worker, message))
         self._adopt(worker)
 
     def _prepare(self, incarnation: int, rank: int, generation: int) -> None:
@@ -285,23 +273,3 @@ class LocalSlot:
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),
         )
-
-
-class Spare:
-    """A warm process that has done its imports and waits to become a worker."""
-
-    def __init__(self, supervisor: Starting, interpreter: str, inherited: Mapping[str, str]) -> None:
-        self._on_message: Callable[[control.Message], None] | None = None
-        self.ready = False
-        command = Command(argv=(interpreter, "-u", "-m", "resilin.elastic.warm"), env=inherited)
-        self.worker = supervisor.start(command, self._said)
-
-    def hand_over(self, on_message: Callable[[control.Message], None]) -> None:
-        """From now on its messages go to `on_message`."""
-        self._on_message = on_message
-
-    def _said(self, message: control.Message) -> None:
-        if self._on_message is not None:
-            self._on_message(message)
-        elif isinstance(message, control.Ready):
-            self.ready = True

@@ -8,16 +8,23 @@ Rules:
   - Each worker leads its own session, and dies with this process (PR_SET_PDEATHSIG).
   - This process is a subreaper: whatever a worker leaves behind, daemons included, becomes its child.
   - When the agent's socket closes, every descendant is killed and the given folders are removed.
+  - Workers of programs that import resilin are forked from a template (`warm.py`), which has done the slow imports;
+    they become children of this process before they run. Without a template, or should it fail, they are executed.
   - Should this process be killed, the launcher, a subreaper too, inherits what workers left behind and kills it.
   - Signals of the terminal that were ignored when this process started (nohup) are ignored in the workers, too.
 
 The socket is SOCK_SEQPACKET, one JSON object per packet:
-    agent -> here  {"op": "spawn", "id": n, "streams": "oe"} + descriptors [request file, control, stdout?, stderr?]
+    agent -> here  {"op": "spawn", "id": n, "streams": "oe", "warm": bool}
+                       + descriptors [request file, control, stdout?, stderr?]
+                   {"op": "prepare"} + [request file]       start the template, unless there is one
                    {"op": "signal", "id": n, "signal": s}   SIGKILL: its whole process group
                    {"op": "purge"}                          kill whatever earlier workers left behind
     here -> agent  {"op": "spawned", "id": n, "pid": p} | {"op": "refused", "id": n, "errno": e, "text": t}
                    {"op": "exited", "id": n, "code": c}     c >= 0: exit status; c < 0: killed by signal -c
-A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}, "cwd": str|null}.
+    here -> template  the packet of a "spawn" + [go, request file, control, stdout?, stderr?]
+    template -> here  {"id": n, "pid": p}                   0: it could not fork. The worker runs when "go" says so
+A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}, "cwd": str|null, "program": [...],
+"module": bool}: a whole command, and what of it a template runs.
 """
 
 from __future__ import annotations
@@ -38,12 +45,43 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PACKET_BYTES = 64 << 10
+_MAX_FDS = 8
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 ROUND_S = 0.025
 _CLEANUP_ROUNDS = 200  # a process in uninterruptible sleep must not keep us for ever
 _TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # a terminal sends these
 _IGNORED = (*_TERMINAL, signal.SIGTERM, signal.SIGPIPE)
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Template:
+    """The process that workers are forked from, and what it has been asked for. `socket` is closed when it is gone."""
+
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        self.pid = pid
+        self.socket = sock
+        self.asked: dict[int, tuple[dict[str, Any], list[int], int]] = {}  # worker id -> packet, descriptors, go
+
+    def ask(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """Whether it could be asked; it then owns the descriptors."""
+        waits, go = os.pipe2(os.O_CLOEXEC)
+        try:
+            socket.send_fds(self.socket, [json.dumps(message).encode()], [waits, *fds], socket.MSG_DONTWAIT)
+        except OSError:  # it is gone, or reads nothing
+            os.close(go)
+            return False
+        finally:
+            os.close(waits)
+        self.asked[message["id"]] = message, fds, go
+        return True
+
+    def forget(self, worker_id: int, word: bytes = b"") -> None:
+        """The matter is settled: its process runs when `word` is "g", and ends otherwise."""
+        _, fds, go = self.asked.pop(worker_id)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(go, word)
+        for fd in (go, *fds):
+            os.close(fd)
 
 
 class Spawner:
@@ -54,21 +92,25 @@ class Spawner:
         self._folders = folders
         self._defaults = {signal.SIGCHLD, *_IGNORED, signal.SIGXFSZ}.difference(ignored)  # in workers
         self._ids: dict[int, int] = {}  # pid -> worker id, of workers not reaped yet
+        self._template: Template | None = None
+        self._poll = select.poll()
+        self._own = os.getpid()
         self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
 
     def run(self) -> None:
         """Serve the agent until it closes its end, then leave nobody behind."""
-        poll = select.poll()
-        poll.register(self._agent, select.POLLIN)
-        poll.register(self._wake_r, select.POLLIN)
+        self._poll.register(self._agent, select.POLLIN)
+        self._poll.register(self._wake_r, select.POLLIN)
         serving = True
         while serving:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in self._poll.poll()}
             if self._wake_r in ready:
                 os.read(self._wake_r, 4096)
             self._reap()
+            if self._template is not None and self._template.socket.fileno() in ready:
+                self._hear(self._template)
             if self._agent.fileno() in ready:
                 serving = self._serve_one()
         sweep(self._rest)
@@ -80,18 +122,21 @@ class Spawner:
 
     def _serve_one(self) -> bool:
         try:
-            packet, fds, _, _ = socket.recv_fds(self._agent, MAX_PACKET_BYTES, 8, socket.MSG_CMSG_CLOEXEC)
+            packet, fds = receive(self._agent)
         except OSError:
             return False
         if not packet:
             return False
         message = json.loads(packet)
         if message["op"] == "spawn":
-            self._spawn(message, fds)
+            if not (message["warm"] and self._template is not None and self._template.ask(message, fds)):
+                self._spawn(message, fds)
+        elif message["op"] == "prepare":
+            self._prepare(fds)
         elif message["op"] == "signal":
             self._signal(message["id"], message["signal"])
-        elif message["op"] == "purge" and not self._ids:
-            sweep(self._rest)
+        elif message["op"] == "purge" and not self._ids and (self._template is None or not self._template.asked):
+            sweep(self._rest, [self._template.pid] if self._template is not None else [])
         return True
 
     def _tell(self, **message: object) -> None:
@@ -102,24 +147,74 @@ class Spawner:
 
     def _spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         request_fd, control_fd, *streams = fds
-        with os.fdopen(request_fd, "rb") as file:
+        try:
+            pid = self._execute(request_fd, control_fd, dict(zip(message["streams"], streams, strict=True)))
+        except OSError as error:
+            self._tell(op="refused", id=message["id"], errno=error.errno, text=error.strerror)
+        else:
+            self._started(message["id"], pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _started(self, worker_id: int, pid: int) -> None:
+        self._ids[pid] = worker_id
+        self._tell(op="spawned", id=worker_id, pid=pid)
+
+    def _execute(self, request_fd: int, control_fd: int, streams: dict[str, int]) -> int:
+        """The number of a new process. OSError: why its command cannot be executed."""
+        with open(request_fd, "rb", closefd=False) as file:
+            file.seek(0)  # a template may have read it
             request = json.loads(file.read())
         request["env"]["RESILIN_CONTROL_FD"] = str(control_fd)
         report_r, report_w = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            self._become(request, control_fd, dict(zip(message["streams"], streams, strict=True)), report_w)
-        for fd in (control_fd, *streams, report_w):
-            os.close(fd)
+            self._become(request, control_fd, streams, report_w)
+        os.close(report_w)
         problem = os.read(report_r, 4096)  # end of file as soon as exec succeeded
         os.close(report_r)
         if problem:
             os.waitpid(pid, 0)
             number, _, text = problem.decode().partition(" ")
-            self._tell(op="refused", id=message["id"], errno=int(number), text=text)
+            raise OSError(int(number), text)
+        return pid
+
+    def _prepare(self, fds: list[int]) -> None:
+        if self._template is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, contextlib.suppress(OSError):  # workers have the same interpreter, and say why it cannot run
+                self._template = Template(self._execute(fds[0], theirs.fileno(), {}), ours)
+                self._poll.register(ours, select.POLLIN)
+        for fd in fds:
+            os.close(fd)
+
+    def _hear(self, template: Template) -> None:
+        """What a template has to say of a worker; its end, after which workers are executed."""
+        packet = b""
+        with contextlib.suppress(OSError):
+            packet = template.socket.recv(MAX_PACKET_BYTES)
+        if not packet:
+            self._poll.unregister(template.socket)
+            template.socket.close()
+            self._template = None
+            for worker_id in list(template.asked):
+                self._spawn_after_all(template, worker_id)
             return
-        self._ids[pid] = message["id"]
-        self._tell(op="spawned", id=message["id"], pid=pid)
+        answer = json.loads(packet)
+        if answer["id"] not in template.asked:
+            return  # it was to be killed meanwhile, and ends by itself
+        if answer["pid"]:
+            self._started(answer["id"], answer["pid"])
+            template.forget(answer["id"], b"g")
+        else:
+            self._spawn_after_all(template, answer["id"])
+
+    def _spawn_after_all(self, template: Template, worker_id: int) -> None:
+        message, fds, _ = template.asked[worker_id]
+        kept = [os.dup(fd) for fd in fds]
+        template.forget(worker_id)
+        self._spawn(message, kept)
 
     def _become(self, request: dict[str, Any], control_fd: int, streams: dict[str, int], report_w: int) -> None:
         """In the child: turn into the worker. Never returns."""
@@ -129,10 +224,7 @@ class Spawner:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.setsid()
-            parent = os.getppid()
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
+            die_with(self._own)
             os.set_inheritable(control_fd, True)
             for name, target in (("o", 1), ("e", 2)):
                 if name in streams:
@@ -149,6 +241,10 @@ class Spawner:
 
     def _signal(self, worker_id: int, number: int) -> None:
         # SIGTERM to the whole group would take a data loader's children away from a worker that is saving its work
+        if self._template is not None and worker_id in self._template.asked:  # it dies before it has begun
+            self._template.forget(worker_id)
+            self._tell(op="exited", id=worker_id, code=-number)
+            return
         send = os.killpg if number == signal.SIGKILL else os.kill
         for pid, known in self._ids.items():
             if known == worker_id:
@@ -177,6 +273,20 @@ class Spawner:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_r, 4096)
         self._reap()
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and its descriptors, which no program inherits (Python's own `recv_fds` ignores that flag)."""
+    packet, ancillary, _, _ = sock.recvmsg(MAX_PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+    fds = [data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)]
+    return packet, [int(fd) for data in fds for fd in memoryview(data).cast("i")]
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; end at once if process `parent` is its parent no more."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def adopt_orphans() -> None:

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from resilin._base import env, log
 from resilin.elastic import control, spawner
@@ -39,6 +39,10 @@ class Command:
     env: Mapping[str, str]
     stdout: int | None = None
     stderr: int | None = None
+    program: Sequence[str] = ()
+    """The part after the interpreter: what a template runs instead. Empty: none can."""
+    module: bool = False
+    """Whether the program is the name of a module."""
 
 
 class Spawning(Protocol):
@@ -51,6 +55,10 @@ class Spawning(Protocol):
 
 class Starting(Protocol):
     """What slots need of a `Supervision`."""
+
+    def prepare(self, template: Command) -> None:
+        """See `Supervisor.prepare`."""
+        ...
 
     def start(self, command: Command, on_message: Callable[[Message], None]) -> Worker:
         """See `Supervisor.start`."""
@@ -182,6 +190,16 @@ class SpawnerProcess:
             self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], start_new_session=True)
         self.socket = ours
 
+    def prepare(self, template: Command) -> None:
+        """Start the process that workers with a `program` are forked from, unless there is one. OSError: no spawner."""
+        with _request_file(template) as file:
+            self.request([file.fileno()], op="prepare")
+
+    def request(self, fds: Sequence[int] = (), **message: Any) -> None:
+        """Send one request to the spawner. OSError: it is gone; BlockingIOError: it reads nothing."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([json.dumps(message).encode()], ancillary)
+
     def supervise(self, on_lost: Callable[[], None]) -> Supervisor:
         """The agent's side of it, in the running loop."""
         return Supervisor(self, on_lost)
@@ -196,6 +214,21 @@ class SpawnerProcess:
             self._process.wait()
         if self._inherits and self._process.returncode != 0:
             spawner.sweep(_collect, self._others)
+
+
+def _request_file(command: Command) -> BinaryIO:
+    """What the spawner reads of a command, in a file without a name."""
+    body = {
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "cwd": None,
+        "program": list(command.program),
+        "module": command.module,
+    }
+    file = os.fdopen(os.memfd_create("resilin-spawn"), "w+b", buffering=0)
+    file.write(json.dumps(body).encode())
+    file.seek(0)
+    return file
 
 
 def _collect(pids: Collection[int]) -> None:
@@ -225,26 +258,31 @@ class Supervisor:
         return list(self._workers.values())
 
     def start(self, command: Command, on_message: Callable[[Message], None]) -> Worker:
-        """Start a process. Its messages go to `on_message`; await `worker.ended` for its end."""
+        """Start a process: forked from the template, when there is one and it has a program; else by its `argv`.
+
+        Its messages go to `on_message`; await `worker.ended` for its end.
+        """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._count += 1
         worker = Worker(self, self._count, ours, on_message)
         self._workers[self._count] = worker
         streams = [(n, fd) for n, fd in (("o", command.stdout), ("e", command.stderr)) if fd is not None]
-        body = json.dumps({"argv": list(command.argv), "env": dict(command.env), "cwd": None}).encode()
-        with theirs, os.fdopen(os.memfd_create("resilin-spawn"), "wb", buffering=0) as file:
-            file.write(body)
-            file.seek(0)
+        with theirs, _request_file(command) as file:
             fds = [file.fileno(), theirs.fileno(), *(fd for _, fd in streams)]
-            self.request(fds, op="spawn", id=self._count, streams="".join(n for n, _ in streams))
+            names = "".join(n for n, _ in streams)
+            self.request(fds, op="spawn", id=self._count, streams=names, warm=bool(command.program))
         return worker
+
+    def prepare(self, template: Command) -> None:
+        """Have the process that workers are forked from, if there is none."""
+        with _request_file(template) as file:
+            self.request([file.fileno()], op="prepare")
 
     def request(self, fds: Sequence[int] = (), **message: Any) -> None:
         """Send one request to the spawner."""
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            self._socket.sendmsg([json.dumps(message).encode()], ancillary)
+            self._process.request(fds, **message)
         except BlockingIOError as error:  # hundreds of requests unread: it is stopped or dead
             raise ElasticError("the spawner process does not answer; is it stopped?") from error
         except OSError:

@@ -1,80 +1,170 @@
-"""A warm spare: `python -m resilin.elastic.warm` does the slow imports, then waits to be told which worker it becomes.
+"""The template that workers are forked from: it imports resilin once, so that a worker has it when it starts.
 
-It says `ready` on the control descriptor and reads one `start`; from then on it is that worker: its environment, its
-log files, its script or module run as `__main__`, with the same descriptor for `elastic.run`.
+The spawner starts it and asks it for workers, with the packets of `spawner.py`. A worker becomes the spawner's child
+before it runs: the template forks a process that forks the worker and ends.
+
+    template ──fork──> process in between ──fork──> worker: a session, environment and streams of its own,
+             <─waits─┘ (ends at once)                 then its script or module as `__main__`
+
+To a program it is a fresh interpreter in which resilin is imported: nothing was computed, no thread and no file is
+left, and the random state of other libraries is made anew. The template itself has one thread.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import io
+import json
 import os
 import runpy
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
 
 # the imports that a worker would pay for, done while nobody waits
+import resilin.core.public.names
 import resilin.data.loader
 import resilin.ddp
 import resilin.elastic.loop
 import resilin.elastic.state
 import resilin.nn
 import resilin.optim  # noqa: F401
-from resilin._base import env, framing, uncaught
-from resilin._base.clock import Deadline
-from resilin.core.machine.threads import set_num_threads
-from resilin.elastic import control
+from resilin._base import env, uncaught
+from resilin.core.machine import threads
+from resilin.elastic import control, spawner
 from resilin.errors import UsageError
 
 
-def wait_for_start(sock: socket.socket) -> control.Start | None:
-    """Say `ready` and read the one message a spare may get. None: the agent closed the descriptor, nobody needs us."""
-    sock.sendall(control.encode(control.Ready(pid=os.getpid())))
+@dataclass(frozen=True)
+class Order:
+    """A worker to be: what the spawner said, and the descriptors that came with it. Seen by the worker alone."""
+
+    streams: str
+    fds: tuple[int, ...]
+    parent: int
+    """The spawner."""
+
+
+def serve(sock: socket.socket) -> Order | None:
+    """Fork a worker for each packet; returns in the worker. None, in the template, when the other end is closed."""
+    parent = os.getppid()
+    gc.collect()
+    gc.freeze()  # no worker copies pages because its collector looked at them
+    while True:
+        packet, fds = spawner.receive(sock)
+        if not packet:
+            return None
+        message = json.loads(packet)
+        pid = _fork_grandchild()
+        if pid is None:
+            return Order(message["streams"], tuple(fds), parent)
+        for fd in fds:
+            os.close(fd)
+        sock.send(json.dumps({"id": message["id"], "pid": pid}).encode())
+
+
+def _fork_grandchild() -> int | None:
+    """The number of a grandchild that is nobody's child here, 0 if there can be none; in the grandchild: None."""
+    reads, writes = os.pipe()
     try:
-        payload = framing.recv_frame(sock, Deadline(None))
-    except framing.FrameError:
+        between = os.fork()
+    except OSError:
+        between = -1
+    if between == 0:
+        if _fork_or_end() != 0:
+            os._exit(0)
+        os.close(reads)
+        os.setsid()
+        os.write(writes, str(os.getpid()).encode())
+        os.close(writes)
         return None
-    message = control.decode(payload)
-    if not isinstance(message, control.Start):
-        raise control.ControlError(f"a warm spare expects 'start', the agent sent {message.kind!r}")
-    return message
+    os.close(writes)
+    if between > 0:
+        os.waitpid(between, 0)  # its children have another parent when it has ended
+    text = os.read(reads, 32)
+    os.close(reads)
+    return int(text or 0)
 
 
-def become(start: control.Start) -> None:
-    """Run the program of `start` as this process's `__main__`."""
-    for path, descriptor in ((start.stdout, 1), (start.stderr, 2)):
-        if path:
-            _append_to(path, descriptor)
-    env.adopt(start.env)
+def _fork_or_end() -> int:
+    try:
+        return os.fork()
+    except OSError:
+        os._exit(1)
+
+
+def become(order: Order) -> None:
+    """Run the program that was ordered as this process's `__main__`. Returns or raises SystemExit when it has ended."""
+    go, request_fd, control_fd, *streams = order.fds
+    if os.read(go, 1) != b"g":
+        os._exit(0)  # it was to be killed before it had begun, or the spawner has ended
+    os.close(go)
+    spawner.die_with(order.parent)
+    with open(request_fd, "rb") as file:
+        request = json.loads(file.read())
+    for name, fd in zip(order.streams, streams, strict=True):
+        os.dup2(fd, {"o": 1, "e": 2}[name])
+        os.close(fd)
+    os.set_inheritable(control_fd, True)
+    env.replace({**request["env"], control.ENV_FD: str(control_fd)})
+    _rename(request["argv"])
+    np.random.seed()  # every interpreter's own, as torch's and Python's are by themselves
+    threads.set_num_threads(threads.default())  # the template had one
     uncaught.watch()
-    count = env.get_int("OMP_NUM_THREADS")
-    if count is not None:  # BLAS read it when it was imported, before this worker's environment was known
-        set_num_threads(count)
-    program = start.argv[0]
-    sys.argv[:] = list(start.argv)
-    if start.module:
-        sys.path[0] = os.getcwd()
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = os.path.dirname(os.path.abspath(program))
-        runpy.run_path(program, run_name="__main__")
+    try:
+        _run(request["program"], as_module=request["module"])
+    except Exception as error:  # noqa: BLE001 - as the interpreter does it, without the frames of this file
+        error.__traceback__ = _of_program(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
 
 
-def _append_to(path: str, descriptor: int) -> None:
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    os.dup2(target, descriptor)
-    os.close(target)
+def _run(argv: Sequence[str], *, as_module: bool) -> None:
+    path = argv[0]
+    sys.argv[:] = argv
+    main: Any = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd() if as_module else os.path.dirname(os.path.realpath(path)))
+    if as_module:
+        runpy._run_module_as_main(path)  # type: ignore[attr-defined]  # what `python -m` calls
+        return
+    main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
+    with io.open_code(os.path.abspath(path)) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _of_program(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _rename(command: Sequence[str]) -> None:
+    """Show `command` in lists of processes, as far as the room of the template's own goes."""
+    sys.orig_argv[:] = command
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
+    room = end - start - 1  # the last byte stays 0, or the environment would be shown, too
+    text = b"\0".join(map(os.fsencode, command))[:room]
+    ctypes.memmove(start, text.ljust(room, b"\0"), room)
 
 
 def main() -> None:
     """Entry point."""
     descriptor = env.get_int(control.ENV_FD)
     if descriptor is None:
-        raise UsageError(f"a warm spare is started by an agent: {control.ENV_FD} is not set")
-    # a copy of its own to wait on: the descriptor itself stays open for elastic.run
-    with socket.socket(fileno=os.dup(descriptor)) as sock:
-        start = wait_for_start(sock)
-    if start is not None:
-        become(start)
-
-
-if __name__ == "__main__":
-    main()
+        raise UsageError(f"a template is started by a spawner: {control.ENV_FD} is not set")
+    with socket.socket(fileno=descriptor) as sock:
+        order = serve(sock)
+    if order is not None:
+        become(order)

@@ -51,8 +51,8 @@ class LaunchConfig:
     max_restarts: int = 3
     monitor_interval: float = 0.1
     """Accepted; nothing is polled."""
-    start_method: str = "spawn"
-    """Accepted; workers are always fresh processes."""
+    start_method: str = "auto"
+    """As `--start-method`; torch's default, spawn, starts replacements slower."""
     log_line_prefix_template: str | None = None
     local_addr: str | None = None
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"

@@ -212,9 +212,10 @@ def _add_rendezvous(p: _Parser) -> None:
     )
     p.flag(
         "--start-method",
-        default="spawn",
-        choices=["spawn", "fork", "forkserver"],
-        help="accepted; workers are always fresh processes",
+        default="auto",
+        choices=["auto", "spawn", "fork", "forkserver"],
+        help="spawn: workers are fresh interpreters; else a program that imports resilin is run in processes "
+        "forked from one that has imported it (default auto)",
     )
     p.flag(
         "--shutdown-timeout",

@@ -51,6 +51,8 @@ def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> 
         base = _folder(what)
         # before threads and sockets are there; removes the temporary folder even when this process is killed
         process = SpawnerProcess(folders=() if what.log_dir else (str(base),), inherit=True)
+        if what.program.early:
+            process.prepare(what.program.template(env.snapshot()))
         if not what.log_dir:
             stack.callback(shutil.rmtree, base, ignore_errors=True)  # should the spawner have been killed
         stack.callback(process.close)

@@ -1,10 +1,15 @@
-"""Which command the workers run, as far as files tell that it can run. Imports nothing of the program."""
+"""Which command the workers run, as far as files tell that it can run. Imports nothing of the program.
+
+A script or module whose text imports resilin is run in processes in which that is done already, from the first start on
+(`elastic/warm.py`); `--start-method spawn` has it executed afresh.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
+import re
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -12,6 +17,9 @@ from pathlib import Path
 from resilin._base import env
 from resilin.elastic.slots import Program
 from resilin.errors import UsageError
+
+_MAX_TEXT_BYTES = 1 << 20
+_IMPORTS_US = re.compile(rb"^[ \t]*(?:import|from)[ \t]+resilin\b", re.MULTILINE)
 
 
 def of(args: argparse.Namespace) -> Program:
@@ -24,11 +32,26 @@ def of(args: argparse.Namespace) -> Program:
         return Program(command=(name, *rest), argv=(name, *rest), warm=False)
     interpreter = env.get("PYTHON_EXEC") or sys.executable
     if args.module:
-        if interpreter == sys.executable:  # what another one can import, it alone knows
-            _check_module(name)
-        return Program(command=(interpreter, "-u", "-m", name, *rest), argv=(name, *rest), module=True)
-    _check_script(name)
-    return Program(command=(interpreter, "-u", name, *rest), argv=(name, *rest))
+        source = _check_module(name) if interpreter == sys.executable else None  # what it can import, it alone knows
+        head: tuple[str, ...] = ("-m", name)
+        text, is_source = _text(source), True
+    else:
+        _check_script(name)
+        text, head = _text(name), (name,)
+        is_source = bool(text) and b"\0" not in text  # no folder, archive or bytecode
+    warm = is_source and args.start_method != "spawn"
+    early = warm and interpreter == sys.executable and _IMPORTS_US.search(text) is not None
+    command = (interpreter, "-u", *head, *rest)
+    return Program(command=command, argv=(name, *rest), module=args.module, warm=warm, early=early)
+
+
+def _text(path: str | None) -> bytes:
+    """The beginning of a file; nothing of one that cannot be read."""
+    try:
+        with open(path or os.devnull, "rb") as file:
+            return file.read(_MAX_TEXT_BYTES)
+    except OSError:
+        return b""
 
 
 def _check_command(name: str) -> None:
@@ -47,8 +70,9 @@ def _check_script(name: str) -> None:
         raise UsageError(f"script {name!r} is a folder without __main__.py; name a file in it")
 
 
-def _check_module(name: str) -> None:
-    """Follow `name` through the folders of packages: importlib's own search would import the parents."""
+def _check_module(name: str) -> str | None:
+    """The file of a module, if it has one. Follows `name` through the folders of packages: importlib's own search would
+    import the parents."""
     top, *below = name.split(".")
     spec, above = _top(top), top
     if spec is None:
@@ -58,8 +82,11 @@ def _check_module(name: str) -> None:
         if spec is None:
             raise UsageError(f"module {name!r} does not exist: there is no {part!r} in {above!r}")
         above = f"{above}.{part}"
-    if spec.submodule_search_locations is not None and _below(spec, "__main__") is None:
-        raise UsageError(f"module {name!r} is a package without __main__.py; name a module in it")
+    if spec.submodule_search_locations is not None:
+        spec = _below(spec, "__main__")
+        if spec is None:
+            raise UsageError(f"module {name!r} is a package without __main__.py; name a module in it")
+    return spec.origin
 
 
 def _top(name: str) -> ModuleSpec | None:

@@ -89,15 +89,14 @@ def test_failing_program_is_named_with_the_end_of_its_errors() -> None:
         harness.run_ranks("resilin", options, "no_such_case", [], ranks=2, timeout_s=30)
 
 
-def test_recovery_figures_have_the_promised_keys() -> None:
-    found = [
-        recovery.Recovery(total_ms=ms, resumed_ms=ms / 2, redone_ms=ms / 2, replaced_ms=ms * 3) for ms in range(1, 101)
-    ]
-    figures = recovery._figures({"resilin": found}, {"resilin": []})
-    assert {key: figures[key] for key in ("p50_ms", "p95_ms", "max_ms", "kills")} == {
-        "p50_ms": 50,
-        "p95_ms": 95,
-        "max_ms": 100,
-        "kills": 100,
-    }
-    assert set(figures["split"]) == {"total_ms", "resumed_ms", "redone_ms", "replaced_ms"}
+def test_recovery_figures_tell_programs_sides_and_parts_apart() -> None:
+    in_place, restarted = recovery.IN_PLACE[0], recovery.RESTARTED[0]
+    ours = [recovery.Recovery(total_ms=ms, strength_ms=ms * 3, detect_ms=ms / 2) for ms in range(1, 101)]
+    theirs = [recovery.Recovery(total_ms=5000, strength_ms=5000)]
+    figures = recovery._figures(
+        {(in_place, "resilin"): ours, (restarted, "torch"): theirs}, {"resilin": [], "torch": []}
+    )
+    parts = figures["recovers in place, 2 workers, resilin"]
+    assert {key: parts["total_ms"][key] for key in ("p50", "p95", "p100")} == {"p50": 50, "p95": 95, "p100": 100}
+    assert set(parts) == {"total_ms", "strength_ms", "detect_ms"}
+    assert figures["DistributedDataParallel, 2 workers, torch"]["total_ms"]["samples"] == [5000]

@@ -37,7 +37,8 @@ def get_num_threads() -> int:
     return _chosen[0]
 
 
-def _default() -> int:
+def default() -> int:
+    """What the environment says: see `get_num_threads`."""
     for name in ("RESILIN_NUM_THREADS", "OMP_NUM_THREADS"):
         n = env.get_int(name)
         if n is not None:
@@ -48,5 +49,5 @@ def _default() -> int:
 
 
 _chosen = [1]
-set_num_threads(_default())
+set_num_threads(default())
 atexit.register(_set_pool, 1)  # ends the pool's threads

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resilin.elastic import control
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.control import Message
@@ -195,16 +194,13 @@ class SimProcess(Worker):
         self.process = Process(setting.universe, f"{node.name}/{number}")  # type: ignore[abstract]
         self._number = number
         self.sim: SimWorker | None = None
-        self._spare = "resilin.elastic.warm" in command.argv
-        begin = setting.universe.random.uniform(0.02, 0.4)
+        fork, start = (0.005, 0.05), (0.02, 0.4)
+        begin = setting.universe.random.uniform(*(fork if command.program and spawner.prepared else start))
         self.process.call_later(begin, self._begin, dict(command.env))
 
     def _begin(self, env: dict[str, str]) -> None:
         self._from_worker(lambda: setattr(self, "pid", self._number))
-        if self._spare:
-            self._say(control.Ready(pid=self._number))
-        else:
-            self._become(env)
+        self._become(env)
 
     def _become(self, env: dict[str, str]) -> None:
         setting = self._node.setting
@@ -266,9 +262,7 @@ class SimProcess(Worker):
             self.process.call_later(PIPE_S, self._take, message)
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, control.Start):
-            self._become(dict(message.env))
-        elif self.sim is not None:
+        if self.sim is not None:
             self.sim.heed(message)
 
     def kill(self, number: int) -> None:
@@ -290,11 +284,16 @@ class SimSpawner:
     def __init__(self, node: SimNode) -> None:
         self.node = node
         self.running: list[SimProcess] = []
+        self.prepared = False
         self._count = 0
 
     def supervise(self, on_lost: Callable[[], None]) -> SimSpawner:
         """As `SpawnerProcess.supervise`."""
         return self
+
+    def prepare(self, template: Command) -> None:
+        """As `Supervisor.prepare`."""
+        self.prepared = True
 
     def start(self, command: Command, on_message: Callable[[Message], None]) -> SimProcess:
         """As `Supervisor.start`."""

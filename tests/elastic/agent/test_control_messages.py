@@ -13,7 +13,6 @@ TEXT = st.text(max_size=20)
 NUMBER = st.integers(0, 1 << 40)
 MEMBER = st.builds(control.Member, rank=NUMBER, node=TEXT, slot=NUMBER, incarnation=NUMBER, host=TEXT)
 MESSAGES = st.one_of(
-    st.builds(control.Ready, pid=NUMBER),
     st.builds(control.Hello, pid=NUMBER, endpoint=TEXT, limit=NUMBER),
     st.builds(control.Progress, generation=NUMBER, step=NUMBER, at=TEXT),
     st.builds(control.Committed, generation=NUMBER, step=NUMBER, wall=st.floats(0, 1e10)),
@@ -21,14 +20,6 @@ MESSAGES = st.one_of(
     st.builds(control.Left, reason=TEXT),
     st.builds(control.Failed, report=st.dictionaries(TEXT, TEXT, max_size=4)),
     st.builds(control.Done, generation=NUMBER),
-    st.builds(
-        control.Start,
-        argv=st.lists(TEXT, max_size=4).map(tuple),
-        env=st.dictionaries(TEXT, TEXT, max_size=4),
-        module=st.booleans(),
-        stdout=TEXT,
-        stderr=TEXT,
-    ),
     st.builds(
         control.World,
         number=NUMBER,
@@ -63,8 +54,8 @@ def test_messages_survive_the_wire_however_it_is_cut(messages, size):
 def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
-        "ready", "hello", "progress", "committed", "stuck", "left", "failed", "done",
-        "start", "world", "standby", "abort", "pending", "leave", "finish",
+        "hello", "progress", "committed", "pause", "stuck", "left", "failed", "done",
+        "world", "standby", "abort", "pending", "leave", "finish",
     }  # fmt: skip
 
 

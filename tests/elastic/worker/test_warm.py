@@ -1,87 +1,158 @@
-"""A warm spare becomes the worker it is told to be."""
+"""Workers forked from a template: to their program they are fresh interpreters, and the spawner's own children."""
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
+import os
+import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from fake_agent import FakeAgent
 
 from resilin._base import env
-from resilin.elastic import control
+from resilin.elastic.slots import Program
+from resilin.elastic.supervise import Command, SpawnerProcess, Supervisor, Worker, python_command
 
-TIMEOUT_S = 30
-
-
-def start_spare(agent: FakeAgent, cwd: Path | None = None) -> subprocess.Popen[bytes]:
-    descriptor = agent.worker_end.fileno()
-    spare = subprocess.Popen(
-        [sys.executable, "-m", "resilin.elastic.warm"],
-        pass_fds=[descriptor],
-        cwd=cwd,
-        env=env.snapshot({control.ENV_FD: str(descriptor)}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    agent.worker_end.close()
-    assert agent.expect(control.Ready) == control.Ready(pid=spare.pid)
-    return spare
-
+TIMEOUT_S = 60
 
 SCRIPT = """
-import os, sys, helper
+import os, random, sys, threading, __main__
+import numpy as np
+import helper
 print(__name__, sys.argv[1:], os.environ["FLAVOUR"], os.environ["RESILIN_CONTROL_FD"].isdigit(), helper.NAME)
 print("to stderr", file=sys.stderr)
+assert "resilin.elastic.loop" in sys.modules, "not forked from a template"
+assert "TORCHELASTIC_ERROR_FILE" not in os.environ
+assert __main__.__dict__ is globals()
+assert os.getsid(0) == os.getpid() and threading.active_count() == 1
+with open(f"/proc/{os.getppid()}/comm") as file:
+    assert file.read().strip() == "resilin-spawner"
+with open("/proc/self/cmdline", "rb") as file:
+    assert file.read().rstrip(b"\\0").split(b"\\0")[-2:] == [b"--lr", b"0.1"]
+print(random.random(), np.random.random(), file=open(f"random-{os.getpid()}", "w"))
 sys.exit(7)
 """
 
 
+def run(work: Callable[[SpawnerProcess, Supervisor], Awaitable[None]]) -> None:
+    """Do `work` with a spawner, and end that."""
+
+    async def body() -> None:
+        process = SpawnerProcess()
+        supervisor = process.supervise(lambda: pytest.fail("the spawner was lost"))
+        try:
+            await asyncio.wait_for(work(process, supervisor), TIMEOUT_S)
+        finally:
+            await supervisor.close()
+
+    asyncio.run(body())
+
+
+def program(name: str, *rest: str, module: bool = False) -> Program:
+    command = python_command((name, *rest), module=module, no_python=False)
+    return Program(command=tuple(command), argv=(name, *rest), module=module)
+
+
+def start(supervisor: Supervisor, what: Program, **streams: int) -> Worker:
+    variables = env.snapshot({"FLAVOUR": "vanilla", "OMP_NUM_THREADS": "1"})
+    command = Command(argv=what.command, program=what.argv, module=what.module, env=variables, **streams)
+    return supervisor.start(command, lambda message: None)
+
+
 @pytest.mark.parametrize("as_module", [False, True])
-def test_a_spare_runs_its_program_with_its_arguments_environment_and_log_files(tmp_path: Path, as_module: bool) -> None:
+def test_a_forked_worker_has_its_arguments_environment_streams_and_random_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_module: bool
+) -> None:
     (tmp_path / "prog.py").write_text(SCRIPT)
     (tmp_path / "helper.py").write_text("NAME = 'imported from beside the script'")
-    out, err = tmp_path / "out", tmp_path / "err"
-    out.write_text("before\n")
-    agent = FakeAgent()
-    spare = start_spare(agent, tmp_path)
-    program = "prog" if as_module else str(tmp_path / "prog.py")
-    agent.send(
-        control.Start(
-            argv=(program, "--lr", "0.1"),
-            env={"FLAVOUR": "vanilla", "OMP_NUM_THREADS": "1"},
-            module=as_module,
-            stdout=str(out),
-            stderr=str(err),
-        )
-    )
-    assert spare.communicate(timeout=TIMEOUT_S) == (b"", b"")
-    assert spare.returncode == 7
+    monkeypatch.chdir(tmp_path)
+    what = program("prog" if as_module else str(tmp_path / "prog.py"), "--lr", "0.1", module=as_module)
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        process.prepare(what.template(env.snapshot()))
+        with (tmp_path / "out").open("ab") as out, (tmp_path / "err").open("ab") as err:
+            workers = [start(supervisor, what, stdout=out.fileno(), stderr=err.fileno()) for _ in range(2)]
+        assert [await worker.ended for worker in workers] == [7, 7], (tmp_path / "err").read_text()
+
+    run(work)
     told = "__main__ ['--lr', '0.1'] vanilla True imported from beside the script"
-    assert out.read_text() == f"before\n{told}\n"
-    assert err.read_text() == "to stderr\n"
-    agent.close()
+    assert (tmp_path / "out").read_text() == f"{told}\n" * 2
+    assert (tmp_path / "err").read_text() == "to stderr\n" * 2
+    first, second = (path.read_text().split() for path in tmp_path.glob("random-*"))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
 
 
-def test_a_spare_that_nobody_needs_ends_quietly() -> None:
-    agent = FakeAgent()
-    spare = start_spare(agent)
-    agent.close()
-    assert spare.communicate(timeout=TIMEOUT_S) == (b"", b"")
-    assert spare.returncode == 0
+def test_what_a_forked_worker_raises_is_shown_as_an_interpreter_shows_it(tmp_path: Path) -> None:
+    script = tmp_path / "prog.py"
+    script.write_text("def f():\n    raise ValueError('wrong')\nf()\n")
+    what = program(str(script))
+    texts = {}
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        for name in ("executed", "forked"):
+            with (tmp_path / name).open("wb") as err:
+                worker = start(supervisor, what, stderr=err.fileno())
+            assert await worker.ended == 1
+            texts[name] = (tmp_path / name).read_text()
+            process.prepare(what.template(env.snapshot()))
+
+    run(work)
+    assert texts["forked"] == texts["executed"]
+    assert "ValueError: wrong" in texts["forked"]
 
 
-def test_a_spare_without_an_agent_says_so() -> None:
-    variables = env.snapshot()
-    variables.pop(control.ENV_FD, None)
-    outcome = subprocess.run(
-        [sys.executable, "-m", "resilin.elastic.warm"],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert outcome.returncode == 1
-    assert "a warm spare is started by an agent: RESILIN_CONTROL_FD is not set" in outcome.stderr
+def test_a_worker_is_executed_when_the_template_cannot_import(tmp_path: Path) -> None:
+    script = tmp_path / "prog.py"
+    script.write_text("import sys; sys.exit(3 if 'resilin' not in sys.modules else 4)")
+    what = program(str(script))
+    broken = Command(argv=(sys.executable, "-c", "raise SystemExit(1)"), env=env.snapshot())
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        process.prepare(broken)
+        assert await start(supervisor, what).ended == 3
+
+    run(work)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_is_to_end_before_the_template_is_ready_never_runs(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "prog.py"
+    script.write_text(f"with open({str(tmp_path / 'ran')!r}, 'a') as file: file.write('x')")
+    what = program(str(script))
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        process.prepare(what.template(env.snapshot()))
+        doomed = start(supervisor, what)
+        doomed.kill(number)
+        assert await doomed.ended == -number
+        assert await start(supervisor, what).ended == 0
+
+    run(work)
+    assert (tmp_path / "ran").read_text() == "x"  # of the second
+
+
+def test_forked_workers_and_the_template_end_with_the_spawner(tmp_path: Path) -> None:
+    script = tmp_path / "prog.py"
+    script.write_text("import time; print('runs', flush=True); time.sleep(600)")
+    what = program(str(script))
+    pids = []
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        process.prepare(what.template(env.snapshot()))
+        reads, writes = os.pipe()
+        workers = [start(supervisor, what, stdout=writes) for _ in range(2)]
+        os.close(writes)
+        with open(reads, "rb") as file:
+            await asyncio.get_running_loop().run_in_executor(None, file.read, 10)
+        pids.extend(worker.pid for worker in workers)
+        assert all(pids)
+
+    run(work)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
