@@ -8,10 +8,9 @@ from typing import Any
 import cuda_emulation
 import cupy_standin
 import pytest
+import standin_device
 
 from resilin.core import device as devices
-from resilin.core.backends.cupy import CupyBackend
-from resilin.core.kernels import common
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -34,10 +33,4 @@ def cuda(request: pytest.FixtureRequest) -> Iterator[Any]:
     if cuda_emulation.compiler() is None:
         pytest.skip("the CUDA kernels run on the host here, which needs a C++ compiler")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
-        patch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
-        patch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
-        module = cupy_standin.make_module(devices=2)
-        backend = CupyBackend(module, module.cupyx, devices.NUMPY_XP)
-        devices.register_backend(backend)
-        yield backend
+        yield standin_device.install(patch, cupy_standin.make_module(devices=2))

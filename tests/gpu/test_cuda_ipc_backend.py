@@ -6,11 +6,11 @@ import cupy_standin
 import fake_ipc
 import numpy as np
 import pytest
+import standin_device
+from standin_device import cuda
 
 from resilin import dist
 from resilin.core import device as devices
-from resilin.core.backends.cupy import CupyBackend
-from resilin.core.kernels import common
 from resilin.dist import tree
 from resilin.dist.backends import cuda_ipc
 from resilin.dist.backends.cuda_ipc import Arena, Maps, unreachable
@@ -27,12 +27,9 @@ FLOAT = np.dtype(np.float32)
 @pytest.fixture
 def ipc(monkeypatch):
     """The stand-ins, as the device "cuda"."""
-    monkeypatch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
-    monkeypatch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
-    monkeypatch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
     module = cupy_standin.make_module(devices=2)
     fake = fake_ipc.install(module, monkeypatch)
-    devices.register_backend(CupyBackend(module, module.cupyx, devices.NUMPY_XP))
+    standin_device.install(monkeypatch, module)
     return fake
 
 
@@ -42,11 +39,6 @@ def run(ipc):
         return run_ranks(size, case, backend="cpu:cpu,cuda:cuda_ipc", **kwargs)
 
     return of
-
-
-def cuda(array):
-    """The stand-in's array with these values."""
-    return devices.backend_of("cuda").from_host(np.asarray(array), 0)
 
 
 def test_reductions_give_the_documented_result_for_every_op_and_dtype(run):

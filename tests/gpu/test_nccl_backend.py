@@ -7,12 +7,11 @@ import cupy_standin
 import fake_nccl
 import numpy as np
 import pytest
+import standin_device
+from standin_device import cuda
 
 import resilin
 from resilin import dist
-from resilin.core import device as devices
-from resilin.core.backends.cupy import CupyBackend
-from resilin.core.kernels import common
 from resilin.dist import tree
 from resilin.dist.reduce_op import DTYPES, ReduceOp
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost, UsageError
@@ -25,9 +24,6 @@ from resilin.testing.ranks import run_ranks
 @pytest.fixture
 def module(monkeypatch):
     """The stand-in for CuPy with one for NCCL, as the device "cuda"."""
-    monkeypatch.setattr(devices, "_BACKENDS", {k: b for k, b in devices._BACKENDS.items() if k != "cuda"})
-    monkeypatch.setattr(devices, "_DEVICES", {k: d for k, d in devices._DEVICES.items() if k[0] != "cuda"})
-    monkeypatch.setattr(common, "_NAMESPACES", dict(common._NAMESPACES))
     monkeypatch.setattr(fake_nccl, "MADE", [])
     monkeypatch.setattr(fake_nccl, "UNBLOCK", threading.Event())
     made = cupy_standin.make_module(devices=2)
@@ -35,7 +31,7 @@ def module(monkeypatch):
     gpus = itertools.count()
     made.cuda.runtime.deviceGetPCIBusId = lambda index: f"0000:{next(gpus):02x}:00.0"  # ranks are threads
     made.cuda.Stream, made.cuda.Event = fake_nccl.Stream, fake_nccl.Event
-    devices.register_backend(CupyBackend(made, made.cupyx, devices.NUMPY_XP))
+    standin_device.install(monkeypatch, made)
     yield made
     fake_nccl.UNBLOCK.set()
 
@@ -46,11 +42,6 @@ def run(module):
         return run_ranks(size, case, backend="nccl", **kwargs)
 
     return of
-
-
-def cuda(array):
-    """The stand-in's array with these values."""
-    return devices.backend_of("cuda").from_host(np.asarray(array), 0)
 
 
 def test_all_reduce_and_reduce_give_the_documented_result_for_every_op_and_dtype(run):
