@@ -163,7 +163,7 @@ def _one(job: Job, faults: Schedule, expected: str, args: argparse.Namespace) ->
     folder = Path(tempfile.mkdtemp(prefix="resilin-chaos-"))
     try:
         found = judge.judge(run_job(job, faults, folder, args.limit), expected)
-        text = json.dumps(chaos_report.as_json(found)) if args.json else "\n".join(chaos_report.lines(found))
+        text = json.dumps(judge.as_json(found)) if args.json else "\n".join(chaos_report.lines(found))
         print(text, flush=True)
         if args.keep is not None and not (found.ok and found.attributed):
             args.keep.mkdir(parents=True, exist_ok=True)

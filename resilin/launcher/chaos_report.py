@@ -1,8 +1,6 @@
-"""What `resilin chaos` says of one run: for people, and for programs."""
+"""What `resilin chaos` says of one run."""
 
 from __future__ import annotations
-
-from dataclasses import asdict
 
 from resilin.elastic.chaos.judge import Judgement
 
@@ -29,23 +27,3 @@ def lines(found: Judgement) -> list[str]:
             said = "named" if one.rank_named and one.cause_named else f"NOT NAMED: {one.line or 'no line says so'}"
         result.append(f"  {fault}: {said}")
     return result
-
-
-def as_json(found: Judgement) -> dict[str, object]:
-    """The judgement for programs."""
-    return {
-        "seed": found.run.schedule.seed,
-        "ok": found.ok,
-        "recovered": found.recovered,
-        "same": found.same,
-        "counted": found.counted,
-        "attributed": found.attributed,
-        "seconds": round(found.run.seconds, 3),
-        "codes": found.run.codes,
-        "faults": [asdict(fault) for fault in found.run.schedule.faults],
-        "fired": [one.fault for one in found.run.fired],
-        "attributions": [
-            {"fault": one.fired.fault, "rank": one.rank_named, "cause": one.cause_named, "line": one.line}
-            for one in found.attributions
-        ],
-    }

@@ -2,7 +2,8 @@
 
 Trains a small network with everything that can go wrong silently (batch norm, dropout, a schedule, optimizer state, a
 sampler that crosses epochs) and writes a checkpoint to FOLDER every few steps, from which a job that starts again goes
-on. Fixed shards: whatever happens to it, it ends with the same fingerprint.
+on. Fixed shards: whatever happens to it, it ends with the same fingerprint. While workers are missing its steps take
+longer, so that their replacements, too, have something to do before it ends.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from resilin.nn import functional as F
 SHARDS, SAMPLES, BATCH = 4, 124, 16
 STEPS = 60
 STEPS_PER_CHECKPOINT = 10
+SLOWER = 5  # times, while workers are missing
 
 
-def train(state: elastic.State, steps: int, pace_s: float, checkpoint: Path) -> None:
+def train(state: elastic.State, steps: int, pace_s: float, workers: int, checkpoint: Path) -> None:
     """One generation: from the last commit to `steps`."""
+    if elastic.world().world_size < workers:
+        pace_s *= SLOWER
     model = DistributedDataParallel(state.model, shards=SHARDS)
     rng = np.random.default_rng(0)
     x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
@@ -52,6 +56,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the checkpoint is")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps to train (default %(default)s)")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds a step takes at least (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="as many as there should be (default %(default)s)")
     parser.add_argument("--timeout", type=float, default=2.0, help="seconds until a silent rank is given up")
     args = parser.parse_args()
     resilin.manual_seed(3)
@@ -66,7 +71,7 @@ def main() -> None:
     checkpoint = args.folder / "checkpoint"
     if checkpoint.exists():
         state.load_state_dict(resilin.load(checkpoint))
-    elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, checkpoint)
+    elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, args.workers, checkpoint)
     if elastic.world().rank == 0:
         print(f"state sha256 {state.fingerprint()}", flush=True)
 

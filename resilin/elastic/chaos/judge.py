@@ -8,8 +8,9 @@ who was not hit is ever reported dead. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from resilin.elastic.chaos.records import Fired, Result
 from resilin.elastic.chaos.schedule import KINDS, Fault, Schedule
@@ -163,40 +164,54 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None else None
 
 
+def as_json(found: Judgement) -> dict[str, Any]:
+    """The judgement for programs, and for `tally`."""
+    return {
+        "seed": found.run.schedule.seed,
+        "ok": found.ok,
+        "recovered": found.recovered,
+        "same": found.same,
+        "counted": found.counted,
+        "attributed": found.attributed,
+        "seconds": round(found.run.seconds, 3),
+        "codes": found.run.codes,
+        "faults": [asdict(fault) for fault in found.run.schedule.faults],
+        "fired": [one.fault for one in found.run.fired],
+        "attributions": [
+            {"fault": one.fired.fault, "rank": one.rank_named, "cause": one.cause_named, "line": one.line}
+            for one in found.attributions
+        ],
+    }
+
+
 @dataclass
 class Tally:
-    """Counts of one kind of fault."""
+    """Counts of one kind of fault, of runs in which it came about."""
 
-    schedules: int = 0
-    fired: int = 0
+    runs: int = 0
     recovered: int = 0
     same: int = 0
     counted: int = 0
-    failures: int = 0
-    """Faults that reports have to attribute."""
+    reports: int = 0
+    """Faults of this kind that somebody had to be named for."""
     rank_named: int = 0
     cause_named: int = 0
 
 
-def tally(judgements: Sequence[Judgement]) -> Mapping[str, Tally]:
-    """Counts by "what to whom", as in "kill worker". A schedule counts once for each kind in it."""
+def tally(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Tally]:
+    """Counts by "what whom", as in "kill worker", of rows of `as_json`. A run counts once for each kind in it."""
     table: dict[str, Tally] = {}
-    for one in judgements:
-        faults = one.run.schedule.faults
-        for name in {_name(fault) for fault in faults}:
-            row = table.setdefault(name, Tally())
-            row.schedules += 1
-            row.fired += any(_name(faults[fired.fault]) == name for fired in one.run.fired)
-            row.recovered += one.recovered
-            row.same += one.same is True
-            row.counted += one.counted is True
-        for attribution in one.attributions:
-            row = table[_name(attribution.fault)]
-            row.failures += 1
-            row.rank_named += attribution.rank_named
-            row.cause_named += attribution.cause_named
+    for row in rows:
+        names = [f"{fault['do']} {fault['to']}" for fault in row["faults"]]
+        for name in {names[number] for number in row["fired"]}:
+            line = table.setdefault(name, Tally())
+            line.runs += 1
+            line.recovered += row["recovered"]
+            line.same += row["same"] is True
+            line.counted += row["counted"] is True
+        for told in row["attributions"]:
+            line = table[names[told["fault"]]]
+            line.reports += 1
+            line.rank_named += told["rank"]
+            line.cause_named += told["cause"]
     return dict(sorted(table.items()))
-
-
-def _name(fault: Fault) -> str:
-    return f"{fault.do} {fault.to}"

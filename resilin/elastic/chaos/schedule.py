@@ -32,6 +32,7 @@ from resilin.errors import UsageError
 MOMENTS = (*moments.NAMES, "collective", "rendezvous")
 """Where a fault can strike. collective: each phase of each collective; rendezvous: the same of making a group."""
 WRITING = ("ledger", "saving")
+_CHANGING = ("state", "rendezvous")  # these come again only when the world changes
 TARGETS = ("worker", "agent", "store", "link")
 MAX_BYTES = 1 << 20
 
@@ -50,7 +51,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "raise": Kind(targets=("worker",), outside=False, group="crash", report=r"raised RuntimeError: chaos fault \d+"),
+    "raise": Kind(targets=("worker",), outside=False, group="crash", report=r"raised RuntimeError: .*chaos fault \d+"),
     "exit": Kind(targets=("worker",), outside=False, group="crash", report=r"exited with code 23"),
     "kill": Kind(targets=("worker", "agent", "store"), outside=True, group="crash", report=r"killed by SIGKILL"),
     "segfault": Kind(targets=("worker",), outside=True, group="crash", report=r"killed by SIGSEGV"),
@@ -192,17 +193,17 @@ def draw(seed: int, setup: Setup, only: Sequence[tuple[str, str]] = ()) -> Sched
     do, to = ways[seed % len(ways)]
     first = _drawn(chance, do, to, setup)
     faults = [first]
-    if first.to == "worker" and first.at in ("state", "rendezvous"):  # these come again only when the world changes
+    if first.to == "worker" and first.at in _CHANGING:
         other = (first.rank + 1) % setup.workers
         faults.insert(0, Fault(do="kill", rank=other, at="backward", step=max(1, first.step - 2)))
     elif chance.random() < 0.25:
-        faults.append(_drawn(chance, chance.choice(("raise", "kill", "exit", "segfault")), "worker", setup))
+        more = chance.choice(("raise", "kill", "exit", "segfault"))
+        faults.append(_drawn(chance, more, "worker", setup, tuple(at for at in MOMENTS if at not in _CHANGING)))
     return Schedule(faults=tuple(fault.checked(f"seed {seed}") for fault in faults), seed=seed)
 
 
-def _drawn(chance: random.Random, do: str, to: str, setup: Setup) -> Fault:
-    usual = WRITING if do == "disk-full" else MOMENTS
-    at = chance.choice(usual)
+def _drawn(chance: random.Random, do: str, to: str, setup: Setup, among: tuple[str, ...] = MOMENTS) -> Fault:
+    at = chance.choice(WRITING if do == "disk-full" else among)
     return Fault(
         do=do,
         to=to,
@@ -211,5 +212,5 @@ def _drawn(chance: random.Random, do: str, to: str, setup: Setup) -> Fault:
         at=at,
         step=chance.randint(2, max(2, setup.steps * 2 // 3)),
         nth=0 if at in ("commit", "ledger") else chance.randrange(4),
-        for_s=round(chance.uniform(0.2, 1.0), 2),
+        for_s=round(chance.uniform(0.2, 5.0 if do == "cut" else 2.0), 2),
     )
