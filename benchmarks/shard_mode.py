@@ -6,11 +6,12 @@ import statistics
 import sys
 
 from benchmarks import harness
+from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
-from benchmarks.train_step import NAMES
 
 RANKS = 2
 SHARDS = (2, 4, 8)
+NAMES = {name: MODELS[name].text for name in ("mlp", "cnn", "residual_cnn", "gpt")}
 
 METHOD = """Method as in `train_step`: median on rank 0, {rounds} rounds, both modes in turn. Each rank works on the
 same number of samples in both modes; with V shards it runs V/2 smaller forward and backward passes one after the

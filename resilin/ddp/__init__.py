@@ -2,6 +2,7 @@
 
 from resilin.ddp import comm_hooks
 from resilin.ddp.grad_bucket import GradBucket
+from resilin.ddp.shard_sums import ShardSums
 from resilin.ddp.wrapper import DistributedDataParallel
 
-__all__ = ["DistributedDataParallel", "GradBucket", "comm_hooks"]
+__all__ = ["DistributedDataParallel", "GradBucket", "ShardSums", "comm_hooks"]

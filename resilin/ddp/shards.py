@@ -102,6 +102,8 @@ class ShardReducer:
         self._done = False  # whether the open shard's backward has run
         self._running = False
         self._next = 0  # the bucket to start next
+        self.steps_in_gradients: set[int] = set()
+        """The sampler's steps that the gradients are summed over: more than one when they were not zeroed."""
         self._steps = 0
         self._wait_s = 0.0
 
@@ -134,7 +136,7 @@ class ShardReducer:
                 "and give the sampler and DistributedDataParallel the same number of shards"
             )
         if shard.number == self._run.start:
-            self._begin_step()
+            self._begin_step(shard.step)
         self._buffers.enter()
         self._shard = shard
         self._ready = set()
@@ -145,10 +147,13 @@ class ShardReducer:
         for param in self._params:
             param._grad = None
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, step: int) -> None:
         self._carry = {
-            number: param._grad._array.copy() for number, param in enumerate(self._params) if param._grad is not None
+            number: param._grad._array.copy()
+            for number, param in enumerate(self._params)
+            if param._grad is not None and param._grad._array.any()
         }
+        self.steps_in_gradients = {*(self.steps_in_gradients if self._carry else ()), step}
         self._next = 0
         for bucket in self._buckets:
             if bucket.out is not None:

@@ -263,6 +263,16 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(output, name))
 
 
+def steps_in_gradients(module: Any) -> set[int]:
+    """The sampler's steps that were summed into the gradients of `module` by its last fixed-shard step.
+
+    Empty when it is not wrapped with shards.
+    """
+    former = _attached.get(module) if isinstance(module, Module) else None
+    wrapper = former() if former is not None else None
+    return set() if wrapper is None or wrapper._sharder is None else wrapper._sharder.steps_in_gradients
+
+
 def _leave_former(module: Module) -> None:
     former = _attached.pop(module, None)
     wrapper = former() if former is not None else None

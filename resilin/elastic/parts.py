@@ -3,7 +3,7 @@
 Every object is seen as *guarded* tensors (large, changed by `optimizer.step()` alone, never copied at a commit) and
 one *small* tree (everything else, copied at every commit):
 
-    nn.Module        guarded: parameters             small: buffers
+    nn.Module        guarded: parameters             small: buffers, extra state
     optim.Optimizer  guarded: state tensors          small: param_groups, step numbers, the layout of the state
     anything else    guarded: nothing                small: its state_dict(), tensors in it included
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.errors import StateError, UsageError
+from resilin.nn import Module
 
 _SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
 
@@ -55,6 +57,9 @@ class Part(Protocol):
     def settle(self, small: Any, tensors: list[Tensor]) -> None:
         """Become equal to the rank that captured `small`; `tensors`, from `accept`, are filled."""
 
+    def drop_gradients(self) -> None:
+        """Forget gradients: those of a step that was interrupted must not count in the step that redoes it."""
+
 
 def part_of(name: str, thing: Any) -> Part:
     """The part for `thing`. UsageError when it has no state_dict and load_state_dict."""
@@ -62,7 +67,7 @@ def part_of(name: str, thing: Any) -> Part:
         raise UsageError(
             f"State: {name!r} is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
         )
-    if hasattr(thing, "named_parameters") and hasattr(thing, "named_buffers"):
+    if isinstance(thing, Module):
         return ModulePart(name, thing)
     if hasattr(thing, "param_groups") and hasattr(thing, "state"):
         return OptimizerPart(name, thing)
@@ -78,18 +83,25 @@ class ModulePart:
         self._parameters: dict[str, Tensor] = dict(module.named_parameters())
 
     def capture(self) -> tuple[Any, list[Tensor]]:
-        """Copies of the buffers; the parameters, in the order of registration."""
+        """Copies of the buffers and of what `get_extra_state` gives; the parameters, in the order of registration."""
         buffers = {name: buffer._array.copy() for name, buffer in self._module.named_buffers()}
-        return buffers, list(self._parameters.values())
+        extra = {name: frozen(module.get_extra_state()) for name, module in self._with_extra_state()}
+        return {"buffers": buffers, "extra": extra}, list(self._parameters.values())
+
+    def _with_extra_state(self) -> list[tuple[str, Any]]:
+        plain = Module.get_extra_state
+        return [(name, each) for name, each in self._module.named_modules() if type(each).get_extra_state is not plain]
 
     def layout(self) -> Layout:
         """The parameters'."""
         return tuple((name, *_shape(tensor)) for name, tensor in self._parameters.items())
 
     def restore(self, small: Any) -> None:
-        """Write the buffers back, in place."""
+        """Write the buffers back, in place, and the extra state."""
+        for name, module in self._with_extra_state():
+            module.set_extra_state(thawed(small["extra"][name]))
         buffers = dict(self._module.named_buffers())
-        for name, array in small.items():
+        for name, array in small["buffers"].items():
             if name not in buffers or buffers[name]._array.shape != array.shape:
                 raise StateError(f"{self.name}: buffer {name!r} has changed its shape or is gone, cannot restore it")
             _write(buffers[name], array)
@@ -110,6 +122,11 @@ class ModulePart:
         for tensor in tensors:
             tensor._bump()
         self.restore(small)
+
+    def drop_gradients(self) -> None:
+        """The parameters'."""
+        for param in self._parameters.values():
+            param._grad = None
 
 
 class OptimizerPart:
@@ -140,6 +157,12 @@ class OptimizerPart:
         """Load the filled tensors with everything else."""
         self._optimizer.load_state_dict(join(small, tensors))
 
+    def drop_gradients(self) -> None:
+        """Those of all that it updates: modules may not be registered."""
+        for group in self._optimizer.param_groups:
+            for param in group["params"]:
+                param._grad = None
+
 
 class ObjectPart:
     """Anything with state_dict and load_state_dict: a scheduler, a sampler, a loss scaler, an average of weights."""
@@ -150,8 +173,7 @@ class ObjectPart:
 
     def capture(self) -> tuple[Any, list[Tensor]]:
         """A deep copy of state_dict(); nothing is guarded."""
-        tree, tensors = split(self._thing.state_dict())
-        return {"tree": tree, "arrays": [tensor._array.copy() for tensor in tensors]}, []
+        return frozen(self._thing.state_dict()), []
 
     def layout(self) -> Layout:
         """Empty."""
@@ -159,8 +181,7 @@ class ObjectPart:
 
     def restore(self, small: Any) -> None:
         """load_state_dict of a copy, so that the commit stays as it was."""
-        tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
-        self._thing.load_state_dict(join(copy.deepcopy(small["tree"]), tensors))
+        self._thing.load_state_dict(thawed(small))
 
     def accept(self, layout: Layout) -> list[Tensor]:
         """Nothing to fill."""
@@ -169,6 +190,21 @@ class ObjectPart:
     def settle(self, small: Any, tensors: list[Tensor]) -> None:
         """Same as restore."""
         self.restore(small)
+
+    def drop_gradients(self) -> None:
+        """It has none."""
+
+
+def frozen(tree: Any) -> Any:
+    """A copy of `tree`, tensors included, that later changes do not touch."""
+    bare, tensors = split(tree)
+    return {"tree": bare, "arrays": [tensor._array.copy() for tensor in tensors]}
+
+
+def thawed(small: Any) -> Any:
+    """A copy of the tree that `frozen` was given."""
+    tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
+    return join(copy.deepcopy(small["tree"]), tensors)
 
 
 def split(tree: Any) -> tuple[Any, list[Tensor]]:
@@ -182,6 +218,8 @@ def split(tree: Any) -> tuple[Any, list[Tensor]]:
             return node
         if kind is dict:
             return {key: copied(value) for key, value in node.items()}
+        if kind is OrderedDict:
+            return OrderedDict((key, copied(value)) for key, value in node.items())
         if kind is Tensor or isinstance(node, Tensor):
             append(node)
             return Hole(len(tensors) - 1)
@@ -196,8 +234,8 @@ def join(tree: Any, tensors: list[Tensor]) -> Any:
     """The inverse of `split`: `tree` with `tensors` in its holes."""
     if isinstance(tree, Hole):
         return tensors[tree]
-    if isinstance(tree, dict):
-        return {key: join(value, tensors) for key, value in tree.items()}
+    if type(tree) in (dict, OrderedDict):
+        return type(tree)((key, join(value, tensors)) for key, value in tree.items())
     if type(tree) in (list, tuple):
         return type(tree)(join(value, tensors) for value in tree)
     return tree
@@ -227,6 +265,61 @@ def _feed(hasher: Any, node: Any) -> None:
         hasher.update(f"{type(node).__name__}:{node!r};".encode())
     else:
         hasher.update(pickle.dumps(node))
+
+
+def difference(expected: Any, got: Any, common: bool = False, path: str = "") -> str | None:
+    """Where and how the tree `got` is not `expected`, in words; None when they are equal.
+
+    common: leave out keys that only one of two dicts has.
+    """
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        if expected.keys() != got.keys() and not common:
+            return f"{path or 'it'} has the keys {_short(list(got))}, expected {_short(list(expected))}"
+        below = [(f"{path}[{key!r}]", expected[key], got[key]) for key in expected if key in got]
+    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple) and len(expected) == len(got):
+        below = [(f"{path}[{index}]", *pair) for index, pair in enumerate(zip(expected, got, strict=True))]
+    elif digest(expected) == digest(got) or _equal(expected, got):
+        return None
+    else:
+        return f"{path or 'it'} is {_short(got)}, expected {_short(expected)}"
+    found = (difference(there, here, common, at) for at, there, here in below)
+    return next((text for text in found if text is not None), None)
+
+
+def different_tensor(expected: Sequence[Tensor], got: Sequence[Tensor]) -> str | None:
+    """The first tensor of `got` that has not the bits of its counterpart, in words; None when all have."""
+    for number, (there, here) in enumerate(zip(expected, got, strict=True)):
+        if here is not there and digest(there._array) != digest(here._array):
+            return f"tensor {number}, {_text(('', *_shape(here)))}, differs from {_text(('', *_shape(there)))}"
+    return None
+
+
+def check_loaded(name: str, thing: Any, saved: Any) -> None:
+    """StateError when `thing` did not take `saved` over: what both now and then have must be equal.
+
+    Another dtype of tensors is fine, and options that only one of two versions has.
+    """
+    (then, expected), (now, got) = split(saved), split(thing.state_dict())
+    wrong = difference(then, now, common=True)
+    for number, (there, here) in enumerate(zip(expected, got, strict=False)):
+        if wrong is None and not np.array_equal(there._array.astype(here._array.dtype), here._array, equal_nan=True):
+            wrong = f"tensor {number} differs"
+    if wrong is not None:
+        raise StateError(
+            f"{name}: after load_state_dict() {wrong}: this is not the state of the checkpoint; load_state_dict() must "
+            "take over everything that state_dict() returns"
+        )
+
+
+def _equal(expected: Any, got: Any) -> bool:
+    """Whether numbers and text are the same in another type, as a checkpoint's format may give them back."""
+    plain = (int, float, complex, str, bytes, np.generic)
+    return isinstance(expected, plain) and isinstance(got, plain) and bool(expected == got)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _shape(tensor: Tensor) -> tuple[tuple[int, ...], str]:

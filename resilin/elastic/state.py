@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from resilin._base import moments
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
+from resilin.ddp.wrapper import steps_in_gradients
 from resilin.elastic import parts, session
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.errors import StateError, UsageError
@@ -121,28 +123,44 @@ class State:
         """As many workers as the registered samplers have shards for; 0: any number."""
         return min((sampler.shards for sampler in self.__dict__["_samplers"]), default=0)
 
-    def commit(self, plan: StepPlan | None = None) -> None:
-        """Declare the step applied: move the sampler over `plan`, copy what is small, write the ledger.
+    def commit(self, *plans: StepPlan) -> None:
+        """Declare the step applied: move the sampler over its plan, copy what is small, write the ledger.
 
-        Call it as the last statement of a step, right after `optimizer.step()`. Raises WorldChanged, with the step
-        committed, when a new world waits for this boundary; `@elastic.run` handles it.
+        Call it as the last statement of a step, right after `optimizer.step()`; what belongs to the step (a scheduler's
+        step, an average of weights) comes before it. Gradients are no part of the commit: when they were accumulated
+        over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
+        for this boundary; `@elastic.run` handles it.
         """
         moments.reached("commit")
-        if plan is not None:
+        if plans:
             if len(self._samplers) != 1:
                 raise UsageError(
                     f"State.commit(plan): expected one registered ElasticSampler to move, found {len(self._samplers)}; "
                     "register it as State(sampler=sampler) or move samplers yourself and call commit()"
                 )
-            self._samplers[0].advance(plan)
+            self._check_gradients(plans)
+            for plan in plans:
+                self._samplers[0].advance(plan)
         self.__dict__["_step"] += 1
         self.__dict__["_generation"] = session.world().generation
         self._capture()
         tie = session.active()
-        if plan is not None and self._ledger is not None:
-            self._ledger.append(self._entry(plan))
+        if self._ledger is not None:
+            for plan in plans:
+                self._ledger.append(self._entry(plan))
         if tie is not None:
             tie.committed(self.step)
+
+    def _check_gradients(self, plans: Sequence[StepPlan]) -> None:
+        """Refuse gradients of steps that were committed before: the next world would not have them."""
+        for thing in self._objects.values():
+            held = steps_in_gradients(thing) - {plan.step for plan in plans}
+            if held:
+                raise UsageError(
+                    f"State.commit: the gradients still hold steps {sorted(held)} of the sampler, committed before "
+                    f"step {plans[0].step}; a change of the world between would lose them. Call zero_grad() in every "
+                    "step, or commit the steps that are accumulated together: commit(*plans) after optimizer.step()"
+                )
 
     def _entry(self, plan: StepPlan) -> Entry:
         world, sampler = session.world(), self._samplers[0]
@@ -173,16 +191,23 @@ class State:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. UsageError when it holds other objects than this State."""
+        """Go on from a checkpoint.
+
+        UsageError when it holds other objects than this State; StateError when one did not take its state over.
+        """
         if set(state["objects"]) != set(self._objects):
             raise UsageError(
                 f"State.load_state_dict: expected the objects {sorted(self._objects)}, got {sorted(state['objects'])}"
             )
         for name, thing in self._objects.items():
             thing.load_state_dict(state["objects"][name])
+            if not isinstance(thing, ElasticSampler):  # which keeps its own batch_size and shards
+                parts.check_loaded(name, thing, state["objects"][name])
         rng.set_rng_state(state["rng"])
         self._plain.update(copy.deepcopy(state["plain"]))
         self.__dict__["_step"] = int(state["step"])
+        if self._last is not None:  # a generation is running: failures go back to here
+            self._capture()
 
     def __repr__(self) -> str:
         return f"<State step={self.step} {', '.join([*self._objects, *self._plain])}>"
@@ -234,7 +259,7 @@ class State:
                 tensor._bump()
             tensors = iter([tensor for tensor, _ in last.guards])
             filled = {name: [next(tensors) for _ in range(count)] for name, count in last.counts.items()}
-            self._settle(last.small, filled)
+            self._settle(last.small, filled, "this rank committed")
             self._capture()
             return True
         intact = self._intact()
@@ -242,6 +267,8 @@ class State:
             part.restore(last.small.parts[name])
         self._restore_rest(last.small)
         rng.set_rng_state(last.small.rng)
+        if intact:  # else a source's state follows, and is checked
+            self._check_taken(last.small, {}, "this rank committed")
         return intact
 
     def _accept(self, layout: dict[str, parts.Layout]) -> dict[str, list[Tensor]]:
@@ -252,18 +279,36 @@ class State:
             )
         return {name: part.accept(layout[name]) for name, part in self._parts.items()}
 
-    def _settle(self, small: Small, filled: dict[str, list[Tensor]]) -> None:
-        """Become equal to the commit `small`; `filled` is what `_accept` returned, with its contents received."""
+    def _settle(self, small: Small, filled: dict[str, list[Tensor]], origin: str) -> None:
+        """Become equal to the commit `small`; `filled` is what `_accept` returned, with its contents received.
+
+        StateError when an object did not take its part over; `origin` says who the state is from.
+        """
         for name, part in self._parts.items():
             part.settle(small.parts[name], filled[name])
         self._restore_rest(small)
         rng.set_rng_state(small.rng)
+        self._check_taken(small, filled, origin)
 
-    def _adopt_small(self, small: Small) -> None:
+    def _adopt_small(self, small: Small, origin: str) -> None:
         """Take another rank's small part; the guarded tensors are equal already, the random state stays."""
         for name, part in self._parts.items():
             part.restore(small.parts[name])
         self._restore_rest(small)
+        self._check_taken(small, {}, origin)
+
+    def _check_taken(self, small: Small, filled: dict[str, list[Tensor]], origin: str) -> None:
+        """StateError when an object's state is not what it was just told to be."""
+        for name, part in self._parts.items():
+            tree, tensors = part.capture()
+            wrong = parts.difference(small.parts[name], tree)
+            if wrong is None and name in filled:
+                wrong = parts.different_tensor(filled[name], tensors)
+            if wrong is not None:
+                raise StateError(
+                    f"{name}: after load_state_dict() {wrong}: this is not the state of step {small.step} that "
+                    f"{origin}; load_state_dict() must take over everything that state_dict() returns"
+                )
 
     def _restore_rest(self, small: Small) -> None:
         self._plain.clear()
@@ -274,6 +319,8 @@ class State:
     def _joined(self, rank: int, world_size: int) -> None:
         """This rank is equal to all others: the commit that failures go back to."""
         self.__dict__["_settled"] = True
+        for part in self._parts.values():
+            part.drop_gradients()
         for sampler in self._samplers:
             sampler.bind(rank, world_size)
         self._capture()

@@ -377,8 +377,3 @@ def test_a_newcomer_with_another_model_is_refused_with_both_shapes() -> None:
         other._accept(source._layout())
     with pytest.raises(StateError, match=r"the source registers the objects \['model'\], this rank \['net'\]"):
         State(net=nn.Linear(4, 3))._accept(source._layout())
-
-
-def test_an_object_that_does_not_take_its_state_over_is_named() -> None:
-    with pytest.raises(StateError, match="scheduler: after load_state_dict"):
-        sync._check({"scheduler": b"1", "model": b"2"}, {"scheduler": b"x", "model": b"2"}, 0)

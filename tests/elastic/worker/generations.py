@@ -1,0 +1,129 @@
+"""Generations of a training job with ranks as threads: a test plays the agents and decides who dies and who joins.
+
+play(make, train, size=4, changes=[Change(step=2, site="forward", lost=(1,), size=3)]) -> a digest per rank of the end
+
+`make(seed)` gives a fresh `State`, with other initial values for every seed: who joins must receive everything.
+`train(state, at)` trains; it calls `at(site)` where a change may strike, last of all `at("committed")`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import resilin
+from resilin import dist
+from resilin.elastic import parts, session, sync
+from resilin.elastic.loop import RECOVERABLE
+from resilin.elastic.session import World
+from resilin.elastic.state import State
+from resilin.errors import WorldChanged
+from resilin.testing.ranks import run_ranks
+
+TIMEOUT_S = 60.0
+At = Callable[[str], None]
+Train = Callable[[State, At], None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What ends a generation: the first time that `site` is reached with `step` steps committed, or more."""
+
+    step: int
+    site: str
+    lost: tuple[int, ...]
+    """Ranks that die there (modulo the world's size); none: the world changes for all ranks at that commit."""
+    size: int
+    """Workers of the next generation; survivors come first."""
+    restart: bool = False
+    """Everybody ends, and a new job goes on from what rank 0 saved last; it saves at the site "committed"."""
+
+
+class Died(Exception):
+    """A rank is gone, with all it had."""
+
+
+class _OwnWorld(threading.local):
+    world: World | None = None
+
+
+def digest(state: State) -> str:
+    """Of parameters, buffers, optimizer, scheduler, sampler, plain values, the random state and the step."""
+    tree, tensors = parts.split(state.state_dict())
+    return parts.digest([tree, [tensor._array for tensor in tensors]]).hex()
+
+
+def play(make: Callable[[int], State], train: Train, size: int, changes: Sequence[Change] = ()) -> list[str]:
+    """Train through `changes`, or those that strike before the end; the digest of every rank that saw the end."""
+    seeds = itertools.count(1)
+    resilin.manual_seed(0)
+    members: list[State | None] = [None] * size
+    disk: list[Any] = []
+    with _own_worlds() as own:
+        for number, change in enumerate([*changes, None], 1):
+            alike = not disk and not any(members)  # then rank 0's values are the job's, as at its very start
+            fresh = [next(seeds) * (not alike or rank > 0) for rank in range(len(members))]
+
+            def rank_main(
+                rank: int, members: Any = members, number: int = number, change: Any = change, fresh: Any = fresh
+            ) -> str:  # fmt: skip
+                size = len(members)
+                own.world = World(
+                    rank=rank, world_size=size, local_rank=rank, local_world_size=size, node_rank=0, node_count=1,
+                    generation=number, reason="a test",
+                )  # fmt: skip
+                state = members[rank]
+                if state is None:
+                    state = members[rank] = make(fresh[rank])
+                    if disk:
+                        state.load_state_dict(parts.thawed(disk[-1]))
+                else:
+                    state._roll_back()
+                sync.make_equal(state, dist.default_group(), rank, size)
+
+                def at(site: str) -> None:
+                    if site == "committed" and rank == 0:
+                        disk[:] = [parts.frozen(state.state_dict())]
+                    strike(change, state, rank, size, site)
+
+                train(state, at)
+                return digest(state)
+
+            outcome = run_ranks(len(members), rank_main, timeout_s=TIMEOUT_S)
+            strange = [e for e in outcome.errors.values() if not isinstance(e, (Died, *RECOVERABLE))]
+            if strange:
+                raise strange[0]
+            if change is None or not outcome.errors:
+                return outcome.results()
+            if change.restart:
+                members = [None] * change.size
+                continue
+            dead = {rank for rank, error in outcome.errors.items() if isinstance(error, Died)}
+            survivors = [state for rank, state in enumerate(members) if rank not in dead][: change.size]
+            members = [*survivors, *[None] * (change.size - len(survivors))]
+    raise AssertionError("the last generation has no end")
+
+
+def strike(change: Change | None, state: State, rank: int, size: int, site: str) -> None:
+    """Raise if this is where `change` strikes."""
+    if change is None or site != change.site or state.step < change.step:
+        return
+    if not change.lost:
+        raise WorldChanged("a test changes the world", state._generation)
+    if rank in {lost % size for lost in change.lost}:
+        raise Died
+
+
+@contextmanager
+def _own_worlds() -> Iterator[_OwnWorld]:
+    """Let `session.world()` tell each thread its own rank."""
+    own, real = _OwnWorld(), session.world
+    session.world = lambda: own.world or real()  # type: ignore[assignment]
+    try:
+        yield own
+    finally:
+        session.world = real  # type: ignore[assignment]
