@@ -8,7 +8,8 @@ and receiving do not hinder one another. Combining n bytes takes `n * combine`. 
     halving        2 R (latency + message) + n (P-1)/P (2 byte + combine)
     binomial       R (latency + message + n byte)
     chain          (P-1) latency + P message + n byte (2P-2)/P
-    agreement      R (latency + message)                                of descriptors, before every call
+    agreement      latency + (P-1) message                              on a call, up to 16 ranks
+                   R (latency + message)                                beyond
 
 Where P is no power of two, R is rounded up; doubling and halving fold the ranks beyond the power below it into
 partners, one whole buffer each way, and go on with the rest.
@@ -19,6 +20,10 @@ with measurements and follows it to 10,000 ranks. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+TOGETHER = 16
+"""Up to so many ranks everybody tells everybody what it calls: one latency, in which data is on its way already.
+Beyond, P-1 messages cost more than log2 P rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,9 @@ class Link:
         return (size - 1) * self.latency + size * self.message + nbytes * self.byte * (2 * size - 2) / size
 
     def agreement(self, size: int) -> float:
-        """Hearing from every rank through others."""
+        """Hearing from every rank: from itself, or through others where that would be too many messages."""
+        if size <= TOGETHER:
+            return self.latency * (size > 1) + (size - 1) * self.message
         return rounds(size) * self._hop(0)
 
     def _hop(self, nbytes: float) -> float:

@@ -12,6 +12,8 @@ import pytest
 
 from resilin import dist
 from resilin.dist import coalescing
+from resilin.dist.backends import stream
+from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.reduce_op import _make_nccl_premul_sum
 from resilin.dist.tree import plan
 from resilin.errors import CollectiveMismatch, CollectiveTimeout
@@ -198,6 +200,64 @@ def test_a_mismatch_raises_on_all_ranks_shows_both_sides_and_leaves_the_group_us
         problems += [f"rank {rank}: {text}" for rank, found in outcome.values.items() for text in found]
         problems += [f"rank {rank}: {what}: {error!r}" for rank, error in outcome.errors.items()]
     assert problems == []
+
+
+def _without_native_code(rank: int) -> None:
+    """From here on this rank moves bytes as an installation without native code does."""
+    group = dist.world.default_group()
+    assert isinstance(group._host, StreamBackend)
+    group._host._native = None
+
+
+@pytest.mark.parametrize("without", [{0}, {1}, {0, 1, 2}], ids=["first", "second", "all"])
+def test_ranks_with_and_without_native_code_find_a_mismatch_alike(without: set[int]) -> None:
+    def attack(rank: int, what: str) -> list[str]:
+        if rank in without:
+            _without_native_code(rank)
+        return _attack(rank, what, 3)
+
+    outcomes = [run_ranks(3, attack, what, transport="tcp", timeout_s=5.0) for what in WORDS]
+    assert [found for outcome in outcomes for found in outcome.results()] == [[]] * 3 * len(WORDS)
+
+
+def test_a_mismatch_is_found_where_ranks_are_so_many_that_they_hear_through_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "TOGETHER", 2)
+    for what in WORDS:
+        assert run_ranks(3, _attack, what, 3, transport="tcp", timeout_s=5.0).results() == [[]] * 3, what
+
+
+@pytest.mark.parametrize(("transport", "ranks"), PLACES)
+def test_no_tensor_changes_where_ranks_disagree(transport: str, ranks: int) -> None:
+    """Also not where data was on its way already: of more bytes than are sent before all agree."""
+
+    def attack(rank: int) -> None:
+        odd, n = rank == ranks - 1, 300_000
+        mine, whole = np.full(n + odd, rank, np.float32), np.full(ranks * (n + odd), rank, np.float32)
+        rows = np.split(np.full(ranks * (n + odd), rank, np.float32), ranks)
+        calls: list[Callable[[], Any]] = [
+            lambda: dist.all_reduce(mine),
+            lambda: dist.broadcast(mine, 0),
+            lambda: dist.reduce(mine, 0),
+            lambda: dist.all_gather_into_tensor(whole, mine),
+            lambda: dist.all_gather(rows, mine),
+            lambda: dist.reduce_scatter_tensor(mine, whole),
+            lambda: dist.gather(mine, _at_root(0, rows), 0),
+            lambda: dist.scatter(mine, _at_root(0, rows), 0),
+            lambda: dist.all_to_all(rows, np.split(whole, ranks)),
+        ]
+        for call in calls:
+            with pytest.raises(CollectiveMismatch):
+                call()
+            assert (mine == rank).all()
+            assert (whole == rank).all()
+            assert (np.stack(rows) == rank).all()
+        check = np.full(n, 1.0 + rank)
+        dist.all_reduce(check)
+        assert (check == ranks * (ranks + 1) / 2).all()
+
+    assert run_ranks(ranks, attack, transport=transport, timeout_s=10.0).results() == [None] * ranks
 
 
 @pytest.mark.parametrize(("transport", "ranks"), [("shm", 3), ("tcp", 3), ("hosts", 4)])

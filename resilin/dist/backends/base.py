@@ -9,7 +9,7 @@ import numpy as np
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.kernels.common import address_of
-from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind, stamped
+from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind, stamped, unpack
 from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
@@ -82,7 +82,7 @@ class Call:
 def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> CollectiveMismatch:
     """The error that shows both sides."""
     return CollectiveMismatch(
-        f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; nothing was sent, tensors are unchanged"
+        f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; tensors are unchanged"
     )
 
 
@@ -93,10 +93,27 @@ def split_mismatch(wrong: Sequence[tuple[int, int, int, int]]) -> CollectiveMism
         for sender, receiver, sent, expected in wrong[:_SHOWN]
     )
     more = f"; and {len(wrong) - _SHOWN} pairs more" if len(wrong) > _SHOWN else ""
-    return CollectiveMismatch(f"ranks disagree on split sizes: {sides}{more}; nothing was sent, tensors are unchanged")
+    return CollectiveMismatch(f"ranks disagree on split sizes: {sides}{more}; tensors are unchanged")
 
 
 _SHOWN = 8  # pairs in one error message
+
+
+def judge(said: Iterable[tuple[int, bytes]]) -> None:
+    """Return when all ranks' packed descriptors are equal; CollectiveMismatch that shows two others else."""
+    ranks = iter(said)
+    one, word = next(ranks)
+    for other, its in ranks:
+        if its != word:
+            raise mismatch((one, unpack(word)), (other, unpack(its)))
+
+
+def judge_sizes(table: Array) -> None:
+    """Return when the sizes that all ranks of an all_to_all said, (P, 2, P), fit; CollectiveMismatch else."""
+    sent, expected = table[:, 0], table[:, 1].T
+    wrong = np.argwhere(sent != expected)
+    if len(wrong):
+        raise split_mismatch([(int(a), int(b), int(sent[a, b]), int(expected[a, b])) for a, b in wrong])
 
 
 def clobbers(inputs: Sequence[Array], outputs: Sequence[Array], own: int, result: Array) -> bool:

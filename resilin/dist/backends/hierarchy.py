@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from resilin._base.clock import Deadline
 from resilin.dist import schedules, tree
 from resilin.dist.backends.base import Call, clobbers
-from resilin.dist.backends.scheduled import Among, Transfer
+from resilin.dist.backends.scheduled import Among, Transfer, opening_of_parts
 from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.message import Descriptor, Frame
@@ -236,8 +236,8 @@ class HierarchyBackend:
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """See Backend. Inside hosts through memory; between hosts straight from rank to rank."""
-        inner = self._begin(call, call.describe_parts(inputs))
-        self._flat.fit(inputs, outputs, call.deadline())
+        self._flat.flow((), None, call.deadline(), opening_of_parts(call, inputs, outputs))
+        inner = call.unrecorded()
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
             inputs = [part.copy() for part in inputs]
         moves = []

@@ -16,7 +16,8 @@ It may replace any collective that its transport does better (an MPI library's o
 `agree` first and keeps to the contract in `base.py`. Algorithms are schedules (`dist.schedules`), which become lists of
 transfers; `flow` walks through them, one step after the other, and a transport that can overlap steps without changing
 their results may replace it. Before data moves, ranks agree on the call by passing descriptors round (dissemination,
-log2 P steps), so a mismatch is an error on all of them.
+log2 P steps), so a mismatch is an error on all of them. A transport may let data follow its descriptor at once, if
+what arrives changes nothing before all ranks are known to have made the same call.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import numpy as np
 
 from resilin._base.clock import Deadline
 from resilin.dist import phases, schedules
-from resilin.dist.backends.base import Call, clobbers, join, mismatch, split_mismatch
-from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame, unpack
+from resilin.dist.backends.base import Call, clobbers, join, judge, split_mismatch
+from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Frame
 from resilin.dist.reduce_op import Array, ReduceOp, accumulator, array_bytes, combine, finish
 from resilin.dist.schedules import Part, Step
 from resilin.dist.tree import Plan, Subtree
@@ -50,8 +51,16 @@ class Transfer(NamedTuple):
     out: Array | None
     source: int | None
     into: Array | None
-    combine: bool = False
-    """Whether what arrives is combined with `into` (else it replaces it)."""
+    own: Array | None = None
+    """What arrives is combined with this, which is `into` or apart from it (None: it replaces what is there)."""
+
+
+class Opening(NamedTuple):
+    """What a rank says of its call before data moves."""
+
+    mine: Descriptor
+    sizes: Array | None = None
+    """Of an all_to_all, (2, P): bytes for every rank, bytes expected of every rank."""
 
 
 class ScheduledBackend(ABC):
@@ -107,33 +116,31 @@ class ScheduledBackend(ABC):
 
     def all_reduce(self, call: Call, array: Array, op: ReduceOp) -> None:
         """See Backend. Doubling, halving or direct, whichever costs least; half types and averages always direct."""
-        deadline = call.deadline()
-        self.agree(call.describe(array, op), deadline)
+        deadline, opening = call.deadline(), Opening(call.describe(array, op))
         flat = array.reshape(-1)
         if not _widened(array, op, self._size) and op is not ReduceOp.AVG:
-            self.sum_up(flat, op, deadline)
+            self.sum_up(flat, op, deadline, opening)
             return
         cut = schedules.bounds(flat.size, self._size)
         parts = [flat[cut[i] : cut[i + 1]] for i in range(self._size)]
-        self.reduce_parts(parts, parts[self._rank], op, deadline)
+        self.reduce_parts(parts, parts[self._rank], op, deadline, opening)
         self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
-    def sum_up(self, total: Array, op: ReduceOp, deadline: Deadline) -> None:
-        """The data phase of an all_reduce of a flat accumulator, without agreement and without AVG's division."""
-        self.run(schedules.all_reduce(self._rank, self._size, total.nbytes), total, op, deadline)
+    def sum_up(self, total: Array, op: ReduceOp, deadline: Deadline, opening: Opening | None = None) -> None:
+        """An all_reduce of a flat accumulator without AVG's division; here and below ranks agree on `opening` first."""
+        self.run(schedules.all_reduce(self._rank, self._size, total.nbytes), total, op, deadline, opening)
 
-    def spread(self, flat: Array, root: int, deadline: Deadline) -> None:
-        """The data phase of a broadcast."""
-        self.run(schedules.broadcast(self._rank, self._size, flat.nbytes, root), flat, None, deadline)
+    def spread(self, flat: Array, root: int, deadline: Deadline, opening: Opening | None = None) -> None:
+        """A broadcast of a flat array."""
+        self.run(schedules.broadcast(self._rank, self._size, flat.nbytes, root), flat, None, deadline, opening)
 
     def reduce(self, call: Call, array: Array, op: ReduceOp, root: int) -> None:
         """See Backend. A binomial tree or a chain."""
-        deadline = call.deadline()
-        self.agree(call.describe(array, op, root), deadline)
+        opening = Opening(call.describe(array, op, root))
         total = accumulator(array, op).reshape(-1)
         if self._rank != root and np.may_share_memory(total, array) and self._passes_on(total, root):
             total = total.copy()
-        self.collect(total, op, root, deadline)
+        self.collect(total, op, root, call.deadline(), opening)
         if self._rank == root:
             finish(op, total, self._size)
             _store(array, total)
@@ -141,46 +148,56 @@ class ScheduledBackend(ABC):
     def _passes_on(self, total: Array, root: int) -> bool:
         return any(step.recv for step in schedules.reduce(self._rank, self._size, total.nbytes, root))
 
-    def collect(self, total: Array, op: ReduceOp, root: int, deadline: Deadline) -> None:
-        """The data phase of a reduce of a flat accumulator; it changes on other ranks, too."""
-        self.run(schedules.reduce(self._rank, self._size, total.nbytes, root), total, op, deadline)
+    def collect(
+        self, total: Array, op: ReduceOp, root: int, deadline: Deadline, opening: Opening | None = None
+    ) -> None:
+        """A reduce of a flat accumulator without AVG's division; it changes on other ranks, too."""
+        self.run(schedules.reduce(self._rank, self._size, total.nbytes, root), total, op, deadline, opening)
 
     def broadcast(self, call: Call, array: Array, root: int) -> None:
         """See Backend. A binomial tree or a chain."""
-        deadline = call.deadline()
-        self.agree(call.describe(array, None, root), deadline)
-        self.spread(array.reshape(-1), root, deadline)
+        self.spread(array.reshape(-1), root, call.deadline(), Opening(call.describe(array, None, root)))
 
     def all_gather(self, call: Call, array: Array, outputs: Sequence[Array]) -> None:
         """See Backend. Every pair exchanges, one partner after the other."""
-        deadline = call.deadline()
-        self.agree(call.describe(array), deadline)
+        opening = Opening(call.describe(array))
         if clobbers([array], outputs, 0, outputs[self._rank]):
             array = array.copy()
-        np.copyto(outputs[self._rank], array)
         pairs = schedules.pairwise(self._rank, self._size)
-        self.flow([Transfer(to, array, source, outputs[source]) for to, source in pairs], None, deadline)
+        transfers = [Transfer(to, array, source, outputs[source]) for to, source in pairs]
+        self.flow(transfers, None, call.deadline(), opening)
+        np.copyto(outputs[self._rank], array)
 
     def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
         """See Backend. Every rank sums its part as the others send it."""
-        deadline = call.deadline()
-        self.agree(call.describe(output, op), deadline)
+        opening = Opening(call.describe(output, op))
         if clobbers(inputs, [output], self._rank, output):
             inputs = [part.copy() for part in inputs]
-        self.reduce_parts(inputs, output, op, deadline)
+        self.reduce_parts(inputs, output, op, call.deadline(), opening)
 
-    def reduce_parts(self, parts: Sequence[Array], output: Array, op: ReduceOp, deadline: Deadline) -> None:
+    def reduce_parts(
+        self,
+        parts: Sequence[Array],
+        output: Array,
+        op: ReduceOp,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
         """`output = op over ranks of their parts[this rank]`, averages divided: own part first, then rank-1, ...."""
         pairs = schedules.pairwise(self._rank, self._size)
         if not _widened(output, op, self._size):
-            if output is not parts[self._rank]:
+            owns = [parts[self._rank], *[output] * (self._size - 2)]  # with which what arrives is combined
+            transfers = [
+                Transfer(to, parts[to], source, output, own) for (to, source), own in zip(pairs, owns, strict=False)
+            ]
+            self.flow(transfers, op, deadline, opening)
+            if not pairs and output is not parts[self._rank]:
                 np.copyto(output, parts[self._rank])
-            self.flow([Transfer(to, parts[to], source, output, True) for to, source in pairs], op, deadline)
             finish(op, output, self._size)
             return
         arrived = np.empty((len(pairs), *output.shape), output.dtype)
         transfers = [Transfer(to, parts[to], source, row) for (to, source), row in zip(pairs, arrived, strict=True)]
-        self.flow(transfers, None, deadline)
+        self.flow(transfers, None, deadline, opening)
         total = accumulator(parts[self._rank], op)
         for row in arrived:
             combine(op, total, accumulator(row, op))
@@ -189,48 +206,50 @@ class ScheduledBackend(ABC):
 
     def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
         """See Backend. `root` receives from one rank after the other."""
-        deadline = call.deadline()
-        self.agree(call.describe(array, None, root), deadline)
+        deadline, opening = call.deadline(), Opening(call.describe(array, None, root))
         if outputs is None:
-            self.flow([Transfer(root, array, None, None)], None, deadline)
+            self.flow([Transfer(root, array, None, None)], None, deadline, opening)
             return
+        if clobbers([array], outputs, 0, outputs[self._rank]):
+            array = array.copy()
+        self.flow([Transfer(None, None, peer, outputs[peer]) for peer in self._others()], None, deadline, opening)
         np.copyto(outputs[self._rank], array)
-        self.flow([Transfer(None, None, peer, outputs[peer]) for peer in self._others()], None, deadline)
 
     def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
         """See Backend. `root` sends to one rank after the other."""
-        deadline = call.deadline()
-        self.agree(call.describe(output, None, root), deadline)
+        deadline, opening = call.deadline(), Opening(call.describe(output, None, root))
         if inputs is None:
-            self.flow([Transfer(None, None, root, output)], None, deadline)
+            self.flow([Transfer(None, None, root, output)], None, deadline, opening)
             return
         if clobbers(inputs, [output], self._rank, output):
             inputs = [part.copy() for part in inputs]
+        self.flow([Transfer(peer, inputs[peer], None, None) for peer in self._others()], None, deadline, opening)
         np.copyto(output, inputs[self._rank])
-        self.flow([Transfer(peer, inputs[peer], None, None) for peer in self._others()], None, deadline)
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self._size) if peer != self._rank]
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """See Backend. Every pair exchanges sizes, all hear whether these fit, then every pair exchanges data."""
-        deadline = call.deadline()
-        self.agree(call.describe_parts(inputs), deadline)
+        """See Backend. Every pair exchanges, one partner after the other, once all know that all sizes fit."""
+        opening = opening_of_parts(call, inputs, outputs)
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
             inputs = [part.copy() for part in inputs]
-        self.fit(inputs, outputs, deadline)
+        pairs = schedules.pairwise(self._rank, self._size)
+        transfers = [Transfer(to, inputs[to], source, outputs[source]) for to, source in pairs]
+        self.flow(transfers, None, call.deadline(), opening)
         np.copyto(outputs[self._rank], inputs[self._rank])
-        pairs = schedules.pairwise(self._rank, self._size)
-        self.flow([Transfer(to, inputs[to], source, outputs[source]) for to, source in pairs], None, deadline)
 
-    def fit(self, inputs: Sequence[Array], outputs: Sequence[Array], deadline: Deadline) -> None:
-        """Return when every input of an all_to_all has its output's size; CollectiveMismatch on all ranks else."""
-        sizes = np.array([part.nbytes for part in inputs], np.int64)
-        coming = sizes.copy()  # what each rank sends us; of ourselves we know
+    def _fit(self, sizes: Array, deadline: Deadline) -> None:
+        """Return when every input of an all_to_all has its output's size; CollectiveMismatch on all ranks else.
+
+        Every pair exchanges its sizes, then all hear whether somebody expected another one.
+        """
+        mine, expected = sizes
+        coming = mine.copy()  # what each rank sends us; of ourselves we know
         pairs = schedules.pairwise(self._rank, self._size)
-        announcements = [Transfer(to, sizes[to : to + 1], source, coming[source : source + 1]) for to, source in pairs]
+        announcements = [Transfer(to, mine[to : to + 1], source, coming[source : source + 1]) for to, source in pairs]
         self.flow(announcements, None, deadline)
-        self._accept(coming, [part.nbytes for part in outputs], deadline)
+        self._accept(coming, expected.tolist(), deadline)
 
     def _accept(self, coming: Array, expected: Sequence[int], deadline: Deadline) -> None:
         """Return when what comes to every rank has the size that it expects; CollectiveMismatch on all of them else."""
@@ -247,12 +266,18 @@ class ScheduledBackend(ABC):
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
-        deadline = call.deadline()
-        self.agree(call.describe(output, ReduceOp.SUM, plan.shards), deadline)
-        self.sum_along(parts, output, plan, deadline)
+        opening = Opening(call.describe(output, ReduceOp.SUM, plan.shards))
+        self.sum_along(parts, output, plan, call.deadline(), opening)
 
-    def sum_along(self, parts: dict[Subtree, Array], output: Array, plan: Plan, deadline: Deadline) -> None:
-        """The data phase of a tree_all_reduce."""
+    def sum_along(
+        self,
+        parts: dict[Subtree, Array],
+        output: Array,
+        plan: Plan,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
+        """A tree_all_reduce, once ranks have agreed on `opening`, if there is one."""
         cut = schedules.bounds(output.size, self._size)
         mine = slice(cut[self._rank], cut[self._rank + 1])
         slices: dict[Subtree, Array] = {node: part.reshape(-1)[mine] for node, part in parts.items()}
@@ -264,19 +289,22 @@ class ScheduledBackend(ABC):
             packed = send[0] if len(send) == 1 else np.concatenate(send) if send else np.empty(0, output.dtype)
             transfers.append(Transfer(to, packed, source, block))
             slices.update(zip(nodes, block, strict=True))
-        self.flow(transfers, None, deadline)
+        self.flow(transfers, None, deadline, opening)
         flat = output.reshape(-1)
         flat[mine] = join(slices, plan)
         self.run(schedules.direct_all_gather(self._rank, self._size), flat, None, deadline)
 
     def agree(self, mine: Descriptor, deadline: Deadline) -> None:
         """Return when every rank has made the same call; CollectiveMismatch on every rank when one has not."""
-        seen = self._hear(mine.pack(), deadline)
-        if len(seen) == 2:
-            a, b = sorted(seen)
-            raise mismatch((a[0], unpack(a[1])), (b[0], unpack(b[1])))
+        self.flow((), None, deadline, Opening(mine))
+
+    def _open(self, opening: Opening, deadline: Deadline) -> None:
+        """Return when every rank has said the same and sizes fit; CollectiveMismatch on every rank else."""
+        judge(sorted(self._hear(opening.mine.pack(), deadline)))
         if phases.heard:
             phases.reached("agreed")
+        if opening.sizes is not None:
+            self._fit(opening.sizes, deadline)
 
     def _hear(self, mine: bytes, deadline: Deadline) -> list[tuple[int, bytes]]:
         """What ranks say, at most DESCRIPTOR_BYTES each: this one, and another with a different word if there is one.
@@ -301,28 +329,51 @@ class ScheduledBackend(ABC):
                     seen.append((rank, packed))
         return seen
 
-    def run(self, steps: Sequence[Step], flat: Array, op: ReduceOp | None, deadline: Deadline) -> None:
+    def run(
+        self,
+        steps: Sequence[Step],
+        flat: Array,
+        op: ReduceOp | None,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
         """Walk through one rank's steps over a flat array, cut by `schedules.bounds`; what arrives combines by `op`."""
         cut = schedules.bounds(flat.size, self._size)
         transfers = []
         for step in steps:
             to, out = (None, None) if step.send is None else (step.send.peer, _part(flat, cut, step.send))
             source, into = (None, None) if step.recv is None else (step.recv.peer, _part(flat, cut, step.recv))
-            transfers.append(Transfer(to, out, source, into, step.combine))
-        self.flow(transfers, op, deadline)
+            transfers.append(Transfer(to, out, source, into, into if step.combine else None))
+        self.flow(transfers, op, deadline, opening)
 
-    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
-        """Make the transfers, with the results of one after the other; what arrives combines by `op`."""
+    def flow(
+        self,
+        transfers: Sequence[Transfer],
+        op: ReduceOp | None,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
+        """Make the transfers, with the results of one after the other; what arrives combines by `op`.
+
+        With an `opening` ranks agree on it first: CollectiveMismatch on every rank, before anything is changed.
+        """
+        if opening is not None:
+            self._open(opening, deadline)
+        self._step_by_step(transfers, op, deadline)
+
+    def _step_by_step(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
         scratch = np.empty(0, np.uint8)
-        for to, out, source, into, adds in transfers:
+        for to, out, source, into, own in transfers:
             landing = into
-            if adds and into is not None:
+            if own is not None and into is not None:
                 if scratch.nbytes < into.nbytes:
                     scratch = np.empty(into.nbytes, np.uint8)
                 landing = scratch[: into.nbytes].view(into.dtype)
             sent = None if out is None else array_bytes(out)
             self.exchange(to, sent, source, None if landing is None else array_bytes(landing), deadline)
-            if landing is not into and landing is not None and into is not None and op is not None:
+            if own is not None and landing is not None and into is not None and op is not None:
+                if own is not into:
+                    np.copyto(into, own)
                 combine(op, into.reshape(-1), landing)
 
 
@@ -340,8 +391,15 @@ class Among(ScheduledBackend):
         """See ScheduledBackend."""
         self._whole.exchange(self._number(to), out, self._number(source), into, deadline)
 
-    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
-        """See ScheduledBackend."""
+    def flow(
+        self,
+        transfers: Sequence[Transfer],
+        op: ReduceOp | None,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
+        """See ScheduledBackend. Ranks of the whole agree, before its parts talk."""
+        assert opening is None
         numbered = [t._replace(to=self._number(t.to), source=self._number(t.source)) for t in transfers]
         self._whole.flow(numbered, op, deadline)
 
@@ -353,6 +411,12 @@ class Among(ScheduledBackend):
 
     def close(self) -> None:
         """See Backend. The connections are the whole's."""
+
+
+def opening_of_parts(call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> Opening:
+    """Of an all_to_all."""
+    sizes = [[part.nbytes for part in arrays] for arrays in (inputs, outputs)]
+    return Opening(call.describe_parts(inputs), np.array(sizes, np.int64))
 
 
 def _part(flat: Array, cut: Sequence[int], part: Part) -> Array:

@@ -11,24 +11,30 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.dist import loader, phases
-from resilin.dist.backends.base import Aborted
-from resilin.dist.backends.scheduled import ScheduledBackend, Transfer
+from resilin.dist import loader, phases, schedules
+from resilin.dist.backends.base import Aborted, judge, judge_sizes
+from resilin.dist.backends.scheduled import Opening, ScheduledBackend, Transfer
+from resilin.dist.costs import TOGETHER
 from resilin.dist.link import Meter, Wire
+from resilin.dist.message import DESCRIPTOR_BYTES
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp, array_bytes
 from resilin.dist.sockets import tune
-from resilin.errors import CollectiveTimeout, PeerLost
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 
 _SOCKET_BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 20  # most bytes per system call, so that both directions of an exchange take turns
 _FOREVER_S = 1e9
-_DONE, _GONE, _LATE, _STOPPED, _STUCK = range(5)  # native/stream.hpp: Flow
+_FOLLOWING = struct.Struct("<q")  # how many bytes follow a descriptor
+_DONE, _GONE, _LATE, _STOPPED, _STUCK, _MISMATCH, _MISFIT = range(7)  # native/stream.hpp: Flow
 
 
 class StreamBackend(ScheduledBackend):
@@ -100,24 +106,49 @@ class StreamBackend(ScheduledBackend):
                 os.close(self._wake_w)
             self._wake_w = -1
 
-    def flow(self, transfers: Sequence[Transfer], op: ReduceOp | None, deadline: Deadline) -> None:
+    def flow(
+        self,
+        transfers: Sequence[Transfer],
+        op: ReduceOp | None,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
         """See ScheduledBackend."""
-        if self._native is None:
-            super().flow(transfers, op, deadline)
+        if self._native is None or (opening is not None and self._size > TOGETHER):
+            super().flow(transfers, op, deadline, opening)
             return
-        sends = [(i, t.to, array_bytes(t.out), False) for i, t in enumerate(transfers) if t.out is not None]
+        sends = [(i, t.to, array_bytes(t.out), None) for i, t in enumerate(transfers) if t.out is not None]
         arrivals = [
-            (i, t.source, array_bytes(t.into), t.combine) for i, t in enumerate(transfers) if t.into is not None
+            (i, t.source, array_bytes(t.into), None if t.own is None else array_bytes(t.own))
+            for i, t in enumerate(transfers)
+            if t.into is not None
         ]
-        dtype = next((DTYPE_CODES[t.into.dtype] for t in transfers if t.combine and t.into is not None), 0)
-        self._walk(sends, arrivals, dtype, ReduceOp.SUM if op is None or op is ReduceOp.AVG else op, deadline)
+        dtype = next((DTYPE_CODES[t.own.dtype] for t in transfers if t.own is not None), 0)
+        self._walk(sends, arrivals, dtype, ReduceOp.SUM if op is None or op is ReduceOp.AVG else op, deadline, opening)
 
-    def _walk(self, sends: list[Any], arrivals: list[Any], dtype: int, op: ReduceOp, deadline: Deadline) -> None:
+    def _walk(
+        self,
+        sends: list[Any],
+        arrivals: list[Any],
+        dtype: int,
+        op: ReduceOp,
+        deadline: Deadline,
+        opening: Opening | None = None,
+    ) -> None:
         left = deadline.left()
         until = SYSTEM.monotonic() + (_FOREVER_S if left is None else left)
-        status, to, source = self._native.walk(sends, arrivals, dtype, int(op), until)
+        if opening is None:
+            status, to, source = self._native.walk(sends, arrivals, dtype, int(op), until)
+        else:
+            sizes = [] if opening.sizes is None else opening.sizes.reshape(-1).tolist()
+            word = opening.mine.pack()
+            status, to, source, heard = self._native.open(word, sizes, sends, arrivals, dtype, int(op), until)
         if status == _DONE:
             return
+        if status == _MISMATCH:
+            judge(enumerate(heard[at : at + DESCRIPTOR_BYTES] for at in range(0, len(heard), DESCRIPTOR_BYTES)))
+        if status == _MISFIT:
+            judge_sizes(np.frombuffer(heard, np.int64).reshape(self._size, 2, self._size))
         if status == _STOPPED or self._aborted:
             raise Aborted(self._named(to, source))
         if status == _GONE:
@@ -126,13 +157,47 @@ class StreamBackend(ScheduledBackend):
             raise self._late(to, source)
         raise AssertionError(f"a schedule that cannot go on: {sends}, {arrivals}")
 
+    def _open(self, opening: Opening, deadline: Deadline) -> None:
+        """See ScheduledBackend. What native code says: the call, how many bytes follow, an all_to_all's sizes.
+
+        Peers with native code let data follow at once, too; this rank does not.
+        """
+        if self._size > TOGETHER:
+            super()._open(opening, deadline)
+            return
+        word = opening.mine.pack()
+        sizes = b"" if opening.sizes is None else opening.sizes.tobytes()
+        out = memoryview(word + _FOLLOWING.pack(len(sizes)) + sizes)
+        said = {self._rank: word}
+        coming = {}
+        for to, source in schedules.pairwise(self._rank, self._size):
+            head = bytearray(len(word) + _FOLLOWING.size)
+            self.exchange(to, out, source, memoryview(head), deadline)
+            said[source] = bytes(head[: len(word)])
+            (coming[source],) = _FOLLOWING.unpack(head[len(word) :])
+        try:
+            judge(sorted(said.items()))
+            if phases.heard:
+                phases.reached("agreed")
+            if opening.sizes is not None:
+                table = np.empty((self._size, *opening.sizes.shape), np.int64)
+                table[self._rank] = opening.sizes
+                for source in coming:
+                    self.exchange(None, None, source, array_bytes(table[source]), deadline)
+                    coming[source] -= len(sizes)
+                judge_sizes(table)
+        except CollectiveMismatch:
+            for source, size in coming.items():
+                self.exchange(None, None, source, memoryview(bytearray(size)), deadline)
+            raise
+
     def exchange(
         self, to: int | None, out: memoryview | None, source: int | None, into: memoryview | None, deadline: Deadline
     ) -> None:
         """See ScheduledBackend."""
         if self._native is not None:
-            sends = [] if out is None else [(0, to, out, False)]
-            self._walk(sends, [] if into is None else [(0, source, into, False)], 0, ReduceOp.SUM, deadline)
+            sends = [] if out is None else [(0, to, out, None)]
+            self._walk(sends, [] if into is None else [(0, source, into, None)], 0, ReduceOp.SUM, deadline)
             return
         sending = out if out is not None and len(out) else None
         receiving = into if into is not None and len(into) else None

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <iterator>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "phases.hpp"
@@ -19,8 +21,9 @@ namespace resilin::dist {
 namespace {
 
 constexpr size_t PIECE_BYTES = 256 << 10; // combined at once: stays in the second-level cache
-constexpr size_t CALL_BYTES = 1 << 20;    // most per system call, so that both directions take turns
+constexpr size_t CALL_BYTES = 256 << 10;  // most per system call, so that both directions take turns while data is in cache
 constexpr size_t WAKE_BYTES = 512 << 10;  // a receiver that sleeps is woken for this much, not for every packet
+constexpr size_t AHEAD_BYTES = 256 << 10; // most that a peer is sent before all have agreed: what one latency takes
 constexpr int LOOK_MS = 500;              // how often a sleeper looks for Python's signals
 
 double now() {
@@ -29,12 +32,22 @@ double now() {
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+constexpr int64_t MOST_COMING = 64 << 20; // a peer that announces more before all have agreed talks nonsense
+
 // How many bytes at [at, at + size) lie before what is not done yet of another move, `done` bytes of which are.
 size_t clear_of(const char *at, size_t size, const Move &other, size_t done) {
     if (other.at >= at + size || other.at + other.size <= at) return size;
     if (other.at > at) return static_cast<size_t>(other.at - at);
     const char *edge = other.at + done;
     return edge > at ? std::min(size, static_cast<size_t>(edge - at)) : 0;
+}
+
+// How many bytes of `out`, `sent` of which are sent, lie before what receives of earlier steps have not written yet. The
+// first of `receives` has `set` bytes in place.
+size_t clear_to_send(const Move &out, size_t sent, const Move *receives, const Move *end, size_t set) {
+    size_t room = out.size - sent;
+    for (const Move *in = receives; in != end && in->step < out.step; in++) room = clear_of(out.at + sent, room, *in, in == receives ? set : 0);
+    return room;
 }
 
 std::vector<Move> without_empty(const std::vector<Move> &moves) {
@@ -70,11 +83,8 @@ void Streams::end(int peer, int64_t total) {
 
 size_t Streams::sendable(const Cursor &c) const {
     if (c.s >= c.sends.size()) return 0;
-    const Move &out = c.sends[c.s];
-    size_t room = out.size - c.sent;
-    for (size_t j = c.r; j < c.receives.size() && c.receives[j].step < out.step; j++)
-        room = clear_of(out.at + c.sent, room, c.receives[j], j == c.r ? c.set : 0);
-    return room;
+    const Move *receives = c.receives.data();
+    return clear_to_send(c.sends[c.s], c.sent, receives + c.r, receives + c.receives.size(), c.set);
 }
 
 size_t Streams::receivable(const Cursor &c) const {
@@ -93,7 +103,14 @@ bool Streams::send_some(Cursor &c, size_t room, FlowEnd &end) {
         end = {Flow::GONE, out.peer, -1};
         return false;
     }
-    const ssize_t n = send(peer.socket, out.at + c.sent, std::min(room, CALL_BYTES), MSG_NOSIGNAL | MSG_DONTWAIT);
+    iovec parts[2] = {{out.at + c.sent, std::min(room, CALL_BYTES)}, {}};
+    msghdr message{};
+    message.msg_iov = parts, message.msg_iovlen = 1;
+    if (c.s + 1 < c.sends.size() && parts[0].iov_len == out.size - c.sent) { // a word and what follows it: one packet
+        const Move &next = c.sends[c.s + 1];
+        if (next.peer == out.peer && next.step == out.step) parts[1] = {next.at, std::min(next.size, CALL_BYTES)}, message.msg_iovlen = 2;
+    }
+    const ssize_t n = sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n <= 0) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
         end = {Flow::GONE, out.peer, -1};
@@ -101,16 +118,16 @@ bool Streams::send_some(Cursor &c, size_t room, FlowEnd &end) {
     }
     peer.sent += n;
     c.sent += static_cast<size_t>(n);
-    if (c.sent == out.size) c.s++, c.sent = 0;
+    while (c.s < c.sends.size() && c.sent >= c.sends[c.s].size) c.sent -= c.sends[c.s++].size;
     return true;
 }
 
 bool Streams::receive_some(Cursor &c, size_t room, int dtype, Op op, FlowEnd &end) {
     const Move &in = c.receives[c.r];
     const size_t begin = c.set, stop = std::min(in.size, begin + PIECE_BYTES); // of the piece, where one is combined
-    char *to = in.combine ? piece_.data() + (c.got - begin) : in.at + c.got;
+    char *to = in.own ? piece_.data() + (c.got - begin) : in.at + c.got;
     Peer &peer = peers_[in.peer];
-    size_t most = in.combine ? std::min(room, stop - c.got) : std::min(room, CALL_BYTES);
+    size_t most = in.own ? std::min(room, stop - c.got) : std::min(room, CALL_BYTES);
     if (const int64_t ends = peer.ends; ends >= 0) most = std::min(most, static_cast<size_t>(std::max<int64_t>(0, ends - peer.received)));
     const ssize_t n = most ? recv(peer.socket, to, most, MSG_DONTWAIT) : 0;
     if (n <= 0) {
@@ -120,10 +137,10 @@ bool Streams::receive_some(Cursor &c, size_t room, int dtype, Op op, FlowEnd &en
     }
     peer.received += n;
     c.got += static_cast<size_t>(n);
-    if (!in.combine) {
+    if (!in.own) {
         c.set = c.got;
     } else if (c.got == stop) {
-        const char *sources[] = {in.at + begin, piece_.data()};
+        const char *sources[] = {in.own + begin, piece_.data()};
         char *destinations[] = {in.at + begin};
         reduce(dtype, op, sources, 2, destinations, 1, (stop - begin) / item_size(dtype));
         c.set = stop;
@@ -163,17 +180,18 @@ bool Streams::wait(const Cursor &c, size_t out, size_t in, double deadline, Flow
 
 FlowEnd Streams::walk(const std::vector<Move> &all_sends, const std::vector<Move> &all_receives, int dtype, Op op, double deadline) {
     const std::vector<Move> sends = without_empty(all_sends), receives = without_empty(all_receives);
-    if (piece_.empty() && std::any_of(receives.begin(), receives.end(), [](const Move &m) { return m.combine; }))
+    if (piece_.empty() && std::any_of(receives.begin(), receives.end(), [](const Move &m) { return m.own != nullptr; }))
         piece_.resize(PIECE_BYTES);
     Cursor c{sends, receives};
-    const FlowEnd end = finish(c, dtype, op, deadline);
+    const FlowEnd end = finish(c, sends.size(), dtype, op, deadline);
     for (const Move &in : receives) want(peers_[in.peer], 1); // others may wait on these sockets, too
     return end;
 }
 
-FlowEnd Streams::finish(Cursor &c, int dtype, Op op, double deadline) {
+// Until all has arrived, and the first `sends` of the sends are done.
+FlowEnd Streams::finish(Cursor &c, size_t sends, int dtype, Op op, double deadline) {
     FlowEnd end{Flow::DONE, -1, -1};
-    while (c.s < c.sends.size() || c.r < c.receives.size()) {
+    while (c.s < sends || c.r < c.receives.size()) {
         if (stopped_) return {Flow::STOPPED, sendable(c) ? c.sends[c.s].peer : -1, receivable(c) ? c.receives[c.r].peer : -1};
         bool moved = false;
         if (const size_t room = sendable(c)) moved = send_some(c, room, end);
@@ -184,6 +202,113 @@ FlowEnd Streams::finish(Cursor &c, int dtype, Op op, double deadline) {
         if (!moved && !wait(c, sendable(c), receivable(c), deadline, end)) return end;
     }
     return end;
+}
+
+struct Streams::Talk {
+    std::vector<int> peers;
+    std::vector<Move> sends;                 // what is not sent yet: words, then what goes ahead
+    std::vector<size_t> ahead;               // bytes of data that go ahead, by peer
+    std::vector<int64_t> coming;             // bytes that follow a peer's word and have not been received, by peer
+    std::vector<std::vector<char>> out, in;  // words, by peer
+};
+
+FlowEnd Streams::open(Opening &opening, std::vector<Move> sends, const std::vector<Move> &receives, int dtype, Op op, double deadline) {
+    Talk talk{{}, {}, std::vector<size_t>(count_), std::vector<int64_t>(count_), std::vector<std::vector<char>>(count_), std::vector<std::vector<char>>(count_)};
+    for (size_t p = 0; p < count_; p++)
+        if (peers_[p].socket >= 0) talk.peers.push_back(static_cast<int>(p));
+    const std::vector<Move> arriving = without_empty(receives);
+    sends = without_empty(sends);
+    std::vector<Move *> first(count_, nullptr);
+    for (Move &out : sends) {
+        if (first[out.peer]) continue;
+        first[out.peer] = &out;
+        talk.ahead[out.peer] = std::min(AHEAD_BYTES, clear_to_send(out, 0, arriving.data(), arriving.data() + arriving.size(), 0));
+    }
+    const size_t sizes_bytes = opening.sizes.size() * sizeof(int64_t);
+    for (const int p : talk.peers) {
+        const int64_t follow = static_cast<int64_t>(sizes_bytes + talk.ahead[p]);
+        std::vector<char> &out = talk.out[p];
+        out = opening.word;
+        out.insert(out.end(), reinterpret_cast<const char *>(&follow), reinterpret_cast<const char *>(&follow + 1));
+        out.insert(out.end(), reinterpret_cast<const char *>(opening.sizes.data()), reinterpret_cast<const char *>(opening.sizes.data()) + sizes_bytes);
+        talk.sends.push_back({0, p, out.data(), out.size(), nullptr});
+    }
+    for (const int p : talk.peers)
+        if (talk.ahead[p]) talk.sends.push_back({0, p, first[p]->at, talk.ahead[p], nullptr});
+    if (const FlowEnd end = agree(opening, talk, deadline); end.status != Flow::DONE) return end;
+    reached("agreed");
+    for (const Move &left : talk.sends) talk.ahead[left.peer] -= left.size;
+    for (const int p : talk.peers)
+        if (first[p]) first[p]->at += talk.ahead[p], first[p]->size -= talk.ahead[p];
+    return walk(sends, receives, dtype, op, deadline);
+}
+
+FlowEnd Streams::agree(Opening &opening, Talk &talk, double deadline) {
+    const size_t word = opening.word.size();
+    std::vector<Move> receives;
+    for (const int p : talk.peers) {
+        talk.in[p].resize(word + sizeof(int64_t));
+        receives.push_back({0, p, talk.in[p].data(), talk.in[p].size(), nullptr});
+    }
+    if (const FlowEnd end = move_on(talk, receives, talk.peers.size(), deadline); end.status != Flow::DONE) return end;
+    bool same = true;
+    opening.heard.clear();
+    for (size_t p = 0; p < count_; p++) {
+        const std::vector<char> &said = peers_[p].socket >= 0 ? talk.in[p] : opening.word;
+        opening.heard.insert(opening.heard.end(), said.begin(), said.begin() + static_cast<ptrdiff_t>(word));
+        if (peers_[p].socket < 0) continue;
+        same = same && std::memcmp(said.data(), opening.word.data(), word) == 0;
+        std::memcpy(&talk.coming[p], said.data() + word, sizeof(int64_t));
+    }
+    if (!same) return throw_away(talk, Flow::MISMATCH, deadline);
+    return opening.sizes.empty() ? FlowEnd{Flow::DONE, -1, -1} : fit(opening, talk, deadline);
+}
+
+// All have made the same all_to_all: let everybody see all sizes.
+FlowEnd Streams::fit(Opening &opening, Talk &talk, double deadline) {
+    const size_t sizes = opening.sizes.size();
+    std::vector<int64_t> all(count_ * sizes);
+    std::vector<Move> receives;
+    for (size_t p = 0; p < count_; p++) {
+        if (peers_[p].socket < 0) {
+            std::copy(opening.sizes.begin(), opening.sizes.end(), all.begin() + static_cast<ptrdiff_t>(p * sizes));
+            continue;
+        }
+        receives.push_back({0, static_cast<int>(p), reinterpret_cast<char *>(&all[p * sizes]), sizes * sizeof(int64_t), nullptr});
+        talk.coming[p] -= static_cast<int64_t>(sizes * sizeof(int64_t));
+    }
+    if (const FlowEnd end = move_on(talk, receives, 0, deadline); end.status != Flow::DONE) return end;
+    bool same = true;
+    for (size_t from = 0; from < count_; from++)
+        for (size_t to = 0; to < count_; to++) same = same && all[from * sizes + to] == all[to * sizes + count_ + from];
+    if (same) return {Flow::DONE, -1, -1};
+    opening.heard.assign(reinterpret_cast<const char *>(all.data()), reinterpret_cast<const char *>(all.data() + all.size()));
+    return throw_away(talk, Flow::MISFIT, deadline);
+}
+
+// Receive all of `receives` and send the first `sends` of what is to be sent, the rest as far as it goes.
+FlowEnd Streams::move_on(Talk &talk, std::vector<Move> receives, size_t sends, double deadline) {
+    Cursor c{talk.sends, receives};
+    const FlowEnd end = finish(c, sends, 0, Op::SUM, deadline);
+    for (const Move &in : receives) want(peers_[in.peer], 1);
+    talk.sends.erase(talk.sends.begin(), talk.sends.begin() + static_cast<ptrdiff_t>(c.s));
+    if (c.sent) talk.sends[0].at += c.sent, talk.sends[0].size -= c.sent;
+    return end;
+}
+
+// Ranks have not agreed: send what was announced, and receive what peers announced, to no end.
+FlowEnd Streams::throw_away(Talk &talk, Flow why, double deadline) {
+    std::vector<char> waste(PIECE_BYTES);
+    std::vector<Move> receives;
+    for (const int p : talk.peers) {
+        if (talk.coming[p] < 0 || talk.coming[p] > MOST_COMING) return {Flow::GONE, -1, p}; // makes no sense
+        for (size_t left = static_cast<size_t>(talk.coming[p]), n; left; left -= n) {
+            n = std::min(left, waste.size());
+            receives.push_back({0, p, waste.data(), n, nullptr});
+        }
+    }
+    const FlowEnd end = move_on(talk, receives, talk.sends.size(), deadline);
+    return end.status == Flow::DONE ? FlowEnd{why, -1, -1} : end;
 }
 
 } // namespace resilin::dist

@@ -17,14 +17,21 @@ struct Move {
     int peer;
     char *at;
     size_t size;
-    bool combine; // what arrives is combined with what lies there; otherwise it replaces it
+    const char *own; // what arrives is combined with this, which may be `at`; null: it replaces what is there
 };
 
-enum class Flow : int { DONE, GONE, LATE, STOPPED, STUCK };
+enum class Flow : int { DONE, GONE, LATE, STOPPED, STUCK, MISMATCH, MISFIT };
 
 struct FlowEnd {
     Flow status;
     int to, source; // GONE: the peer that is gone; LATE, STOPPED: whom we wait for; -1: nobody
+};
+
+// What a rank says of its call before data moves, and what all have said.
+struct Opening {
+    std::vector<char> word;     // ranks must say the same
+    std::vector<int64_t> sizes; // of an all_to_all: bytes for each rank, then bytes expected of each; else empty
+    std::vector<char> heard;    // MISMATCH: the words of all ranks, one after the other; MISFIT: their sizes
 };
 
 // One rank's sockets by peer (-1: none, as for the rank itself). They are non-blocking and stay the caller's.
@@ -40,6 +47,11 @@ class Streams {
     // or an earlier one has taken it: so steps overlap, and results are those of one step after the other. What is
     // combined is combined in pieces at fixed places, own data first. Deadline: absolute CLOCK_MONOTONIC seconds.
     FlowEnd walk(const std::vector<Move> &sends, const std::vector<Move> &receives, int dtype, Op op, double deadline);
+
+    // As walk, once all ranks have said the same. Every rank tells every other its word, and right behind it sends what
+    // it can: it says how many bytes, so that where words differ (MISMATCH) or sizes do not fit (MISFIT) all ranks, which
+    // have all heard the same, throw these away, and the streams are as before. Nothing is written to `receives` then.
+    FlowEnd open(Opening &opening, std::vector<Move> sends, const std::vector<Move> &receives, int dtype, Op op, double deadline);
 
     // End a running walk with STOPPED, and every later one. Any thread.
     void stop();
@@ -64,7 +76,13 @@ class Streams {
         size_t got = 0, set = 0; // bytes of receives[r]: arrived, and in place
     };
 
-    FlowEnd finish(Cursor &c, int dtype, Op op, double deadline);
+    struct Talk; // what goes and comes before all ranks have agreed
+
+    FlowEnd finish(Cursor &c, size_t sends, int dtype, Op op, double deadline);
+    FlowEnd agree(Opening &opening, Talk &talk, double deadline);
+    FlowEnd fit(Opening &opening, Talk &talk, double deadline);
+    FlowEnd move_on(Talk &talk, std::vector<Move> receives, size_t sends, double deadline);
+    FlowEnd throw_away(Talk &talk, Flow why, double deadline);
     size_t sendable(const Cursor &c) const;
     size_t receivable(const Cursor &c) const;
     bool send_some(Cursor &c, size_t room, FlowEnd &end);
