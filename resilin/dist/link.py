@@ -21,7 +21,6 @@ from resilin.dist.endpoint import Endpoint
 from resilin.dist.forked import track
 from resilin.dist.hello import Renewal
 from resilin.dist.message import HEADER, Frame
-from resilin.dist.sockets import WAKE_BYTES
 from resilin.errors import DistNetworkError
 
 MAX_TEXT_BYTES = 64 << 10
@@ -297,7 +296,7 @@ class Link:
             try:
                 count = sink.take(self.sock.recv_into) if left else 0
             except BlockingIOError:
-                self._least.set(WAKE_BYTES if left >= 2 * WAKE_BYTES else 1)
+                self._least.set(sockets.fair(left))
                 raise
             if count == 0 and left:
                 raise EOFError

@@ -8,9 +8,7 @@ UNREACHABLE_S = 60
 """A peer whose host answers nothing for this long is lost, however long the timeout of a call: a host without power, a
 cut link. A process that is merely stopped or busy is not, for its kernel answers. Shorter cuts are healed by TCP."""
 _PROBES = 6
-WAKE_BYTES = 512 << 10
-"""Where much is to come, a receiver that sleeps is woken for this much and not for every packet, which halves the
-processor time of a large message. As in native/stream.cpp."""
+_WAKE_BYTES = 512 << 10
 
 
 def tune(sock: socket.socket) -> None:
@@ -28,6 +26,16 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def fair(left: int) -> int:
+    """How many bytes a receiver that sleeps is woken for while `left` are to come, as in native/stream.cpp.
+
+    Not for every packet: that doubles the processor time of a large message.
+    """
+    if left >= 2 * _WAKE_BYTES:
+        return _WAKE_BYTES
+    return _WAKE_BYTES // 4 if left >= _WAKE_BYTES // 2 else 1
 
 
 class Least:
