@@ -3,6 +3,7 @@
 import pytest
 
 from resilin.dist import costs, schedules
+from resilin.dist.schedules import Part, Step
 
 LINK = costs.Link(latency=40e-6, message=10e-6, byte=0.6e-9, combine=0.1e-9)
 SIZES = (2, 4, 8, 16, 32)
@@ -95,6 +96,19 @@ def test_few_bytes_go_in_few_messages_and_many_in_small_parts():
     assert schedules.all_reduce(0, 8, 1 << 10) == schedules.doubling_all_reduce(0, 8)
     assert schedules.all_reduce(0, 8, 25 << 20) == schedules.direct_all_reduce(0, 8)
     assert schedules.all_reduce(0, 512, 1 << 20) == schedules.halving_all_reduce(0, 512)
+
+
+@pytest.mark.parametrize("size", [*SIZES, 3, 12, 17, 1000])
+def test_agreement_costs_what_its_messages_cost(size):
+    """Everybody sends to everybody, or what it has heard goes round; of words so short that bytes cost nothing."""
+    if size <= costs.TOGETHER:
+        others = [schedules.pairwise(rank, size) for rank in range(size)]
+        tell = [[Step(send=Part(to, 0, 1)) for to, _ in pairs] for pairs in others]
+        hear = [[Step(recv=Part(source, 0, 1)) for _, source in pairs] for pairs in others]
+        steps = [one + two for one, two in zip(tell, hear, strict=True)]
+    else:
+        steps = steps_of(schedules.dissemination, size)
+    assert LINK.agreement(size) == pytest.approx(play(steps, 0, LINK), rel=0.25)
 
 
 def test_a_world_of_one_costs_nothing():

@@ -11,7 +11,7 @@ all_gather, reduce_scatter, tree_all_reduce. What one rank has for one other (ga
 link once in any case: between hosts it goes straight from rank to rank, for a leader would only copy it, and inside a
 host through shared memory. Hosts may have different numbers of ranks, or one.
 
-Ranks agree on every call over the sockets first (dissemination over all ranks), so a mismatch is seen by all.
+All ranks agree on every call over the sockets first, so a mismatch is seen by all.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class HierarchyBackend:
         inner = self._begin(call, call.describe(array, op, root))
         home = self._host_of[root]
         total = accumulator(array, op)
-        if self.local is not None or self._home != home:  # the leader's memory is where sums arrive
-            total = total.copy() if np.may_share_memory(total, array) else total
+        if self._rank != root and self._is_written(root) and np.may_share_memory(total, array):
+            total = total.copy()
         if self.local is not None:
             self.local.reduce(inner, total, _inside(op), 0)
         if self._leaders is not None:
@@ -97,8 +97,12 @@ class HierarchyBackend:
         result = total.astype(array.dtype, copy=False).reshape(array.shape)
         if self.local is not None and root != self._members[0]:
             self.local.broadcast(inner, result, 0)
-        if root == self._rank:
+        if root == self._rank and not np.may_share_memory(array, result):
             np.copyto(array, result)
+
+    def _is_written(self, root: int) -> bool:
+        """Whether a reduce writes this rank's part: sums arrive at leaders, and where the root is none, at its host."""
+        return self._leaders is not None or (self._home == self._host_of[root] and root != self._members[0])
 
     def broadcast(self, call: Call, array: Array, root: int) -> None:
         """See Backend. Inside the root's host, between leaders, inside the other hosts."""
