@@ -59,9 +59,13 @@ class Calls:
     def run(
         self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
     ) -> Work | None:
-        """See ProcessGroup.run."""
+        """See ProcessGroup.run.
+
+        A call that a callback of an earlier one makes, on the worker thread, comes before those that wait for their
+        turn: the same order on every rank, and nobody waits for himself.
+        """
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
-        if not async_op and not self.queued:
+        if not async_op and (not self.queued or self.worker.inside()):
             self._turn(kind, task, limit, False, self._entry(kind))
             return None
         work = Work(f"{kind.name.lower()}, {self._owner.title()}", self._owner.abort)
@@ -70,7 +74,11 @@ class Calls:
                 raise self._fate.error(None)
             self.queued += 1
             background = partial(self._background, kind, task, work, outputs, limit, self._entry(kind))
-            self.worker.put(phases.carried(background))
+            nested = self.worker.inside()
+            if not nested:
+                self.worker.put(phases.carried(background))
+        if nested:
+            background()
         if async_op:
             return work
         work.wait()
@@ -117,12 +125,11 @@ class Calls:
             self._turn(kind, task, limit, True, entry)
         except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
             error = raised
+        work._future.settle(outputs if error is None else None, error, self._one_less)
+
+    def _one_less(self) -> None:
         with self._submitting:
             self.queued -= 1
-        if error is None:
-            work._future.set_result(outputs)
-        else:
-            work._future.set_exception(error)
 
     def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
         failed = True

@@ -16,6 +16,10 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+def _nothing() -> None:
+    """What is to be done when nobody asked for anything."""
+
+
 class Future(Generic[T]):
     """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added."""
 
@@ -46,7 +50,9 @@ class Future(Generic[T]):
         """
         limit = self._limit_s if timeout is None else timeout
         if not self.settled_within(limit):
-            raise self._expired(limit)
+            error = self._expired(limit)
+            if not self._done or self._error is not None:  # else it came while the wait was given up
+                raise error
         return self.value()
 
     def settled_within(self, timeout: float | None) -> bool:
@@ -73,11 +79,11 @@ class Future(Generic[T]):
 
     def set_result(self, result: T) -> None:
         """Complete the future."""
-        self._settle(result, None)
+        self.settle(result, None)
 
     def set_exception(self, error: BaseException) -> None:
         """Fail the future: `wait` and `value` raise `error`."""
-        self._settle(None, error)
+        self.settle(None, error)
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already."""
@@ -101,12 +107,17 @@ class Future(Generic[T]):
         self.add_done_callback(run)
         return following
 
-    def _settle(self, value: Any, error: BaseException | None) -> None:
+    def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
+        """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,
+        before anybody can see that it is done.
+        """
         with self._lock:
             if self._done:
                 raise UsageError("this Future is already done")
-            self._value, self._error, self._done = value, error, True
             callbacks, self._callbacks = self._callbacks, []
+            if not callbacks:
+                over()
+            self._value, self._error, self._done = value, error, True
             if self._ready is not None:
                 self._ready.notify_all()
         for callback in callbacks:
@@ -114,6 +125,8 @@ class Future(Generic[T]):
                 callback(self)
             except Exception:  # noqa: BLE001 - the setter's thread serves others too: a callback's mistake is logged
                 _LOG.exception("callback of a future failed")
+        if callbacks:
+            over()
 
     def __bool__(self) -> bool:
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")

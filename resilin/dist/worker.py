@@ -16,12 +16,17 @@ class Worker:
         self._name = name
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: OwnedThread | None = None
+        self._ident: int | None = None
 
     def put(self, task: Callable[[], None]) -> None:
         """Run `task`, which raises nothing, after those before it. One thread at a time may call this."""
         if self._thread is None:
             self._thread = OwnedThread(f"dist-worker-{self._name}", self._run)
         self._tasks.put(task)
+
+    def inside(self) -> bool:
+        """Whether the caller is a task, or what a task calls."""
+        return self._ident == threading.get_ident()
 
     def drain(self, timeout_s: float | None) -> bool:
         """Wait until all that was put before has run; False when it takes longer."""
@@ -38,5 +43,7 @@ class Worker:
             self._thread.join()
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         while (task := self._tasks.get()) is not None:
             task()
+        self._ident = None  # another thread may get it
