@@ -260,6 +260,10 @@ class ProcessGroup:
         """As send, of the array of `tensor`; returns at once. Neither may change before the Work is complete."""
         return self._messages.start(array, tensor, to, tag, self.timeout_s)
 
+    def recv(self, array: Array, source: int, tag: int) -> int:
+        """Receive from rank `source` (ANY: whoever sends first) into contiguous `array`; the sender's rank."""
+        return self._messages.recv(array, source, tag, self.timeout_s)
+
     def receive(self, array: Array, source: int, tag: int, done: Callable[[], None] | None = None) -> Work:
         """Post a receive from rank `source` (ANY: whoever sends first) into contiguous `array`; `done` runs first."""
         return self._messages.receive(array, source, tag, self.timeout_s, done)

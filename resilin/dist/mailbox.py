@@ -133,6 +133,9 @@ class Post(Protocol):
     def gone(self, rank: int) -> None:
         """`rank` takes nothing more: fail the sends to it."""
 
+    def take_back(self, receive: Receive) -> Message | None:
+        """The message of `receive`, which has ended, if nothing of it has been written yet."""
+
     def fail(self, error: BaseException) -> None:
         """Fail every send."""
 
@@ -169,9 +172,13 @@ class Mailbox:
     def cancel(self, receive: Receive) -> bool:
         """Take back a receive; False when its message is here: nothing happens then.
 
-        A message of which a part has come is kept for the next receive.
+        A message of which a part has come, or whose bytes cannot be had yet, is kept for the next receive.
         """
+        untouched = None if self.post_office is None else self.post_office.take_back(receive)
         with self._lock:
+            if untouched is not None:
+                self._early.appendleft(untouched)
+                return True
             half = next((message for message in self._arriving.values() if message.receive is receive), None)
             if half is not None:
                 half.detach()
@@ -223,6 +230,14 @@ class Mailbox:
         """Messages that nobody has posted a receive for, oldest first."""
         with self._lock:
             return list(self._early)
+
+    def concerned(self, source: int, tag: int) -> bool:
+        """Whether the next message from `source` with `tag` is here, or another receive's than one that comes now."""
+        if not self._early and not self._posted:
+            return False
+        with self._lock:
+            early = any(message.source == source and message.tag == tag for message in self._early)
+            return early or any(receive.matches(source, tag) for receive in self._posted)
 
     def awaits(self, source: int) -> bool:
         """Whether a posted receive that has no message yet could take one from `source`."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
-from resilin._base.clock import Deadline, spell
+from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.dist import phases
 from resilin.dist.control import Control
 from resilin.dist.fate import Fate
-from resilin.dist.mailbox import ANY, Mailbox, Receive
+from resilin.dist.letter import Letter, Sent
+from resilin.dist.mailbox import ANY, Mailbox, Receive, deliver
 from resilin.dist.message import Descriptor, Frame, Kind
-from resilin.dist.post import LocalPost
+from resilin.dist.post import Got, LocalPost
 from resilin.dist.reasons import prefixed
-from resilin.dist.recorder import GroupLog
+from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.dist.work import Work
 from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost
+
+_HAND_OVER_S = 5.0  # the longest that copying a message into its receive may take when that is withdrawn
+_LOOK_S = 0.001
 
 
 class Messages:
@@ -58,90 +64,169 @@ class Messages:
     def send(self, array: Array, to: int, tag: int, timeout_s: float) -> None:
         """See ProcessGroup.send."""
         deadline = Deadline(timeout_s)
-        work = self.start(array, array, to, tag, timeout_s)
-        try:
-            work.wait(deadline.left())
-        except CollectiveTimeout:
-            raise self._fate.error(None) from None
+        entry = self._begin("send", array, to)
+        sent = self._put(array, to, tag, deadline, entry)
+        if sent is None or self._delivered(sent, deadline, entry):
+            _end(entry, False)
+        else:
+            try:
+                self._work_of(sent, array, to, tag, deadline, entry).wait(deadline.left())
+            except CollectiveTimeout:
+                raise self._fate.error(None) from None
         if phases.heard:
             phases.reached("end", "send")
+
+    def _delivered(self, sent: Sent, deadline: Deadline, entry: Entry | None) -> bool:
+        assert self._post is not None
+        left = deadline.left()
+        try:
+            return self._post.delivered(sent, math.inf if left is None else SYSTEM.monotonic() + left)
+        except BaseException as error:  # an interrupt
+            self._left_half_way(sent.to, sent.tag, error, entry)
+            raise
 
     def start(self, array: Array, tensor: Any, to: int, tag: int, timeout_s: float) -> Work:
         """See ProcessGroup.isend."""
         deadline = Deadline(timeout_s)
+        entry = self._begin("send", array, to)
+        sent = self._put(array, to, tag, deadline, entry)
+        return self._work_of(sent, tensor, to, tag, deadline, entry)
+
+    def _begin(self, what: str, array: Array, peer: int) -> Entry | None:
+        """A message starts: what records it."""
         self._fate.check()
         if phases.heard:
-            phases.reached("start", "send")
-        descriptor = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
-        what = f"send to rank {to} with tag {tag}, {self._title()}"
-        entry = None if self._log is None else self._log.message(b"send", array, to)
+            phases.reached("start", what)
+        return None if self._log is None else self._log.message(what.encode(), array, peer)
 
-        def late(_: BaseException) -> None:
-            if deadline.passed():  # not when the caller's own, shorter limit has
-                words = f"send to rank {to} with tag {tag}: not received within {spell(timeout_s)}"
-                self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
-
-        work = Work(what, late, awaited=(to, self._ranks[to]), limit_s=timeout_s)
-
-        def finish(error: BaseException | None) -> None:
-            if entry is not None:
-                entry.end(error is not None)
-            if error is None:
-                work._future.set_result([tensor])
-            else:
-                work._future.set_exception(self._lost(error, what, to))
-
+    def _put(self, array: Array, to: int, tag: int, deadline: Deadline, entry: Entry | None) -> Sent | None:
+        """Let a message begin its way. None: it has been taken, and the array may change."""
+        sent = None
         try:
             if self._post is not None and self._post.reaches(to):
-                post = self._post
-                work._attend = lambda limit: post.wait(work._future.done, limit, sending=True)
-                post.send(array, descriptor, to, tag, finish)
+                sent = self._post.send(array, _packed(array), to, tag)
             else:
-                self._control.send(to, Frame.P2P, tag, (descriptor.pack(), array_bytes(array)), deadline)
-                finish(None)
+                self._control.send(to, Frame.P2P, tag, (_packed(array), array_bytes(array)), deadline)
         except TimeoutError as error:
             self._fate.fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
-            finish(error)
+            _end(entry)
             raise self._fate.error(None) from None
         except (OSError, DistError) as error:
             if isinstance(error, (OSError, PeerLost)):  # who died, or why the peer hung up, comes beside it
                 self._fate.hear_why([to])
-            finish(error)
-            raise self._lost(error, what, to) from error
+            _end(entry)
+            raise self._lost(error, to, tag) from error
         except BaseException as error:  # an interrupt: perhaps half of the message is on its way
-            self._fate.fail(GroupAborted(f"{what}: left half-way: {error!r}"), explain=True)
-            if not work.is_completed():
-                finish(error)
+            self._left_half_way(to, tag, error, entry)
             raise
         if phases.heard:
             phases.reached("moved", "send")
+        return sent
+
+    def _left_half_way(self, to: int, tag: int, error: BaseException, entry: Entry | None) -> None:
+        self._fate.fail(GroupAborted(f"{self._sending(to, tag)}: left half-way: {error!r}"), explain=True)
+        _end(entry)
+
+    def _work_of(
+        self, sent: Sent | None, tensor: Any, to: int, tag: int, deadline: Deadline, entry: Entry | None
+    ) -> Work:
+        """The Work of a message that is on its way; None: of one that has been taken."""
+
+        def late(_: BaseException) -> None:
+            if deadline.passed():  # not when the caller's own, shorter limit has
+                words = f"send to rank {to} with tag {tag}: not received within {spell(deadline.seconds)}"
+                self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
+
+        def finish(error: BaseException | None) -> None:
+            _end(entry, error is not None)
+            if error is None:
+                work._future.set_result([tensor])
+            else:
+                work._future.set_exception(self._lost(error, to, tag))
+
+        work = Work(self._sending(to, tag), late, awaited=(to, self._ranks[to]), limit_s=deadline.seconds)
+        if sent is None:
+            finish(None)
+        else:
+            post = self._post
+            assert post is not None
+            work._attend = lambda limit: post.wait(work._future.done, limit, sending=True)
+            sent.then(finish)
         return work
 
-    def _lost(self, error: BaseException, what: str, to: int) -> BaseException:
+    def _sending(self, to: int, tag: int) -> str:
+        return f"send to rank {to} with tag {tag}, {self._title()}"
+
+    def _lost(self, error: BaseException, to: int, tag: int) -> BaseException:
         """What a send that ended with `error` raises."""
         if self._fate.failure is not None or self._fate.closed:
             return self._fate.error(None)
         gone = "left the group" if to in self._fate.left else "closed the connection"
-        return PeerLost(f"{what}: the peer {gone}", [to]) if isinstance(error, (OSError, PeerLost)) else error
+        return (
+            PeerLost(f"{self._sending(to, tag)}: the peer {gone}", [to])
+            if isinstance(error, (OSError, PeerLost))
+            else error
+        )
 
     def receive(
         self, array: Array, source: int, tag: int, timeout_s: float, done: Callable[[], None] | None = None
     ) -> Work:
         """See ProcessGroup.receive."""
-        self._fate.check()
+        work = self._receive(array, source, tag, timeout_s, done, self._begin("recv", array, source))
         if phases.heard:
-            phases.reached("start", "recv")
-        wanted = Descriptor(0, Kind.P2P, DTYPE_CODES[array.dtype], shape=array.shape)
+            phases.reached("moved", "recv")
+        return work
+
+    def recv(self, array: Array, source: int, tag: int, timeout_s: float) -> int:
+        """See ProcessGroup.recv."""
+        deadline = Deadline(timeout_s)
+        entry = self._begin("recv", array, source)
+        if phases.heard:
+            phases.reached("moved", "recv")
+        post, letter = self._post, None
+        if post is not None and post.reaches(source):
+            try:
+                got, letter = post.receive(array, source, tag, SYSTEM.monotonic() + timeout_s)
+            except BaseException:
+                _end(entry)
+                raise
+            if got == Got.RECEIVED:
+                _end(entry, False)
+                return source
+            if got == Got.STUCK:
+                words = f"recv from rank {source} with tag {tag}: it stopped in the middle of the message"
+                self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
+        work = self._receive(array, source, tag, timeout_s, None, entry, letter)
+        if post is not None:
+            work._attend = lambda _: post.wait(work._future.done, deadline.left())
+        try:
+            work.wait()
+        except BaseException as error:
+            if (
+                work._on_timeout is not None and not work.is_completed()
+            ):  # an interrupt: no later message shall be for it
+                work._on_timeout(error)
+            raise
+        return work.source_rank()
+
+    def _receive(
+        self,
+        array: Array,
+        source: int,
+        tag: int,
+        timeout_s: float,
+        done: Callable[[], None] | None,
+        entry: Entry | None,
+        letter: Letter | None = None,
+    ) -> Work:
+        """Post a receive; for `letter`, where that has come for it already."""
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self._title()}"
         awaited = () if source == ANY else (source, self._ranks[source])
         work = Work(what, source=source, awaited=awaited, limit_s=timeout_s)
-        entry = None if self._log is None else self._log.message(b"recv", array, source)
-
         post = self._post
 
         def finish(error: BaseException | None, sender: int) -> None:
-            if entry is not None:
-                entry.end(error is not None)
+            _end(entry, error is not None)
             if error is not None:
                 failed = self._fate.failure is not None
                 work._future.set_exception(self._fate.error(None) if failed else prefixed(error, what))
@@ -153,15 +238,17 @@ class Messages:
             if post is not None:
                 post.expect(-1)
 
-        posted = Receive(source, tag, wanted, array_bytes(array), finish)
+        posted = Receive(source, tag, _descriptor(DTYPE_CODES[array.dtype], array.shape)[0], array_bytes(array), finish)
 
         def withdraw(error: BaseException) -> None:
-            if self._mailbox.cancel(posted):  # else its message is here
-                if entry is not None:
-                    entry.end(True)
-                work._future.set_exception(error)
-                if post is not None:
-                    post.expect(-1)
+            patience = Deadline(_HAND_OVER_S)
+            while not self._mailbox.cancel(posted):  # its message is here, and may be on its way into the array
+                if work._future.settled_within(_LOOK_S) or patience.passed():
+                    return
+            _end(entry)
+            work._future.set_exception(error)
+            if post is not None:
+                post.expect(-1)
 
         work._on_timeout = withdraw
         if post is None:
@@ -169,8 +256,26 @@ class Messages:
         else:
             work._attend = lambda limit: post.wait(work._future.done, limit)
             post.expect(1)
-            self._mailbox.post(posted)
+            if letter is None:
+                self._mailbox.post(posted)
+            else:
+                letter.receive = posted
+                deliver(letter)
             post.collect()
-        if phases.heard:
-            phases.reached("moved", "recv")
         return work
+
+
+def _end(entry: Entry | None, failed: bool = True) -> None:
+    if entry is not None:
+        entry.end(failed)
+
+
+def _packed(array: Array) -> bytes:
+    """What a message of `array` says of itself."""
+    return _descriptor(DTYPE_CODES[array.dtype], array.shape)[1]
+
+
+@lru_cache(maxsize=1024)
+def _descriptor(dtype: int, shape: tuple[int, ...]) -> tuple[Descriptor, bytes]:
+    made = Descriptor(0, Kind.P2P, dtype, shape=shape)
+    return made, made.pack()

@@ -48,9 +48,13 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
     pg = at_once(group, "recv")
     if pg is None:
         return -1
-    work = _post(pg, tensor, src, tag, group_src)
-    work.wait()
-    return pg.ranks[work.source_rank()]
+    source, tag = _source(pg, src, group_src), _checked(tag)
+    target = Output(tensor)
+    buffer = devices.host_buffer(target.flat)
+    sender = pg.recv(buffer, source, tag)
+    devices.from_host(target.flat, buffer)
+    target.store()
+    return pg.ranks[sender]
 
 
 def irecv(
@@ -70,7 +74,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source, tag = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src"), _checked(tag)
+    source, tag = _source(pg, src, group_src), _checked(tag)
     target = Output(tensor)
     buffer = devices.host_buffer(target.flat)
 
@@ -79,6 +83,10 @@ def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: i
         target.store()
 
     return pg.receive(buffer, source, tag, done)
+
+
+def _source(pg: ProcessGroup, src: int | None, group_src: int | None) -> int:
+    return ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
 
 
 def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:

@@ -3,6 +3,9 @@
     send ── up to 4 KiB: with its bytes ────────────────────> inbox ──> mailbox ──> receive
          └─ larger: where they lie; the receiver copies them, then the sender is told ──┘
 
+A rank that waits in `recv` looks for its message natively and copies it straight from the inbox or the sender's memory.
+When something else comes first it goes on by way of the mailbox. A sender that waits meanwhile copies a part.
+
 Who waits for a message looks into its inbox by itself, spinning for a moment, then asleep. Where nobody waits but a
 receive is posted or a send is under way, the sender calls the peer's control thread over its socket (Frame.BELL).
 A rank that waits in a send takes in what others send it meanwhile, so two ranks that send first do not wait for one
@@ -18,101 +21,36 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.machine import memory
 from resilin.dist import loader
 from resilin.dist.backends.shm_memory import Place, SharedMemory
+from resilin.dist.letter import WITHDRAWN, Letter, Sent
 from resilin.dist.mailbox import Mailbox, Receive, deliver, lost
-from resilin.dist.message import DTYPE_BYTE, Descriptor, unpack
-from resilin.dist.reduce_op import Array, array_bytes
+from resilin.dist.reduce_op import DTYPE_CODES, Array
 from resilin.errors import DistNetworkError
 
 _CELL_BYTES: int = getattr(loader.native, "CELL_BYTES", 0)
-_TICKETS: int = getattr(loader.native, "TICKETS", 0)
+_SHARED_MIN_BYTES: int = getattr(loader.native, "SHARED_MIN_BYTES", 0)
 _PUT_CALL, _PUT_FULL = 1, 2
-_FETCHED, _FETCH_MISSING, _FETCH_WITHDRAWN = range(3)
 
 
-class Letter:
-    """A message from a rank of this host. Its bytes are in `data`, or at `place` of the sender's memory."""
+class Got(IntEnum):
+    """How a native wait for a message ended: see native/post.hpp."""
 
-    complete = True
-
-    def __init__(self, post: LocalPost, taken: tuple[Any, ...]) -> None:
-        seat, self.tag, descriptor, self.length, data, arena, offset, self._number, self._ticket = taken
-        self._post = post
-        self.seat: int = seat
-        self.source = post.members[seat]
-        self.dtype: int = descriptor[DTYPE_BYTE]
-        self._descriptor: bytes = descriptor
-        self.receive: Receive | None = None
-        self._lock = threading.Lock()
-        self._data: bytes | bytearray | None = data  # guarded by _lock
-        self._place: Place = arena, offset
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What the sender called."""
-        return unpack(self._descriptor)
-
-    def refuse(self) -> None:
-        """See mailbox.Message."""
-        with self._lock:
-            if self._data is None:
-                self._data = b""
-                self._post.acknowledge(self.seat, self._ticket, self._number)
-
-    def keep(self) -> None:
-        """Copy the bytes into memory of this process, so that the sender need not wait for a receive."""
-        with self._lock:
-            if self._data is None:
-                kept = bytearray(self.length)
-                if self._post.fetch(self.seat, self._place, kept) == _FETCHED:
-                    self._data = kept
-                    self._post.acknowledge(self.seat, self._ticket, self._number)
-
-    def hand_over(self) -> None:
-        """See mailbox.Message. Waits in `post.stalled` while the sender's memory has not been mapped."""
-        assert self.receive is not None
-        with self._lock:
-            status = _FETCHED
-            if self._data is not None:
-                self.receive.buffer[:] = self._data
-            else:
-                status = self._post.fetch(self.seat, self._place, self.receive.buffer)
-                if status == _FETCHED:
-                    self._post.acknowledge(self.seat, self._ticket, self._number)
-        if status == _FETCHED:
-            self.receive.finish(None, self.source)
-        elif status == _FETCH_MISSING:
-            self._post.stall(self, *self._place)
-        else:  # its group ended: why, and who is to blame, is on its way over the socket
-            self._post.stall(self, None, 0)
-
-
-class Sent:
-    """A message under way. `array` must not change until `finish(error)` is called, once: when it is in its receiver's
-    inbox, or, if it lies at a `place`, when it has been copied.
-    """
-
-    def __init__(
-        self,
-        array: Array,
-        place: Place | None,
-        what: bytes,
-        to: int,
-        tag: int,
-        finish: Callable[[BaseException | None], None],
-    ) -> None:
-        self.array = array
-        self.place = place
-        self.what = what
-        self.to = to
-        self.tag = tag
-        self.number = 0  # with which its ticket is acknowledged
-        self.finish = finish
+    RECEIVED = 0
+    CALL = 1
+    """Received, and its sender must be called."""
+    ELSE = 2
+    """Something else came first."""
+    LATE = 3
+    LETTER = 4
+    """It has come and must be looked after: it does not fit, or was not copied."""
+    STUCK = 5
+    """As LETTER, for its sender stopped in the middle of copying."""
 
 
 class LocalPost:
@@ -136,13 +74,7 @@ class LocalPost:
         self._mailbox = mailbox
         self._call = call
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
-        self._number = 0  # guarded by _lock: messages sent
         self._sent: dict[int, Sent] = {}  # guarded by _lock: by ticket
-        self._tickets = list(range(_TICKETS))  # guarded by _lock
-        self._share = max(
-            1, _TICKETS // max(1, len(self._seats))
-        )  # of tickets; a rank that receives nothing has no more
-        self._announced = dict.fromkeys(self._seats, 0)  # guarded by _lock: tickets in use, by receiver
         self._queues: dict[int, deque[Sent]] = {
             peer: deque() for peer in self._seats
         }  # guarded by _lock: yet to be put
@@ -157,21 +89,10 @@ class LocalPost:
 
     # --- sending ---
 
-    def send(
-        self,
-        array: Array,
-        what: Descriptor,
-        to: int,
-        tag: int,
-        finish: Callable[[BaseException | None], None],
-    ) -> None:
-        """Send contiguous `array`, at once; `finish(error)` is called when it may change: now if it is small and `to`
-        has room for it, else later, by whoever collects.
-        """
-        place = None
-        if array.nbytes > _CELL_BYTES:
-            array, place = self._placed(array)
-        sent = Sent(array, place, what.pack(), to, tag, finish)
+    def send(self, array: Array, what: bytes, to: int, tag: int) -> Sent | None:
+        """Send contiguous `array`, at once. None: it may change now, being small, and `to` had room for it."""
+        array, place = self._placed(array)
+        sent = Sent(array, place, what, to, tag)
         with self._lock:
             self._check(to)
             queue = self._queues[to]
@@ -183,13 +104,31 @@ class LocalPost:
             self.fail(self._error)
         if status & _PUT_FULL:
             self._advance()  # there may be room since: from here on this rank is told
-            return
+            return sent
         if status & _PUT_CALL:
             self._call(to)
-        if place is None:
-            finish(None)
+        return None if place is None else sent
 
-    def _placed(self, array: Array) -> tuple[Array, Place]:
+    def delivered(self, sent: Sent, until: float) -> bool:
+        """Wait until it has been copied, in one native call; False: something else came first, or it is `until`."""
+        native = self._native
+        if native is None or sent.ticket < 0:
+            return False
+        try:
+            acked: bool = native.settled_within(sent.ticket, until, self._spin_s)
+        finally:
+            if native.unattended():
+                self.collect()  # what came since, and called nobody
+        if acked:
+            with self._lock:
+                if self._sent.get(sent.ticket) is sent:
+                    del self._sent[sent.ticket]
+        return acked
+
+    def _placed(self, array: Array) -> tuple[Array, Place | None]:
+        """What is sent, and where peers find it; None: it travels with its message."""
+        if array.nbytes <= _CELL_BYTES:
+            return array, None
         place = self._shared.place(array)
         if place is None:  # from elsewhere
             memory.install()
@@ -201,34 +140,16 @@ class LocalPost:
 
     def _put(self, sent: Sent) -> int:
         """Put a message into its receiver's inbox, or nothing: the flags of native Post.put. Under the lock."""
-        native, seat, data = self._native, self._seats[sent.to], array_bytes(sent.array)
+        native, seat = self._native, self._seats[sent.to]
         if native is None:  # closed by a signal handler meanwhile
             return _PUT_FULL
         if sent.place is None:
-            return int(native.put(seat, sent.tag, sent.what, data, None, 0, 0))
-        if self._announced[sent.to] >= self._share:
-            return _PUT_FULL | (_PUT_CALL if native.lack(seat, True) else 0)
-        ticket = self._register(sent)
-        status = int(native.put(seat, sent.tag, sent.what, data, sent.place, sent.number, ticket))
-        if status & _PUT_FULL and self._release(ticket) is not None:
-            native.expect(-1)
-        return status
-
-    def _register(self, sent: Sent) -> int:
-        ticket = self._tickets.pop()
-        self._number += 1
-        sent.number = self._number
-        self._announced[sent.to] += 1
-        self.expect(1)
-        self._sent[ticket] = sent
-        return ticket
-
-    def _release(self, ticket: int) -> Sent | None:
-        sent = self._sent.pop(ticket, None)
-        if sent is not None:
-            self._tickets.append(ticket)
-            self._announced[sent.to] -= 1
-        return sent
+            return int(native.put(seat, sent.tag, sent.what, sent.array))
+        status, ticket = native.announce(seat, sent.tag, sent.what, sent.array, sent.place)
+        if not status & _PUT_FULL:
+            sent.ticket = ticket
+            self._sent[ticket] = sent
+        return int(status)
 
     def _advance(self) -> None:
         """Put what waits for room, in order for each receiver, as far as there is some. Any thread."""
@@ -245,7 +166,7 @@ class LocalPost:
             self._call(to)
         for sent in put:
             if sent.place is None:
-                sent.finish(None)
+                sent.end(None)
         if put:
             native.ring()  # whoever waits for it sleeps on the bell
 
@@ -273,13 +194,32 @@ class LocalPost:
             raise BrokenPipeError("the peer has gone")
 
     def _settle(self, ticket: int) -> Sent | None:
-        with self._lock:
-            sent = self._release(ticket)
-            if sent is not None:
-                self.expect(-1)
+        """The message of a ticket, which is free from now on. Under the lock."""
+        sent = self._sent.pop(ticket, None)
+        if sent is not None and self._native is not None:
+            self._native.settle(ticket)
         return sent
 
     # --- receiving ---
+
+    def receive(self, array: Array, source: int, tag: int, until: float) -> tuple[Got, Letter | None]:
+        """Wait until `until` for a message and copy it into contiguous `array`, all in one native call."""
+        place = self._shared.place(array) if array.nbytes >= _SHARED_MIN_BYTES else None
+        with self._lock:
+            native = self._native
+            if native is None or self._mailbox.concerned(source, tag):
+                return Got.ELSE, None
+            since = native.changes()
+        seat = self._seats[source]
+        try:
+            got, taken = native.receive(seat, tag, DTYPE_CODES[array.dtype], array, place, since, until, self._spin_s)
+        finally:
+            if native.unattended():
+                self.collect()  # what came since, and called nobody
+        if got == Got.CALL:
+            self._call(source)
+            got = Got.RECEIVED
+        return got, None if taken is None else Letter(self, taken)
 
     def expect(self, change: int) -> None:
         """One more (1) or one less (-1) receive is posted, or message is on its way."""
@@ -293,27 +233,23 @@ class LocalPost:
         """Take in what has come: match messages with receives, complete sends. Any thread."""
         matched: list[Letter] = []
         acknowledged: list[Sent] = []
-        crowd: list[int] = []
         with self._lock:
             native = self._native
             if native is None:
                 return
-            letter = None
             while (taken := native.take()) is not None:
                 letter = Letter(self, taken)
                 if self._mailbox.arrive(letter):
                     matched.append(letter)
-            if letter is not None:
-                crowd = native.relieve()
+            crowd = native.relieve()
             if self._sent:
-                done = [ticket for ticket, sent in self._sent.items() if native.acked(ticket, sent.number)]
-                acknowledged = [sent for ticket in done if (sent := self._settle(ticket)) is not None]
+                acknowledged = [sent for ticket in native.acked() if (sent := self._settle(ticket)) is not None]
         for seat in crowd:
             self._call(self.members[seat])
         for letter in matched:
             deliver(letter)
         for sent in acknowledged:
-            sent.finish(None)
+            sent.end(None)
         if acknowledged:
             native.ring()
         if any(self._queues.values()):
@@ -335,9 +271,9 @@ class LocalPost:
             self.collect()
 
     def fetch(self, seat: int, place: Place, into: memoryview | bytearray) -> int:
-        """Copy from the memory of a rank of this host: fetched, missing or withdrawn."""
+        """See letter.Office."""
         native = self._native
-        return _FETCH_WITHDRAWN if native is None else int(native.fetch(seat, *place, into))
+        return WITHDRAWN if native is None else int(native.fetch(seat, place, into))
 
     def wait(self, done: Callable[[], bool], limit_s: float | None, sending: bool = False) -> bool:
         """Look after the inbox until `done()`: True, or False after `limit_s` seconds.
@@ -373,13 +309,13 @@ class LocalPost:
                 message.keep()
 
     def acknowledge(self, seat: int, ticket: int, number: int) -> None:
-        """Tell a sender that its bytes have been copied."""
+        """See letter.Office."""
         native = self._native
         if native is not None and native.ack(seat, ticket, number):
             self._call(self.members[seat])
 
-    def stall(self, letter: Letter, arena: int | None, _: int) -> None:
-        """Try `letter` again when `arena` of its sender is mapped; None: keep it until its end is known."""
+    def stall(self, letter: Letter, arena: int | None) -> None:
+        """See letter.Office."""
         with self._lock:
             error = lost(letter.source) if letter.source in self._gone else self._error
             if error is None:
@@ -387,17 +323,23 @@ class LocalPost:
         if error is not None:
             self._end([], [letter], error)
         elif arena is not None and self._shared.mapped(letter.seat, arena):  # meanwhile
-            self._unstall()
+            self._mapped()
+
+    def take_back(self, receive: Receive) -> Letter | None:
+        """See mailbox.Post."""
+        with self._lock:
+            letter = next((letter for letter in self._stalled if letter.receive is receive), None)
+            if letter is not None:
+                self._stalled.remove(letter)
+                letter.receive = None
+        return letter
 
     def _mapped(self) -> None:
-        self._unstall()
-        self.collect()  # what could not be kept before
-
-    def _unstall(self) -> None:
         with self._lock:
             stalled, self._stalled = self._stalled, []
         for letter in stalled:
             letter.hand_over()
+        self.collect()  # what could not be kept before
 
     # --- ends ---
 
@@ -405,6 +347,9 @@ class LocalPost:
         """See mailbox.Post."""
         with self._lock:
             self._gone.add(rank)
+            if self._native is not None and rank in self._seats:
+                self._native.gone(self._seats[rank])
+                self._native.disturb()
             failed = [sent for t in [t for t, s in self._sent.items() if s.to == rank] if (sent := self._settle(t))]
             failed += self._dequeue(rank)
             stalled = [letter for letter in self._stalled if letter.source == rank]
@@ -416,6 +361,7 @@ class LocalPost:
         with self._lock:
             if self._native is not None:
                 self._native.withdraw()
+                self._native.disturb()
             self._error = self._error or error
             failed = [sent for ticket in list(self._sent) if (sent := self._settle(ticket))]
             failed += [sent for rank in self._queues for sent in self._dequeue(rank)]
@@ -432,7 +378,7 @@ class LocalPost:
 
     def _end(self, failed: list[Sent], stalled: list[Letter], error: BaseException) -> None:
         for sent in failed:
-            sent.finish(error)
+            sent.end(error)
         for letter in stalled:
             if letter.receive is not None:
                 letter.receive.finish(error, letter.source)
@@ -446,4 +392,4 @@ class LocalPost:
             native, self._native = self._native, None
         if native is not None:
             native.withdraw()
-            native.ring()
+            native.disturb()

@@ -61,7 +61,9 @@ class Work:
         if not future._done:
             done = future.settled_within(limit) if self._attend is None else self._attend(limit)
             if not done:
-                raise self._expired(limit)
+                error = self._expired(limit)
+                if not self.is_success():  # else it came while the wait was given up
+                    raise error
         if future._error is not None:
             raise future._error
         return True

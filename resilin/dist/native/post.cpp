@@ -1,31 +1,69 @@
 #include "post.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "copy.hpp"
+#include "phases.hpp"
+#include "signals.hpp"
 #include "waiting.hpp"
 
 namespace resilin::dist {
 namespace {
 
 constexpr size_t STREAM_MIN_BYTES = 12 << 20; // more than caches hold of source and target
+constexpr double HELPER_SPIN_S = 50e-6;       // a helper is out of its piece in this time, unless its core is taken away
+
+// A message, piece by piece.
+struct Pieces {
+    char *into;
+    const char *from;
+    size_t size;
+
+    // false: there are no more
+    bool copy(uint64_t index) const {
+        const size_t at = index * PIECE_BYTES;
+        if (at >= size) return false;
+        dist::copy(into + at, from + at, std::min(PIECE_BYTES, size - at), size >= STREAM_MIN_BYTES);
+        return true;
+    }
+};
 
 } // namespace
 
-Post::Post(Segment &segment) : segment_(segment), mapping_(segment.mapping()), rank_(segment.rank()), ranks_(segment.ranks()) {
+Post::Post(Segment &segment)
+    : segment_(segment), mapping_(segment.mapping()), rank_(segment.rank()), ranks_(segment.ranks()),
+      announced_(static_cast<size_t>(ranks_)), share_(TICKETS / static_cast<uint32_t>(std::max(1, ranks_ - 1))),
+      gone_(static_cast<size_t>(ranks_)) {
     if (!mapping_) throw std::runtime_error("the segment is closed");
     inboxes_ = reinterpret_cast<Inbox *>(mapping_->at + Segment::inboxes_at(ranks_));
+    for (uint32_t ticket = 0; ticket < TICKETS; ticket++) free_.push_back(ticket);
+}
+
+void Post::ring(Inbox &inbox) {
+    inbox.bell.fetch_add(1, std::memory_order_seq_cst);
+    if (inbox.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&inbox.bell);
 }
 
 // The bell is moved before watchers are counted, and a watcher looks into the inbox after it has left: nothing is missed.
 bool Post::notify(Inbox &inbox) {
-    inbox.bell.fetch_add(1, std::memory_order_seq_cst);
-    if (inbox.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&inbox.bell);
+    ring(inbox);
     const bool alone = inbox.watchers.load(std::memory_order_seq_cst) == 0 &&
                        (inbox.pending.load(std::memory_order_seq_cst) != 0 || inbox.crowded.load(std::memory_order_seq_cst) != 0);
     return alone && inbox.called.exchange(1, std::memory_order_seq_cst) == 0;
 }
+
+bool Post::unattended() const {
+    return own().pending.load(std::memory_order_seq_cst) != 0 || own().crowded.load(std::memory_order_seq_cst) != 0 || shortage();
+}
+
+void Post::disturb() {
+    changes_.fetch_add(1, std::memory_order_seq_cst);
+    ring();
+}
+
+// --- sending ---
 
 Cell *Post::claim(Inbox &inbox, uint64_t &lap) {
     uint64_t at = inbox.tail.load(std::memory_order_seq_cst);
@@ -40,7 +78,7 @@ Cell *Post::claim(Inbox &inbox, uint64_t &lap) {
 }
 
 // The mark is left before the second look, and `relieve` looks for marks after cells were freed: one of them sees the other.
-int Post::put(int to, int tag, const Descriptor &what, const Piece &piece, uint64_t number, uint32_t ticket) {
+int Post::put(int to, const Head &head, const char *payload) {
     Inbox &inbox = inboxes_[to];
     uint64_t lap = 0;
     Cell *cell = claim(inbox, lap);
@@ -50,17 +88,89 @@ int Post::put(int to, int tag, const Descriptor &what, const Piece &piece, uint6
         cell = claim(inbox, lap);
         if (!cell) return notify(inbox) ? FULL | CALL : FULL;
     }
-    cell->source = rank_;
-    cell->tag = tag;
-    cell->descriptor = what;
-    cell->arena = piece.arena;
-    cell->offset = piece.offset;
-    cell->size = piece.size;
-    cell->number = number;
-    cell->ticket = ticket;
-    if (piece.in_slot() && piece.size) std::memcpy(cell->payload, piece.data, piece.size);
+    cell->head = head;
+    if (head.in_cell() && head.size) std::memcpy(cell->payload, payload, head.size);
     cell->turn.store(lap * 2 + 1, std::memory_order_seq_cst);
-    return notify(inbox) ? CALL : DONE;
+    return notify(inbox) ? CALL : PLACED;
+}
+
+int Post::put(int to, int tag, const Descriptor &what, const Piece &piece) {
+    return put(to, Head{rank_, tag, what, IN_SLOT, 0, piece.size, 0, 0}, piece.data);
+}
+
+std::pair<int, uint32_t> Post::announce(int to, int tag, const Descriptor &what, const Piece &piece) {
+    uint32_t ticket;
+    {
+        const std::lock_guard<std::mutex> guard(lying_mutex_);
+        uint32_t &announced = announced_[static_cast<size_t>(to)];
+        if (announced >= share_ || free_.empty()) return {lack(to, true) ? FULL | CALL : FULL, 0};
+        ticket = free_.back();
+        free_.pop_back();
+        announced++;
+        lying_[ticket] = {++number_, piece.data, piece.size, to, false};
+    }
+    expect(1);
+    const int status = put(to, Head{rank_, tag, what, piece.arena, piece.offset, piece.size, lying_[ticket].number, ticket}, nullptr);
+    if (status & FULL) forget(ticket);
+    return {status, ticket};
+}
+
+std::vector<uint32_t> Post::acked() {
+    std::vector<uint32_t> found;
+    const std::lock_guard<std::mutex> guard(lying_mutex_);
+    for (uint32_t ticket = 0; ticket < TICKETS; ticket++) {
+        const uint64_t number = lying_[ticket].number;
+        if (number && own().tickets[ticket].acked.load(std::memory_order_acquire) == number) found.push_back(ticket);
+    }
+    return found;
+}
+
+bool Post::settled_within(uint32_t ticket, double deadline, double spin_s) {
+    const Watch watch(*this);
+    const uint64_t since = changes();
+    uint64_t number;
+    {
+        const std::lock_guard<std::mutex> guard(lying_mutex_);
+        number = lying_[ticket].number;
+    }
+    if (!number) return false; // another thread has seen its end
+    for (double spin = spin_s;;) {
+        const uint32_t seen = bell();
+        if (own().tickets[ticket].acked.load(std::memory_order_acquire) == number) {
+            forget(ticket); // before the watch ends: a rank that sends now need not call for what waits no more
+            return true;
+        }
+        if (changes() != since || waiting()) return false;
+        const int why = wait_for(seen, deadline, spin);
+        if (why == EINTR) check_signals();
+        if (why == ETIMEDOUT) return false;
+        spin = why ? 0.0 : spin_s;
+    }
+}
+
+void Post::settle(uint32_t ticket) {
+    forget(ticket);
+    ring(); // whoever waits for it sleeps on the bell
+}
+
+// The ticket of a message for a rank that has left is never used again: that rank may still be copying.
+void Post::forget(uint32_t ticket) {
+    std::unique_lock<std::mutex> guard(lying_mutex_);
+    Lying &mine = lying_[ticket];
+    if (!mine.number) return;
+    mine.number = 0;
+    while (mine.busy) {
+        guard.unlock();
+        const timespec moment{0, 20'000};
+        nanosleep(&moment, nullptr);
+        guard.lock();
+    }
+    if (!left(mine.to)) {
+        free_.push_back(ticket);
+        announced_[static_cast<size_t>(mine.to)]--;
+    }
+    guard.unlock();
+    expect(-1);
 }
 
 bool Post::lack(int to, bool lacking) {
@@ -69,6 +179,39 @@ bool Post::lack(int to, bool lacking) {
     inbox.shortages.fetch_add(lacking ? 1u : ~0u, std::memory_order_seq_cst);
     return lacking && notify(inbox);
 }
+
+void Post::help() {
+    for (uint32_t ticket = 0; ticket < TICKETS; ticket++) {
+        std::unique_lock<std::mutex> guard(lying_mutex_);
+        if (free_.size() == TICKETS) return;
+        Lying &mine = lying_[ticket];
+        if (!mine.number || mine.busy || own().tickets[ticket].offered.load(std::memory_order_seq_cst) != mine.number) continue;
+        mine.busy = true;
+        const Lying message = mine;
+        guard.unlock();
+        help(ticket, message);
+        guard.lock();
+        mine.busy = false;
+    }
+}
+
+// `helping` is set before `offered` is read, and the receiver takes its offer back before it reads `helping`: one of the
+// two sees the other.
+void Post::help(uint32_t number, const Lying &message) {
+    Ticket &ticket = own().tickets[number];
+    const std::shared_ptr<Mapping> target = segment_.arena(message.to, ticket.arena);
+    if (!target || !target->holds(ticket.offset, message.size)) return;
+    const Pieces pieces{target->at + ticket.offset, message.data, message.size};
+    for (bool more = true; more;) {
+        ticket.helping.store(1, std::memory_order_seq_cst);
+        more = ticket.offered.load(std::memory_order_seq_cst) == message.number && !withdrawn(rank_) && !left(message.to) &&
+               pieces.copy(ticket.next.fetch_add(1, std::memory_order_relaxed));
+        ticket.helping.store(0, std::memory_order_seq_cst);
+    }
+    ring(inboxes_[message.to]);
+}
+
+// --- receiving ---
 
 std::vector<int> Post::relieve() {
     std::vector<int> calls;
@@ -79,48 +222,133 @@ std::vector<int> Post::relieve() {
     return calls;
 }
 
-Cell *Post::take() {
+Cell *Post::oldest() {
     Cell &cell = own().cells[taken_ % CELLS];
-    return cell.turn.load(std::memory_order_seq_cst) == taken_ / CELLS * 2 + 1 ? &cell : nullptr;
+    if (cell.turn.load(std::memory_order_seq_cst) != taken_ / CELLS * 2 + 1) return nullptr;
+    if (cell.head.in_cell() && cell.head.size > CELL_BYTES) throw std::invalid_argument("a message is larger than its cell");
+    return &cell;
+}
+
+bool Post::waiting() {
+    const std::lock_guard<std::mutex> guard(taking_);
+    return oldest() != nullptr || shortage();
 }
 
 void Post::release(Cell *cell) {
     cell->turn.store(taken_ / CELLS * 2 + 2, std::memory_order_seq_cst);
     taken_++;
+    changes_.fetch_add(1, std::memory_order_seq_cst);
 }
 
-Fetch Post::fetch(int rank, uint64_t arena, uint64_t offset, char *into, size_t size) {
-    const std::shared_ptr<Mapping> from = segment_.arena(rank, arena);
+bool Post::take(Taken &into) {
+    const std::lock_guard<std::mutex> guard(taking_);
+    Cell *cell = oldest();
+    if (!cell) return false;
+    into.head = cell->head;
+    if (cell->head.in_cell()) into.payload.assign(cell->payload, cell->head.size);
+    release(cell);
+    return true;
+}
+
+Fetch Post::fetch(const Head &head, char *into, uint64_t arena, uint64_t offset, double deadline) {
+    const int rank = head.source;
+    const std::shared_ptr<Mapping> from = segment_.arena(rank, head.arena);
     if (!from) return Fetch::MISSING;
-    if (!from->holds(offset, size)) return Fetch::WITHDRAWN; // never was there
-    copy(into, from->at + offset, size, size >= STREAM_MIN_BYTES);
+    if (!from->holds(head.offset, head.size)) return Fetch::WITHDRAWN; // never was there
+    const Pieces pieces{into, from->at + head.offset, head.size};
+    Ticket &ticket = inboxes_[rank].tickets[head.ticket % TICKETS];
+    std::atomic<uint64_t> here{0}, &next = arena == IN_SLOT ? here : ticket.next;
+    if (arena != IN_SLOT) {
+        ticket.arena = arena;
+        ticket.offset = offset;
+        ticket.next.store(0, std::memory_order_relaxed);
+        ticket.offered.store(head.number, std::memory_order_seq_cst);
+        ring(inboxes_[rank]);
+    }
+    while (!withdrawn(rank_) && pieces.copy(next.fetch_add(1, std::memory_order_relaxed))) {
+    }
+    if (arena != IN_SLOT && !alone(ticket, rank, deadline)) return Fetch::STUCK;
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    return inboxes_[rank].withdrawn.load(std::memory_order_seq_cst) ? Fetch::WITHDRAWN : Fetch::DONE;
+    return withdrawn(rank) || withdrawn(rank_) ? Fetch::WITHDRAWN : Fetch::DONE;
 }
 
-bool Post::ack(int rank, uint32_t ticket, uint64_t number) {
-    inboxes_[rank].acks[ticket % TICKETS].store(number, std::memory_order_seq_cst);
-    return notify(inboxes_[rank]);
+// Takes the offer back and waits until the sender is out of its piece: false at the deadline. One that has left, or whose
+// group has ended here, is waited for a moment only: what it was copying is copied again, or given up.
+bool Post::alone(Ticket &ticket, int rank, double deadline) {
+    ticket.offered.store(0, std::memory_order_seq_cst);
+    double moment = 0;
+    for (;;) {
+        const uint32_t seen = bell();
+        if (ticket.helping.load(std::memory_order_seq_cst) == 0) return true;
+        const double begin = now();
+        if (!moment && (left(rank) || withdrawn(rank_))) moment = begin + SETTLE_S;
+        if (moment && begin >= moment) return true;
+        if (begin >= deadline) return false;
+        sleep(seen, moment ? std::min(moment, deadline) : deadline, HELPER_SPIN_S);
+    }
 }
 
-bool Post::acked(uint32_t ticket, uint64_t number) const {
-    return own().acks[ticket % TICKETS].load(std::memory_order_acquire) == number;
+bool Post::ack(const Head &head) {
+    Inbox &inbox = inboxes_[head.source];
+    inbox.tickets[head.ticket % TICKETS].acked.store(head.number, std::memory_order_seq_cst);
+    return notify(inbox);
 }
 
-void Post::ring() {
-    own().bell.fetch_add(1, std::memory_order_seq_cst);
-    if (own().sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&own().bell);
+// Looks at the oldest message. `found`: it was the wanted one, and is out of the inbox.
+Got Post::match(const Wanted &wanted, uint64_t since, Taken &taken, bool &found) {
+    const std::lock_guard<std::mutex> guard(taking_);
+    if (changes() != since) return Got::ELSE;
+    Cell *cell = oldest();
+    if (!cell) return shortage() ? Got::ELSE : Got::RECEIVED;
+    const Head &head = cell->head;
+    if (head.source != wanted.source || head.tag != wanted.tag) return Got::ELSE;
+    const bool fits = head.size == wanted.size && head.descriptor.dtype == wanted.dtype;
+    taken.head = head;
+    if (head.in_cell() && fits && head.size) std::memcpy(wanted.into, cell->payload, head.size);
+    if (head.in_cell() && !fits) taken.payload.assign(cell->payload, head.size);
+    release(cell);
+    found = true;
+    return fits ? Got::RECEIVED : Got::LETTER;
 }
 
-bool Post::wait(uint32_t seen, double deadline, double spin_s) {
+Got Post::receive(const Wanted &wanted, uint64_t since, double deadline, double spin_s, Taken &taken) {
+    const Watch watch(*this);
+    bool found = false;
+    for (double spin = spin_s;;) {
+        const uint32_t seen = bell();
+        const Got got = match(wanted, since, taken, found);
+        if (got != Got::RECEIVED || (found && taken.head.in_cell())) return got;
+        if (found) break;
+        const int why = wait_for(seen, deadline, spin);
+        if (why == EINTR) check_signals();
+        if (why == ETIMEDOUT) return Got::LATE;
+        spin = why ? 0.0 : spin_s;
+    }
+    const bool shared = taken.head.size >= SHARED_MIN_BYTES;
+    const Fetch fetched = fetch(taken.head, wanted.into, shared ? wanted.arena : IN_SLOT, wanted.offset, deadline);
+    if (fetched != Fetch::DONE) return fetched == Fetch::STUCK ? Got::STUCK : Got::LETTER;
+    return ack(taken.head) ? Got::CALLED : Got::RECEIVED;
+}
+
+// --- waiting ---
+
+// 0, or why the bell may not have rung: EINTR, ETIMEDOUT
+int Post::sleep(uint32_t seen, double deadline, double spin_s) {
     Inbox &inbox = own();
     static thread_local Spinner spinner;
     const auto rung = [&] { return inbox.bell.load(std::memory_order_acquire) != seen; };
-    if (spin_s > 0 && spinner.spin(spin_s, rung, [] { return false; })) return true;
+    if (spin_s > 0 && spinner.spin(spin_s, rung, [] { return false; })) return 0;
     inbox.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const int why = rung() ? 0 : futex_wait(&inbox.bell, seen, deadline);
     inbox.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    return why != ETIMEDOUT; // after a signal the caller looks again, and Python's handlers run
+    return why == EAGAIN ? 0 : why;
+}
+
+int Post::wait_for(uint32_t seen, double deadline, double spin_s) {
+    help(); // an offer may have come with what the caller has seen
+    const int why = sleep(seen, deadline, spin_s);
+    if (!why) help();
+    return why;
 }
 
 } // namespace resilin::dist

@@ -15,64 +15,106 @@ namespace nb = nanobind;
 namespace resilin::dist {
 namespace {
 
-int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, nb::handle place, uint64_t number, uint32_t ticket) {
-    if (descriptor.size() != sizeof(Descriptor)) throw nb::value_error("a descriptor has 80 bytes");
+using Place = std::pair<uint64_t, uint64_t>; // arena and offset
+
+Place place_of(nb::handle place) { return place.is_none() ? Place{IN_SLOT, 0} : nb::cast<Place>(place); }
+
+Descriptor described(const nb::bytes &packed) {
     Descriptor what;
-    std::memcpy(&what, descriptor.c_str(), sizeof what);
+    if (packed.size() != sizeof what) throw nb::value_error("a descriptor has 80 bytes");
+    std::memcpy(&what, packed.c_str(), sizeof what);
+    return what;
+}
+
+int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data) {
     const Held held(data, false);
-    Piece piece{held.at(), held.size(), IN_SLOT, 0};
-    if (!place.is_none()) {
-        const auto where = nb::cast<std::pair<uint64_t, uint64_t>>(place);
-        piece.arena = where.first;
-        piece.offset = where.second;
-    } else if (piece.size > CELL_BYTES) {
-        throw nb::value_error("the message does not fit a cell");
-    }
-    return self.put(to, tag, what, piece, number, ticket);
+    if (held.size() > CELL_BYTES) throw nb::value_error("the message does not fit a cell");
+    return self.put(to, tag, described(descriptor), {held.at(), held.size(), IN_SLOT, 0});
 }
 
-// (source, tag, descriptor, size, bytes or None, arena, offset, number, ticket) of the oldest message, or None
+std::pair<int, uint32_t> announce(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, Place place) {
+    const Held held(data, false); // the caller keeps it until the ticket is settled
+    return self.announce(to, tag, described(descriptor), {held.at(), held.size(), place.first, place.second});
+}
+
+// (source, tag, descriptor, size, bytes or None, (arena, offset), number, ticket)
+nb::object letter(const Taken &taken) {
+    const Head &head = taken.head;
+    return nb::make_tuple(
+        head.source, head.tag, nb::bytes(reinterpret_cast<const char *>(&head.descriptor), sizeof head.descriptor), head.size,
+        head.in_cell() ? nb::object(nb::bytes(taken.payload.data(), taken.payload.size())) : nb::object(nb::none()),
+        Place{head.arena, head.offset}, head.number, head.ticket);
+}
+
+// the oldest message, or None
 nb::object take(Post &self) {
-    Cell *cell = self.take();
-    if (!cell) return nb::none();
-    const bool here = cell->arena == IN_SLOT;
-    if (here && cell->size > CELL_BYTES) throw nb::value_error("a message is larger than its cell");
-    nb::object payload = here ? nb::object(nb::bytes(cell->payload, cell->size)) : nb::object(nb::none());
-    nb::object made = nb::make_tuple(
-        cell->source, cell->tag, nb::bytes(reinterpret_cast<const char *>(&cell->descriptor), sizeof(Descriptor)), cell->size,
-        payload, cell->arena, cell->offset, cell->number, cell->ticket);
-    self.release(cell);
-    return made;
+    Taken taken;
+    return self.take(taken) ? letter(taken) : nb::object(nb::none());
 }
 
-int fetch(Post &self, int rank, uint64_t arena, uint64_t offset, nb::handle into) {
+int fetch(Post &self, int source, Place place, nb::handle into) {
     const Held held(into, true);
+    Head head{};
+    head.source = source;
+    head.arena = place.first;
+    head.offset = place.second;
+    head.size = held.size();
     nb::gil_scoped_release release;
-    return static_cast<int>(self.fetch(rank, arena, offset, held.at(), held.size()));
+    return static_cast<int>(self.fetch(head, held.at(), IN_SLOT, 0, 0));
+}
+
+// Got, and the message in case of LETTER and STUCK
+nb::object receive(Post &self, int source, int tag, int dtype, nb::handle into, nb::handle place, uint64_t since, double deadline, double spin_s) {
+    const Held held(into, true);
+    const Place where = place_of(place);
+    const Wanted wanted{source, tag, static_cast<uint8_t>(dtype), held.at(), held.size(), where.first, where.second};
+    Taken taken;
+    Got got;
+    {
+        nb::gil_scoped_release release;
+        got = self.receive(wanted, since, deadline, spin_s, taken);
+    }
+    const bool left = got == Got::LETTER || got == Got::STUCK;
+    return nb::make_tuple(static_cast<int>(got), left ? letter(taken) : nb::object(nb::none()));
 }
 
 } // namespace
 
 void bind_post(nb::module_ &m) {
     m.attr("CELL_BYTES") = CELL_BYTES;
-    m.attr("TICKETS") = TICKETS;
+    m.attr("SHARED_MIN_BYTES") = SHARED_MIN_BYTES;
     nb::class_<Post>(m, "Post")
         .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
-        .def("put", &put, nb::arg("to"), nb::arg("tag"), nb::arg("descriptor"), nb::arg("data"), nb::arg("place").none(), nb::arg("number"), nb::arg("ticket"))
+        .def("put", &put)
+        .def("announce", &announce)
+        .def("acked", &Post::acked)
+        .def("settled_within", &Post::settled_within, nb::call_guard<nb::gil_scoped_release>())
+        .def("settle", &Post::settle)
         .def("lack", &Post::lack)
         .def("lacks", &Post::lacks)
         .def("shortage", &Post::shortage)
-        .def("take", &take)
         .def("relieve", &Post::relieve)
+        .def("take", &take)
         .def("fetch", &fetch)
-        .def("ack", &Post::ack)
-        .def("acked", &Post::acked)
+        .def("ack", [](Post &self, int source, uint32_t ticket, uint64_t number) {
+            Head head{};
+            head.source = source;
+            head.ticket = ticket;
+            head.number = number;
+            return self.ack(head);
+        })
+        .def("receive", &receive, nb::arg("source"), nb::arg("tag"), nb::arg("dtype"), nb::arg("into"), nb::arg("place").none(),
+             nb::arg("since"), nb::arg("deadline"), nb::arg("spin_s"))
+        .def("changes", &Post::changes)
+        .def("disturb", &Post::disturb)
         .def("bell", &Post::bell)
         .def("wait", &Post::wait, nb::call_guard<nb::gil_scoped_release>())
-        .def("ring", &Post::ring)
+        .def("ring", [](Post &self) { self.ring(); })
         .def("watch", &Post::watch)
         .def("expect", &Post::expect)
+        .def("unattended", &Post::unattended)
         .def("heard", &Post::heard)
+        .def("gone", &Post::gone)
         .def("withdraw", &Post::withdraw);
 }
 
