@@ -13,6 +13,7 @@ from benchmarks import (
     harness,
     install_size,
     models_step,
+    node_changes,
     op_overhead,
     recovery,
     shard_mode,
@@ -34,6 +35,7 @@ ALL = [
     data_loader,
     shard_mode,
     recovery,
+    node_changes,
     simulated_agents,
 ]
 

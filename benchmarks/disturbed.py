@@ -71,11 +71,15 @@ class Node:
         events = (e for e in self._events if e.kind == kind and e.generation > after and wanted(e))
         return min(events, key=lambda event: event.at, default=None)
 
-    def settled(self, world: int, ranks: Sequence[int]) -> list[Event] | None:
-        """The last commit of each of `ranks` in the newest generation, once it is a world of that size with enough."""
+    def settled(self, world: int, ranks: Sequence[int] = ()) -> list[Event] | None:
+        """The last commit of each of `ranks` in the newest generation, once it is a world of that size with enough.
+
+        ranks: empty for those that are seen here.
+        """
         newest = max((event.generation for event in self._events), default=0)
         commits = [event for event in self.commits(newest - 1) if event.world == world]
-        of_rank = [[event for event in commits if event.rank == rank] for rank in ranks]
+        wanted = ranks or sorted({event.rank for event in commits}) or [0]
+        of_rank = [[event for event in commits if event.rank == rank] for rank in wanted]
         return [events[-1] for events in of_rank] if all(len(events) >= SETTLED for events in of_rank) else None
 
     def told(self, name: str, after: float) -> float | None:

@@ -108,6 +108,8 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
     ("resilin.elastic.spawner", "shutil"): "with bz2 and lzma: 10 ms of a start that everything waits for",
+    ("resilin.launcher.elastic_run", "resilin.launcher.dry_run"): "what opens stores, which a launch imports later",
+    ("resilin.launcher.elastic_run", "resilin.launcher.running"): "40 ms, meanwhile the job's processes start",
     ("resilin.launcher.arguments", "resilin.launcher.config_file"): "tomllib costs 5 ms and most launches have no file",
 }
 

@@ -26,7 +26,7 @@ from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot, Owner
-from resilin.elastic.supervise import Spawning
+from resilin.elastic.supervise import Supervise
 from resilin.elastic.telling import Teller
 from resilin.elastic.view import Config, Situation, View
 from resilin.elastic.waiting import Waiting
@@ -53,7 +53,7 @@ class Agent:
     """Runs one node's workers until the job ends. Use `run()` once."""
 
     def __init__(
-        self, config: AgentConfig, store: Store, process: Spawning, reporter: Reporter, clock: Clock = SYSTEM
+        self, config: AgentConfig, store: Store, supervise: Supervise, reporter: Reporter, clock: Clock = SYSTEM
     ) -> None:
         self._config = config
         self._store = store
@@ -61,7 +61,7 @@ class Agent:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        self._supervisor = process.supervise(self._spawner_lost)
+        self._supervisor = supervise(self._spawner_lost)
         options = Options(
             job=config.job.name,
             node_id=config.node_id,
@@ -293,7 +293,6 @@ class Agent:
         """Let workers go that have no place by people's wish; the node itself stays."""
         if self._leaving is not None or not sizing.is_dismissed(view, self._limits, self._config.node_id):
             return
-        self._filler.release()
         work = ending.dismiss(self._slots, self._config.shutdown_timeout_s)
         if work is not None:
             self._reporter.line("this node is to take no part: its workers finish their step and end")
@@ -310,7 +309,7 @@ class Agent:
             self._told.last_commit = self._clock.monotonic()
             self._reporter.committed(message.generation, message.step)
             if message.generation == self._told.applied and self._leaving is None and not self._told.closing:
-                self._filler.keep_spare(self._rendezvous.view.generation)
+                self._filler.keep_template(self._rendezvous.view.generation)
         elif isinstance(message, control.Hello | control.Stuck):
             self._step()
         elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from resilin.elastic import calls, environment
 from resilin.elastic.failure import Failure
-from resilin.elastic.slots import Program
+from resilin.elastic.program import Program
 from resilin.elastic.streams import Plan
 from resilin.elastic.view import Config
 from resilin.errors import ResilinError

@@ -10,33 +10,11 @@ from typing import Any
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
 from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, OTHERS_LINES, TRACEBACK_CHARS, Failure, shorten
+from resilin.elastic.program import Program
 from resilin.elastic.records import Slot, SlotState
+from resilin.elastic.spawning import Command
 from resilin.elastic.streams import Plan, WorkerStreams
-from resilin.elastic.supervise import Command, Starting, Worker
-
-# nothing that lies in the folder of the launch is imported: a script that lies elsewhere would not see it either
-_TEMPLATE = "import sys; sys.flags.safe_path or sys.path.pop(0); from resilin.elastic import warm; warm.main()"
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RESILIN_NUM_THREADS"), "1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """What every worker of this node runs."""
-
-    command: tuple[str, ...]
-    """The whole command line."""
-    argv: tuple[str, ...]
-    """The part after the interpreter: what is left to run in a process forked from a template."""
-    module: bool = False
-    warm: bool = True
-    """Whether such a process can run it (not with `--no-python`)."""
-    early: bool = False
-    """Whether it is sure to import what a template has imported, so that its first workers are forked, too."""
-
-    def template(self, inherited: Mapping[str, str]) -> Command:
-        """The command of the process that its workers are forked from; its arguments only lend it a name."""
-        fixed = {**_ONE_THREAD, "TORCHELASTIC_ERROR_FILE": ""}  # the one of a job around this one is none of its own
-        return Command(argv=(self.command[0], "-u", "-c", _TEMPLATE, *self.command), env={**inherited, **fixed})
+from resilin.elastic.supervise import Starting, Worker
 
 
 @dataclass(frozen=True, kw_only=True)

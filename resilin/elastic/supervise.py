@@ -5,52 +5,22 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from resilin._base import env, log
+from resilin._base import log
 from resilin.elastic import control, spawner
 from resilin.elastic.control import Message
+from resilin.elastic.spawning import Command, SpawnerProcess, request_file
 from resilin.errors import ElasticError
 
 _log = log.logger("elastic.supervise")
-# last on the path: no module beside it can stand before one of the standard library; by import: it has its bytecode
-_START = f"import sys; sys.path.append({str(Path(spawner.__file__).parent)!r}); import spawner; spawner.main()"
-CLOSE_TIMEOUT_S = 6.0  # the spawner's own clean-up gives up after 5 s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """What to run. `stdout`, `stderr`: descriptors to give to the worker (None: inherit); they stay the caller's."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    stdout: int | None = None
-    stderr: int | None = None
-    program: Sequence[str] = ()
-    """The part after the interpreter: what a template runs instead. Empty: none can."""
-    module: bool = False
-    """Whether the program is the name of a module."""
-
-
-class Spawning(Protocol):
-    """What starts processes for an agent: `SpawnerProcess`, or a simulation of one."""
-
-    def supervise(self, on_lost: Callable[[], None]) -> Supervision:
-        """The agent's side of it, in the running loop."""
-        ...
 
 
 class Starting(Protocol):
@@ -75,6 +45,9 @@ class Supervision(Starting, Protocol):
     async def close(self) -> None:
         """See `Supervisor.close`."""
         ...
+
+
+Supervise = Callable[[Callable[[], None]], Supervision]  # makes it from what is called when the spawner was lost
 
 
 class Worker:
@@ -171,74 +144,6 @@ class Worker:
             self._channel.close()
 
 
-class SpawnerProcess:
-    """The spawner as a child process. Make it first: before threads, before gRPC, before anything slow.
-
-    folders: removed by the spawner when the agent ends, however it ends.
-    inherit: should the spawner be killed, this process inherits what workers have left behind, and `close` kills it.
-        For a process that starts nothing else from now on.
-    """
-
-    def __init__(self, folders: Sequence[str] = (), *, inherit: bool = False) -> None:
-        self._inherits = inherit
-        if inherit:
-            spawner.adopt_orphans()
-        self._others = frozenset(spawner.children())  # none of ours
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            program = [sys.executable, "-I", "-S", "-c", _START, str(theirs.fileno()), *folders]
-            self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], start_new_session=True)
-        self.socket = ours
-
-    def prepare(self, template: Command) -> None:
-        """Start the process that workers with a `program` are forked from, unless there is one. OSError: no spawner."""
-        with _request_file(template) as file:
-            self.request([file.fileno()], op="prepare")
-
-    def request(self, fds: Sequence[int] = (), **message: Any) -> None:
-        """Send one request to the spawner. OSError: it is gone; BlockingIOError: it reads nothing."""
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.socket.sendmsg([json.dumps(message).encode()], ancillary)
-
-    def supervise(self, on_lost: Callable[[], None]) -> Supervisor:
-        """The agent's side of it, in the running loop."""
-        return Supervisor(self, on_lost)
-
-    def close(self) -> None:
-        """Let it kill what is left and wait for its end."""
-        self.socket.close()
-        try:
-            self._process.wait(CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._inherits and self._process.returncode != 0:
-            spawner.sweep(_collect, self._others)
-
-
-def _request_file(command: Command) -> BinaryIO:
-    """What the spawner reads of a command, in a file without a name."""
-    body = {
-        "argv": list(command.argv),
-        "env": dict(command.env),
-        "cwd": None,
-        "program": list(command.program),
-        "module": command.module,
-    }
-    file = os.fdopen(os.memfd_create("resilin-spawn"), "w+b", buffering=0)
-    file.write(json.dumps(body).encode())
-    file.seek(0)
-    return file
-
-
-def _collect(pids: Collection[int]) -> None:
-    """Wait a moment for the end of these children."""
-    select.select([], [], [], spawner.ROUND_S)
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-
-
 class Supervisor:
     """Owns the workers of one agent. `on_lost` is called when the spawner itself died (its workers die with it)."""
 
@@ -268,7 +173,7 @@ class Supervisor:
         worker = Worker(self, self._count, ours, on_message)
         self._workers[self._count] = worker
         streams = [(n, fd) for n, fd in (("o", command.stdout), ("e", command.stderr)) if fd is not None]
-        with theirs, _request_file(command) as file:
+        with theirs, request_file(command) as file:
             fds = [file.fileno(), theirs.fileno(), *(fd for _, fd in streams)]
             names = "".join(n for n, _ in streams)
             self.request(fds, op="spawn", id=self._count, streams=names, warm=bool(command.program))
@@ -276,7 +181,7 @@ class Supervisor:
 
     def prepare(self, template: Command) -> None:
         """Have the process that workers are forked from, if there is none."""
-        with _request_file(template) as file:
+        with request_file(template) as file:
             self.request([file.fileno()], op="prepare")
 
     def request(self, fds: Sequence[int] = (), **message: Any) -> None:
@@ -336,11 +241,3 @@ class Supervisor:
             worker.finished(-signal.SIGKILL)
         self._workers.clear()
         self._on_lost()
-
-
-def python_command(argv: Sequence[str], *, module: bool, no_python: bool) -> list[str]:
-    """The command line of a worker: `argv` run by this interpreter, as a module, or as it stands."""
-    if no_python:
-        return list(argv)
-    head = [env.get("PYTHON_EXEC") or sys.executable, "-u"]
-    return [*head, "-m", *argv] if module else [*head, *argv]

@@ -113,6 +113,7 @@ def become(order: Order) -> None:
         os.dup2(fd, {"o": 1, "e": 2}[name])
         os.close(fd)
     os.set_inheritable(control_fd, True)
+    gc.enable()
     env.replace({**request["env"], control.ENV_FD: str(control_fd)})
     _rename(request["argv"])
     np.random.seed()  # every interpreter's own, as torch's and Python's are by themselves

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import os
-import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,15 +11,8 @@ from pathlib import Path
 
 from resilin._base import env, log
 from resilin.elastic import console
-from resilin.elastic.agent import Agent
-from resilin.elastic.config import AgentConfig, Outcome
-from resilin.elastic.console import Console
-from resilin.elastic.reports import Reporter
-from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import SpawnerProcess
-from resilin.launcher import arguments, dry_run, exit_codes, hosting, plan
-from resilin.launcher.hosting import OpenStore
-from resilin.launcher.local import Desk
+from resilin.elastic.spawning import SpawnerProcess
+from resilin.launcher import arguments, exit_codes, plan
 from resilin.launcher.plan import LaunchPlan
 
 
@@ -38,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.configure(level)
         what = plan.make(args)
         if args.dry_run:
+            from resilin.launcher import dry_run  # loads what opens stores
+
             print("\n".join(dry_run.lines(what)))
             return exit_codes.OK
         return launch(what, quiet=args.quiet, level=level)
@@ -51,77 +41,14 @@ def launch(what: LaunchPlan, *, quiet: bool = False, level: str = "WARNING") -> 
         base = _folder(what)
         # before threads and sockets are there; removes the temporary folder even when this process is killed
         process = SpawnerProcess(folders=() if what.log_dir else (str(base),), inherit=True)
-        if what.program.early:
-            process.prepare(what.program.template(env.snapshot()))
         if not what.log_dir:
             stack.callback(shutil.rmtree, base, ignore_errors=True)  # should the spawner have been killed
         stack.callback(process.close)
-        terminal = Console(on_trouble=lambda name, why: reporter.terminal_lost(name, why))
-        reporter = Reporter(terminal.text, what.event_log, quiet=quiet)
-        stack.callback(reporter.close)
-        stack.callback(terminal.close)
-        log.configure(level, stream=terminal.text)
-        if what.notice:
-            reporter.line(what.notice)
-        port = stack.enter_context(hosting.held_port(what.master_port))
-        opened = hosting.open_store(what.meeting, what.job.secret)
-        stack.callback(opened.close)
-        outcome = asyncio.run(_run(what, base, port, opened, process, reporter, terminal))
-        opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
-        _report(what, base, outcome, reporter)
-        return outcome.code
+        if what.program.early:
+            process.prepare(what.program.template(env.snapshot()))
+        from resilin.launcher import running  # half of all imports here: processes of the job import theirs meanwhile
 
-
-async def _run(
-    what: LaunchPlan,
-    base: Path,
-    port: int,
-    opened: OpenStore,
-    process: SpawnerProcess,
-    reporter: Reporter,
-    terminal: Console,
-) -> Outcome:
-    host = socket.gethostname()
-    config = AgentConfig(
-        job=what.job,
-        membership=what.membership,
-        program=what.program,
-        plan=Plan(
-            base=base,
-            keep=what.log_dir is not None,
-            redirects=what.redirects,
-            tee=what.tee,
-            global_ranks=what.global_ranks,
-            shown_ranks=what.shown_ranks,
-            shown_global_ranks=what.shown_global_ranks,
-            console=terminal,
-            filters=what.filters,
-            prefix=what.prefix,
-        ),
-        node_id=f"{host}-{os.getpid()}-{secrets.token_hex(3)}",
-        host=host,
-        address=what.address,
-        master_port=port,
-        workers=what.workers,
-        inherited=env.snapshot(),
-        rank_hint=what.rank_hint,
-        shutdown_timeout_s=what.shutdown_timeout_s,
-        join_timeout_s=what.meeting.join_timeout_s,
-        hang_timeout_s=what.hang_timeout_s,
-        lease_ttl_s=what.meeting.lease_ttl_s,
-        signals=what.signals,
-        store_in_process=opened.in_process,
-        meeting=what.meeting.endpoint,
-    )
-    agent = Agent(config, opened.store, process, reporter)
-    alone = what.meeting.backend == "standalone"
-    desk = Desk(opened.store, what.job.name, config.node_id, in_process=opened.in_process, alone=alone)
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(desk.opened())
-        except OSError as error:
-            reporter.line(f"`resilin status` and the like cannot ask this node: {error}")
-        return await agent.run()
+        return running.run(what, base, process, quiet=quiet, level=level)
 
 
 def _folder(what: LaunchPlan) -> Path:
@@ -131,19 +58,6 @@ def _folder(what: LaunchPlan) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"resilin_{name}_"))
     what.log_dir.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{name}_", dir=what.log_dir))
-
-
-def _report(what: LaunchPlan, base: Path, outcome: Outcome, reporter: Reporter) -> None:
-    reporter.event("end", code=outcome.code, reason=outcome.reason)
-    if outcome.code == exit_codes.OK:
-        return
-    if outcome.failure is not None and what.log_dir is not None:
-        path = base / "failure.json"
-        body = {"sentence": outcome.failure.sentence, "reason": outcome.reason, **outcome.failure.to_json()}
-        path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        reporter.outcome(outcome, (f"report: {path}",))
-    else:
-        reporter.outcome(outcome)
 
 
 if __name__ == "__main__":

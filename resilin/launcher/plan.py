@@ -17,9 +17,9 @@ from resilin._base.auth import new_secret
 from resilin._base.host import address_towards, cpu_count, is_loopback
 from resilin._base.secret import read_file
 from resilin.elastic import environment
+from resilin.elastic.choice import Choice
 from resilin.elastic.console import Name
-from resilin.elastic.slots import Program
-from resilin.elastic.streams import Choice
+from resilin.elastic.program import Program
 from resilin.elastic.view import Config
 from resilin.errors import SecretRequired, UsageError
 from resilin.launcher import addresses, programs, surroundings, values

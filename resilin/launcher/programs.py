@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from resilin._base import env
-from resilin.elastic.slots import Program
+from resilin.elastic.program import Program
 from resilin.errors import UsageError
 
 _MAX_TEXT_BYTES = 1 << 20

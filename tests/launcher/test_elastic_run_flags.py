@@ -18,7 +18,6 @@ TORCHRUN = {
     "standalone": False,
     "max_restarts": 0,
     "monitor_interval": 0.1,
-    "start_method": "spawn",
     "role": "default",
     "module": False,
     "no_python": False,
@@ -53,6 +52,7 @@ OURS = {
     "log_ranks": "local",
     "hang_timeout": "auto",
     "dry_run": False,
+    "start_method": "auto",  # torchrun: spawn
 }
 
 
@@ -225,7 +225,7 @@ def test_modules_of_another_interpreter_are_left_to_it(monkeypatch):
         ("PET_MAX_RESTARTS", "abc", "environment variable PET_MAX_RESTARTS: expected an integer, got 'abc'"),
         ("RESILIN_MONITOR_INTERVAL", "soon", "environment variable RESILIN_MONITOR_INTERVAL: expected a number"),
         ("PET_STANDALONE", "maybe", "environment variable PET_STANDALONE: expected one of 1, true, yes, on, 0, "),
-        ("PET_START_METHOD", "abc", "environment variable PET_START_METHOD: expected one of spawn, fork, forkserver"),
+        ("PET_START_METHOD", "abc", "environment variable PET_START_METHOD: expected one of auto, spawn, fork"),
     ],
 )
 def test_a_wrong_environment_variable_is_one_error_that_names_it(variable, text, says, script, monkeypatch, capsys):

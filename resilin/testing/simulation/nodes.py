@@ -13,10 +13,11 @@ from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.control import Message
 from resilin.elastic.environment import Job
+from resilin.elastic.program import Program
 from resilin.elastic.reports import Reporter
-from resilin.elastic.slots import Program
+from resilin.elastic.spawning import Command
 from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import Command, Worker
+from resilin.elastic.supervise import Worker
 from resilin.elastic.view import Config
 from resilin.errors import ResilinError
 from resilin.testing.simulation.network import Network
@@ -139,7 +140,7 @@ class SimNode:
         )
         quiet = setting.universe.trace is None
         reporter = Reporter(lines, quiet=quiet, clock=self.clock)
-        self.agent = Agent(config, self.client, self.spawner, reporter, self.clock)
+        self.agent = Agent(config, self.client, self.spawner.supervise, reporter, self.clock)
         try:
             self.outcome = await self.agent.run()
         except ResilinError as error:  # the store did not answer when it wanted to join

@@ -6,17 +6,19 @@ import io
 import os
 import signal
 import sys
+from functools import partial
 
 import pytest
 
 from resilin.elastic import environment
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig
-from resilin.elastic.rendezvous import Outage
+from resilin.elastic.errands import Outage
+from resilin.elastic.program import Program
 from resilin.elastic.reports import Reporter
-from resilin.elastic.slots import Program
+from resilin.elastic.spawning import SpawnerProcess
 from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import SpawnerProcess
+from resilin.elastic.supervise import Supervisor
 from resilin.elastic.view import Config, Situation
 from resilin.elastic.waiting import Waiting
 from resilin.errors import StoreTimeout
@@ -70,7 +72,7 @@ def agent(folder, program, store, process, stream, **changes):
         "signals": (signal.SIGUSR1,),  # not one that pytest minds
         "meeting": "here:1",
     }
-    return Agent(AgentConfig(**{**known, **changes}), store, process, Reporter(stream))
+    return Agent(AgentConfig(**{**known, **changes}), store, partial(Supervisor, process), Reporter(stream))
 
 
 async def until(condition, timeout_s=10):

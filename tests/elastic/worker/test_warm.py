@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from resilin._base import env
-from resilin.elastic.slots import Program
-from resilin.elastic.supervise import Command, SpawnerProcess, Supervisor, Worker, python_command
+from resilin.elastic.program import Program
+from resilin.elastic.spawning import Command, SpawnerProcess
+from resilin.elastic.supervise import Supervisor, Worker
 
 TIMEOUT_S = 60
 
@@ -41,7 +42,7 @@ def run(work: Callable[[SpawnerProcess, Supervisor], Awaitable[None]]) -> None:
 
     async def body() -> None:
         process = SpawnerProcess()
-        supervisor = process.supervise(lambda: pytest.fail("the spawner was lost"))
+        supervisor = Supervisor(process, lambda: pytest.fail("the spawner was lost"))
         try:
             await asyncio.wait_for(work(process, supervisor), TIMEOUT_S)
         finally:
@@ -51,8 +52,8 @@ def run(work: Callable[[SpawnerProcess, Supervisor], Awaitable[None]]) -> None:
 
 
 def program(name: str, *rest: str, module: bool = False) -> Program:
-    command = python_command((name, *rest), module=module, no_python=False)
-    return Program(command=tuple(command), argv=(name, *rest), module=module)
+    command = (sys.executable, "-u", *(("-m",) if module else ()), name, *rest)
+    return Program(command=command, argv=(name, *rest), module=module)
 
 
 def start(supervisor: Supervisor, what: Program, **streams: int) -> Worker:

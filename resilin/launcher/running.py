@@ -1,0 +1,112 @@
+"""Runs a launch: opens what the agent of this node needs, runs it, and reports how the job ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+from functools import partial
+from pathlib import Path
+
+from resilin._base import env, log
+from resilin.elastic.agent import Agent
+from resilin.elastic.config import AgentConfig, Outcome
+from resilin.elastic.console import Console
+from resilin.elastic.reports import Reporter
+from resilin.elastic.spawning import SpawnerProcess
+from resilin.elastic.streams import Plan
+from resilin.elastic.supervise import Supervisor
+from resilin.launcher import exit_codes, hosting
+from resilin.launcher.hosting import OpenStore
+from resilin.launcher.local import Desk
+from resilin.launcher.plan import LaunchPlan
+
+
+def run(what: LaunchPlan, base: Path, process: SpawnerProcess, *, quiet: bool, level: str) -> int:
+    """Run the agent until the job ends; returns the exit code of `elastic-run`.
+
+    base: the folder of this run. process: what starts its workers; it stays the caller's. level: of the log.
+    """
+    with contextlib.ExitStack() as stack:
+        terminal = Console(on_trouble=lambda name, why: reporter.terminal_lost(name, why))
+        reporter = Reporter(terminal.text, what.event_log, quiet=quiet)
+        stack.callback(reporter.close)
+        stack.callback(terminal.close)
+        log.configure(level, stream=terminal.text)
+        if what.notice:
+            reporter.line(what.notice)
+        port = stack.enter_context(hosting.held_port(what.master_port))
+        opened = hosting.open_store(what.meeting, what.job.secret)
+        stack.callback(opened.close)
+        outcome = asyncio.run(_run(what, base, port, opened, process, reporter, terminal))
+        opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
+        _report(what, base, outcome, reporter)
+        return outcome.code
+
+
+async def _run(
+    what: LaunchPlan,
+    base: Path,
+    port: int,
+    opened: OpenStore,
+    process: SpawnerProcess,
+    reporter: Reporter,
+    terminal: Console,
+) -> Outcome:
+    host = socket.gethostname()
+    config = AgentConfig(
+        job=what.job,
+        membership=what.membership,
+        program=what.program,
+        plan=Plan(
+            base=base,
+            keep=what.log_dir is not None,
+            redirects=what.redirects,
+            tee=what.tee,
+            global_ranks=what.global_ranks,
+            shown_ranks=what.shown_ranks,
+            shown_global_ranks=what.shown_global_ranks,
+            console=terminal,
+            filters=what.filters,
+            prefix=what.prefix,
+        ),
+        node_id=f"{host}-{os.getpid()}-{secrets.token_hex(3)}",
+        host=host,
+        address=what.address,
+        master_port=port,
+        workers=what.workers,
+        inherited=env.snapshot(),
+        rank_hint=what.rank_hint,
+        shutdown_timeout_s=what.shutdown_timeout_s,
+        join_timeout_s=what.meeting.join_timeout_s,
+        hang_timeout_s=what.hang_timeout_s,
+        lease_ttl_s=what.meeting.lease_ttl_s,
+        signals=what.signals,
+        store_in_process=opened.in_process,
+        meeting=what.meeting.endpoint,
+    )
+    agent = Agent(config, opened.store, partial(Supervisor, process), reporter)
+    alone = what.meeting.backend == "standalone"
+    desk = Desk(opened.store, what.job.name, config.node_id, in_process=opened.in_process, alone=alone)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(desk.opened())
+        except OSError as error:
+            reporter.line(f"`resilin status` and the like cannot ask this node: {error}")
+        return await agent.run()
+
+
+def _report(what: LaunchPlan, base: Path, outcome: Outcome, reporter: Reporter) -> None:
+    reporter.event("end", code=outcome.code, reason=outcome.reason)
+    if outcome.code == exit_codes.OK:
+        return
+    if outcome.failure is not None and what.log_dir is not None:
+        path = base / "failure.json"
+        body = {"sentence": outcome.failure.sentence, "reason": outcome.reason, **outcome.failure.to_json()}
+        path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        reporter.outcome(outcome, (f"report: {path}",))
+    else:
+        reporter.outcome(outcome)
