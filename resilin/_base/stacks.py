@@ -49,12 +49,13 @@ def place(text: str) -> str:
     Of the main thread, which the kernel gives the signal to. A frame of the standard library or of ours is named only
     when there is no other.
     """
-    frames = [found for line in _main_thread(text) if (found := _FRAME.fullmatch(line))]
+    frames = [found for line in main_thread(text) if (found := _FRAME.fullmatch(line))]
     own = [each for each in frames if not _LIBRARY.search(each["file"]) and _OURS not in each["file"]]
     return next((f"{each['file']}:{each['line']} in {each['function']}" for each in (*own, *frames)), "")
 
 
-def _main_thread(text: str) -> list[str]:
+def main_thread(text: str) -> list[str]:
+    """Of what faulthandler wrote, the lines of the main thread: its header, then its frames, the innermost first."""
     parts = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)
     chosen = next((part for part in parts if part.startswith("Current")), parts[-1])
     return chosen.splitlines()

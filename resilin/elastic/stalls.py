@@ -34,7 +34,7 @@ class Standing:
         """Its calls, as if they came from its flight recorder. Times and lines are not told."""
         made = tuple(
             Call(
-                **{**dict(zip(_FIELDS, call, strict=True)), "state": State(call[0]), "shape": tuple(call[9])},
+                **{**dict(zip(_FIELDS, call, strict=True)), "state": State(call[0])},
                 line="", made=0.0, started=0.0, ended=0.0,
             )
             for call in self.calls
@@ -60,7 +60,11 @@ class Stall:
 
 def from_json(body: Mapping[str, Any]) -> Stall:
     """From the record of a node."""
-    workers = (Standing(**{**each, "calls": tuple(tuple(call) for call in each["calls"])}) for each in body["workers"])
+
+    def call(fields: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(tuple(value) if isinstance(value, list) else value for value in fields)
+
+    workers = (Standing(**{**each, "calls": tuple(map(call, each["calls"]))}) for each in body["workers"])
     return Stall(**{**body, "workers": tuple(workers)})
 
 

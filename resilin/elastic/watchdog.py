@@ -334,12 +334,10 @@ def _by_node(view: View, current: Generation) -> dict[str, Stall]:
 
 
 def _lines(others: Sequence[tuple[Standing, str]]) -> tuple[str, ...]:
-    """The stacks of ranks for people; equal ones once."""
+    """The stacks of the ranks' main threads for people; equal ones once."""
     same: dict[str, list[Standing]] = {}
     for who, text in others:
-        body = "\n".join(line for line in text.splitlines() if line.startswith(("  File", "Thread", "Current")))
-        plain = "\n".join("thread" if not line.startswith("  ") else line for line in body.splitlines())
-        same.setdefault(plain or blame.describe(who), []).append(who)
+        same.setdefault("\n".join(stacks.main_thread(text)[1:]) or blame.describe(who), []).append(who)
     lines: list[str] = []
     for text, who_all in same.items():
         lines.append(f"rank{'s' if len(who_all) > 1 else ''} {', '.join(str(who.rank) for who in who_all)}:")

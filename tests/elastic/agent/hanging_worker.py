@@ -1,0 +1,84 @@
+"""A program in which one rank stops making progress, once.
+
+    hanging_worker.py HOW MARK [plain]
+
+At step AT rank 1 leaves the file MARK and, as HOW says, is stopped, waits for a lock that it holds, has a thread that
+keeps the interpreter's lock, or runs in a circle; `skip`: it leaves out a collective and waits elsewhere; `pause`: rank
+0 announces a pause and makes it. With `plain` there is no `@elastic.run`.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import resilin as rs
+from resilin import dist, elastic
+
+AT, STEPS, FOREVER_S = 20, 40, 1000
+HOW, MARK, PLAIN = sys.argv[1], Path(sys.argv[2]), "plain" in sys.argv
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def lock() -> None:
+    mine = threading.Lock()
+    mine.acquire()
+    mine.acquire()
+
+
+def gil() -> None:
+    threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(FOREVER_S), daemon=True).start()
+    while True:
+        time.sleep(0.001)
+
+
+def circle() -> None:
+    while True:
+        pass
+
+
+def skip() -> None:
+    time.sleep(FOREVER_S)
+
+
+def pause() -> None:
+    with elastic.long_pause("evaluation", at_most=60):
+        time.sleep(6)
+
+
+def step(number: int, rank: int, total: rs.Tensor) -> None:
+    if number == AT and rank == int(HOW != "pause") and not MARK.exists():
+        MARK.touch()
+        globals()[HOW]()
+    dist.all_reduce(total)
+    time.sleep(0.01)
+
+
+@elastic.run
+def train(state: elastic.State) -> None:
+    total = rs.ones(8)
+    while state.step < STEPS:
+        step(state.step, elastic.world().rank, total)
+        state.commit()
+
+
+def train_plain() -> None:
+    dist.init_process_group()
+    total = rs.ones(8)
+    for number in range(STEPS):
+        step(number, dist.get_rank(), total)
+        time.sleep(0.1)  # an agent that looks now and then is to see several steps
+
+
+if __name__ == "__main__":
+    if PLAIN:
+        train_plain()
+    else:
+        train(elastic.State(total=rs.tensor([0.0])))
+    print("trained", flush=True)

@@ -1,0 +1,175 @@
+"""How long steps may take, and who is to blame when none comes: pure functions."""
+
+import math
+
+import pytest
+
+from resilin._base.flight import JOIN, Call, State
+from resilin.elastic import blame, records, stalls
+from resilin.elastic.pace import BUSY_S, FIRST_S, FLOOR_S, KEPT, Pace
+from resilin.elastic.records import Node, Slot
+from resilin.elastic.stalls import Stall, Standing
+
+# ------------------------------------------------------------------------------------------------ pace
+
+
+def pace(*steps, fixed_s=0.0):
+    made = Pace(fixed_s)
+    for step in steps:
+        made.took(step)
+    return made
+
+
+def test_short_steps_leave_the_floor():
+    assert pace(*[0.02] * 50).limits(begun=True).look == FLOOR_S
+
+
+def test_long_steps_make_it_longer():
+    assert pace(*[8.0] * 50).limits(begun=True).look == 80.0
+
+
+def test_one_outlier_does_not_change_what_is_usual_but_may_come_again():
+    limits = pace(*[0.1] * 99, 40.0).limits(begun=True)
+    assert pace(*[0.1] * 99, 40.0).usual_s == pytest.approx(0.1)
+    assert limits.look == 80.0, "a checkpoint of 40 s was no hang, and the next one is none"
+
+
+def test_a_pause_is_forgotten_in_the_end():
+    assert pace(40.0, *[0.1] * KEPT).limits(begun=True).look == FLOOR_S
+
+
+def test_steps_that_vary_have_more_room():
+    calm, varied = pace(*[2.0] * 40), pace(*[1.0, 2.0, 3.0] * 40)
+    assert varied.limits(begun=True).look > calm.limits(begun=True).look
+
+
+def test_who_computes_has_longer_than_who_does_nothing():
+    limits = pace(*[0.1] * 9).limits(begun=True)
+    assert (limits.idle, limits.busy) == (FLOOR_S, BUSY_S)
+    assert pace(*[100.0] * 9).limits(begun=True).busy == 1000.0, "but never less than steps of that length need"
+
+
+def test_before_the_first_step_of_a_world_nothing_but_a_stopped_worker_is_a_hang():
+    for made in (pace(), pace(*[0.1] * 9), pace(fixed_s=3.0)):
+        limits = made.limits(begun=False)
+        assert (limits.look, limits.idle, limits.busy) == (FIRST_S, math.inf, math.inf)
+
+
+def test_a_limit_that_was_chosen_counts_for_all():
+    limits = pace(*[8.0] * 50, fixed_s=3.0).limits(begun=True)
+    assert (limits.look, limits.idle, limits.busy) == (3.0, 3.0, 3.0)
+
+
+# ----------------------------------------------------------------------------------------------- blame
+
+
+def call(rank, sequence, state=State.RUNNING, *, group="world", size=3, key=1, what="all_reduce", root=-1):
+    return Call(
+        state=state, group=group, key=key, generation=1, rank=rank, size=size, sequence=sequence, what=what, root=root,
+        dtype="float32", shape=(8,), op="SUM" if what == "all_reduce" else "", line="", made=sequence + 2.0,
+        started=0.0, ended=0.0,
+    )  # fmt: skip
+
+
+def joined(rank, **options):
+    return call(rank, -1, State.DONE, what=JOIN, **options)
+
+
+def stands(rank, *calls, doing="idle", pause="", at="train.py:3 in step"):
+    return Standing(rank=rank, pid=100 + rank, doing=doing, at=at, pause=pause, calls=stalls.compact(calls))
+
+
+def waits(rank, sequence, **options):
+    return stands(rank, joined(rank), call(rank, sequence - 1, State.DONE), call(rank, sequence), **options)
+
+
+def outside(rank, last, **options):
+    return stands(rank, joined(rank), call(rank, last, State.DONE), **options)
+
+
+def test_who_is_missing_from_a_collective_is_to_blame():
+    verdict = blame.judge([waits(0, 7), outside(1, 6), waits(2, 7)])
+    assert verdict.ranks == (1,)
+    assert verdict.complaint(outside(1, 6)) == (
+        "it is blocked at train.py:3 in step; ranks 0, 2 wait in all_reduce #7 float32[8] SUM of group 'world'"
+    )
+
+
+def test_who_was_stopped_inside_the_collective_of_all_is_to_blame():
+    verdict = blame.judge([waits(0, 7), waits(1, 7), waits(2, 7, doing="stopped")])
+    assert verdict.ranks == (2,)
+    assert verdict.reason.startswith("ranks 0, 1 wait in all_reduce #7")
+
+
+def test_of_two_that_are_missing_the_one_that_does_nothing_is_to_blame():
+    standings = [waits(0, 7), outside(1, 6, doing="busy"), outside(2, 6)]
+    assert blame.judge(standings).ranks == (2,)
+
+
+def test_when_most_are_still_on_their_way_nobody_is_to_blame():
+    verdict = blame.judge([waits(0, 7), outside(1, 6, doing="busy"), outside(2, 6, doing="busy")])
+    assert verdict.ranks == ()
+    assert verdict.reason == "ranks 1, 2 are all still on their way to rank 0"
+
+
+def test_a_chain_leads_to_the_one_that_waits_for_nobody():
+    """Rank 0 waits for rank 1, which waits in a group of 1 and 2 for rank 2."""
+    pair = {"group": "pair", "size": 2, "key": 2}
+    standings = [
+        stands(0, joined(0), call(0, 0, size=2), at=""),
+        stands(1, joined(1), joined(0, **pair), call(0, 0, **pair)),
+        stands(2, joined(1, **pair)),
+    ]
+    verdict = blame.judge(standings)
+    assert verdict.ranks == (2,), "rank 1 of the group 'pair' is rank 2 of the job"
+
+
+def test_of_ranks_that_wait_for_one_another_the_one_most_wait_for_is_to_blame():
+    pair = {"group": "pair", "size": 2, "key": 2}
+    standings = [
+        stands(0, joined(0), call(0, 0), joined(0, **pair)),
+        stands(1, joined(1), joined(1, **pair), call(1, 0, **pair, what="barrier")),
+        stands(2, joined(2), call(2, 0)),
+    ]
+    verdict = blame.judge(standings)
+    assert verdict.ranks == (1,)
+    assert verdict.reason.startswith("a deadlock, each waits for the next: ")
+
+
+def test_who_receives_from_one_that_does_not_send_waits_for_it():
+    standings = [
+        stands(0, joined(0, size=2), call(0, -1, what="recv", root=1, size=2)),
+        stands(1, joined(1, size=2), call(1, 0, State.DONE, size=2)),
+    ]
+    assert blame.judge(standings).ranks == (1,)
+
+
+def test_all_inside_the_same_collective_is_nobodys_fault():
+    verdict = blame.judge([waits(0, 7), waits(1, 7), waits(2, 7)])
+    assert verdict.ranks == ()
+    assert "all that are in a collective are in the same one" in verdict.reason
+
+
+@pytest.mark.parametrize("doing", ["busy", "idle"])
+def test_when_no_rank_waits_nobody_is_to_blame(doing):
+    assert blame.judge([outside(rank, 6, doing=doing) for rank in range(3)]).ranks == ()
+
+
+def test_the_only_worker_is_to_blame_for_its_own_silence():
+    assert blame.judge([outside(0, 6)]).ranks == (0,)
+
+
+def test_a_pause_or_a_debugger_excuses_all_but_the_stopped():
+    for excuse in ({"pause": "evaluation"}, {"doing": "traced"}):
+        assert blame.judge([waits(0, 7), outside(1, 6, **excuse)]).ranks == ()
+    assert blame.judge([outside(0, 6, pause="evaluation"), outside(1, 6, doing="stopped")]).ranks == (1,)
+
+
+def test_where_a_rank_stands_fits_in_a_record_and_comes_back_from_it():
+    many = [joined(1), *(call(1, n, State.DONE) for n in range(500)), call(1, 500), call(1, -1, State.QUEUED)]
+    stall = Stall(generation=3, round=1, silent_s=7.0, workers=(stands(1, *many), stands(2, doing="stopped")))
+    node = Node(id="a", host="h", address="h", master_port=1, slots=(Slot(index=0),), stall=stall)
+    data = records.to_bytes(node)
+    assert records.node("nodes/a", data) == node
+    assert len(data) < 2000
+    assert blame.judge([waits(0, 500), *stall.workers[:1]]).ranks == ()

@@ -1,0 +1,116 @@
+"""Workers that stop making progress without dying: the agent names the one the others wait for, and ends it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.multiproc
+WORKER = Path(__file__).parent / "hanging_worker.py"
+WHY = {
+    "stop": r"it is stopped \(SIGSTOP\)",
+    "lock": r"it is blocked at \S+hanging_worker.py:\d+ in lock",
+    "gil": r"it is \w+ at \S+hanging_worker.py:\d+ in \S+",  # the main thread, where it waits for the lock
+    "circle": r"it is busy at \S+hanging_worker.py:\d+ in circle",
+    "skip": r"it is blocked at \S+hanging_worker.py:\d+ in skip",
+}
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def hang(launch, tmp_path):
+    """`hang(how, *options, plain=False)` runs three workers, of which one hangs, and returns the ended launch."""
+
+    def run(how: str, *options: object, plain: bool = False):
+        program = (WORKER, how, tmp_path / "mark", *(("plain",) if plain else ()))
+        run = launch("--standalone", "--nproc-per-node", 3, *options, *program)
+        run.code = run.wait(WAIT_S)
+        return run
+
+    return run
+
+
+def deaths(run):
+    return [line for line in run.err.splitlines() if "worker died" in line or "job failed" in line]
+
+
+@pytest.mark.parametrize("how", WHY)
+def test_the_rank_that_the_others_wait_for_is_named_ended_and_replaced(hang, how):
+    run = hang(how, "--max-restarts", 1, "--hang-timeout", 4)
+    assert run.code == 0, run.err
+    (line,) = deaths(run)
+    assert re.search(rf"rank 1 \(pid \d+\) did not answer and was killed \({WHY[how]}; ", line), line
+    assert "ranks 0, 2 wait in all_reduce #" in line
+    assert line.endswith(" at step 21")
+    assert run.out.count("trained") == 3
+
+
+def test_what_is_usual_is_learned_and_a_stopped_worker_needs_no_flag(hang):
+    run = hang("stop", "--max-restarts", 1)
+    assert run.code == 0, run.err
+    (line,) = deaths(run)
+    assert "rank 1 " in line
+    assert "it is stopped" in line
+
+
+def test_who_computes_is_named_and_goes_on(launch, tmp_path):
+    run = launch("--standalone", "--nproc-per-node", 3, WORKER, "circle", tmp_path / "mark")
+    (line,) = run.until(lambda: [line for line in run.err.splitlines() if "holds the others up" in line], WAIT_S)
+    assert re.search(rf"rank 1 \(host \S+, pid \d+\) holds the others up: {WHY['circle']}; ranks 0, 2 wait in", line)
+    assert line.endswith("it is ended after 600 s")
+    assert not deaths(run)
+
+
+def test_a_pause_that_was_announced_is_no_hang(hang):
+    run = hang("pause", "--hang-timeout", 2)
+    assert run.code == 0, run.err
+    assert run.err == ""
+    assert run.out.count("trained") == 3
+
+
+def test_off_is_off(launch, tmp_path):
+    mark = tmp_path / "mark"
+    run = launch("--standalone", "--nproc-per-node", 3, "--hang-timeout", "off", WORKER, "stop", mark)
+    run.until(mark.exists, WAIT_S)
+    with pytest.raises(pytest.fail.Exception, match="did not end"):
+        run.wait(12.0)
+    assert run.err == ""
+
+
+def test_the_report_has_the_stacks_of_all_ranks_and_json_beside_it(hang, tmp_path):
+    logs = tmp_path / "logs"
+    run = hang("lock", "--hang-timeout", 4, "--log-dir", logs, plain=True)
+    assert run.code == 1, "a plain program, and no restarts"
+    _, begin, told = run.err.partition("elastic-run: job failed")  # before it: how the others heard of its end
+    first, *rest = f"{begin}{told}".splitlines()
+    assert re.match(rf"elastic-run: job failed: rank 1 \(host \S+, pid \d+\) did not answer .*{WHY['lock']}", first)
+    told = "\n".join(rest)
+    assert re.search(r"line \d+ in lock\n", told), "its own stack"
+    assert re.search(r"ranks 0, 2:\n(.*\n)*?.*hanging_worker.py\", line \d+ in step\n", told), "and those of the others"
+    (failure,) = logs.glob("*/failure.json")
+    body = json.loads(failure.read_text())
+    assert first.endswith(body["sentence"])
+    assert "in lock" in body["traceback"]
+    hang_report = json.loads(Path(body["hang_report"]).read_text())
+    assert hang_report["rank"] == body["rank"] == 1
+    assert [who["rank"] for who in hang_report["ranks"]] == [0, 1, 2]
+    assert all("hanging_worker.py" in who["stacks"] for who in hang_report["ranks"])
+
+
+def test_the_agent_of_another_node_judges_alike_and_ends_its_worker(launch, tmp_path, free_port):
+    options = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--max-restarts", 1, "--hang-timeout", 4
+    runs = [launch(*options, WORKER, "lock", tmp_path / "mark") for _ in range(2)]
+    assert [run.wait(WAIT_S) for run in runs] == [0, 0]
+    told = [line for run in runs for line in deaths(run)]
+    (line,) = [line for line in told if "worker died" in line]
+    assert re.search(
+        rf"rank 1 \(pid \d+\) did not answer and was killed \({WHY['lock']}; rank 0 waits in all_red", line
+    )
+
+
+def test_a_command_that_tells_nothing_is_left_alone(launch):
+    run = launch("--standalone", "--hang-timeout", 1, "--no-python", sys.executable, "-c", "import time; time.sleep(6)")
+    assert run.wait(WAIT_S) == 0
+    assert run.err == ""
