@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from resilin.data.sampler import SequentialSampler as SequentialSampler
     from resilin.data.sampler import SubsetRandomSampler as SubsetRandomSampler
     from resilin.data.sampler import WeightedRandomSampler as WeightedRandomSampler
+    from resilin.data.shard_batches import ShardBatches as ShardBatches
     from resilin.data.worker import WorkerInfo as WorkerInfo
     from resilin.data.worker import get_worker_info as get_worker_info
 
@@ -49,6 +50,7 @@ _WHERE = {
     "Sampler": "resilin.data.sampler",
     "SequentialSampler": "resilin.data.sampler",
     "Shard": "resilin.data.elastic_sampler",
+    "ShardBatches": "resilin.data.shard_batches",
     "StackDataset": "resilin.data.dataset",
     "StepPlan": "resilin.data.elastic_sampler",
     "Subset": "resilin.data.dataset",
@@ -75,6 +77,7 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "Shard",
+    "ShardBatches",
     "StackDataset",
     "StepPlan",
     "Subset",

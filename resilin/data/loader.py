@@ -18,6 +18,7 @@ from resilin.data.iteration import AT_EXIT, InProcessIterator, WorkerIterator
 from resilin.data.pool import Pool, WorkerPool
 from resilin.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from resilin.data.seeds import draw_seed
+from resilin.data.shard_batches import ShardBatches
 from resilin.data.thread_pool import ThreadPool
 from resilin.data.worker import WorkerConfig, seed_prefetcher, seed_thread
 from resilin.errors import UsageError
@@ -186,10 +187,15 @@ class DataLoader(Generic[T_co]):
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def __iter__(self) -> Iterator[T_co]:
-        base_seed = draw_seed(self.generator)
+        base_seed = self._base_seed()
         if self.num_workers == 0 and self.prefetch_factor is None:
             return InProcessIterator(self)
         return WorkerIterator(self, self._take_pool(), base_seed)
+
+    def _base_seed(self) -> int:
+        if self.generator is None and isinstance(self.batch_sampler, ShardBatches):
+            return self.batch_sampler.base_seed()
+        return draw_seed(self.generator)
 
     def _take_pool(self) -> Pool:
         """The idle pool of an earlier pass in this process, or a new one."""

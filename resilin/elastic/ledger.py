@@ -12,6 +12,7 @@ name the same samples (a step is a pure function of its position), and the lates
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -202,10 +203,16 @@ def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfin
 
 
 def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Problem]]:
-    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree."""
+    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree.
+
+    A generation that begins with step s makes void what earlier ones had committed from s on: it went on from there,
+    in a new job perhaps, whose batches may be of another size.
+    """
+    entries = list(entries)
     counted: dict[int, Entry] = {}
     generations: dict[int, set[int]] = {}
     problems = []
+    void_from = _void_from(entries)
     for entry in entries:
         generations.setdefault(entry.step, set()).add(entry.generation)
         known = counted.get(entry.step)
@@ -215,9 +222,21 @@ def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Prob
                 f"rank {entry.rank} applied {_text(entry)}"
             )
             problems.append(Problem(what="disagreement", text=text, epoch=entry.epoch))
-        if known is None or entry.generation > known.generation:
+        if (known is None or entry.generation > known.generation) and entry.step < void_from[entry.generation]:
             counted[entry.step] = entry
     return counted, sum(len(seen) > 1 for seen in generations.values()), problems
+
+
+def _void_from(entries: Iterable[Entry]) -> dict[int, float]:
+    """Per generation: the first step that any later one committed."""
+    first: dict[int, int] = {}
+    for entry in entries:
+        first[entry.generation] = min(entry.step, first.get(entry.generation, entry.step))
+    void, soonest = {}, math.inf
+    for generation in sorted(first, reverse=True):
+        void[generation] = soonest
+        soonest = min(soonest, first[generation])
+    return void
 
 
 def _check_epoch(steps: list[Entry], samples: int, may_end_early: bool) -> list[Problem]:

@@ -27,6 +27,8 @@ class Small:
     step: int
     generation: int
     """The one the step was applied in; 0: none."""
+    former: int
+    """Generations of the jobs before, when training went on from a checkpoint."""
     parts: dict[str, Any]
     plain: dict[str, Any]
     rng: Any
@@ -34,7 +36,7 @@ class Small:
     def digests(self) -> dict[str, bytes]:
         """A hash per object. The random state is left out: ranks may draw differently outside shards."""
         hashes = {name: parts.digest(small) for name, small in self.parts.items()}
-        return {**hashes, "plain values and step": parts.digest([self.step, self.plain])}
+        return {**hashes, "plain values and step": parts.digest([self.step, self.former, self.plain])}
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class State:
     _parts: dict[str, parts.Part]
     _plain: dict[str, Any]
     _generation: int
+    _former: int
 
     def __init__(self, *, snapshot: bool = False, **objects: Any) -> None:
         fields = self.__dict__
@@ -85,6 +88,7 @@ class State:
         fields["_objects"] = {}
         fields["_step"] = 0
         fields["_generation"] = 0  # the step was applied in
+        fields["_former"] = 0  # generations of the jobs that this one goes on from: the ledger counts all of them
         fields["_settled"] = False  # whether this rank was ever made equal to the others
         fields["_last"] = None
         fields["_ledger"] = None
@@ -165,7 +169,7 @@ class State:
     def _entry(self, plan: StepPlan) -> Entry:
         world, sampler = session.world(), self._samplers[0]
         return Entry(
-            plan.epoch, plan.step, plan.position, plan.size, world.generation, world.rank,
+            plan.epoch, plan.step, plan.position, plan.size, self._former + world.generation, world.rank,
             samples=sampler.samples_per_epoch, length=sampler.length, seed=sampler.seed if sampler.shuffle else None,
         )  # fmt: skip
 
@@ -185,6 +189,7 @@ class State:
         """For a checkpoint: step, plain values, random state and every object's own state_dict()."""
         return {
             "step": self.step,
+            "generation": self._former + self._generation,
             "plain": copy.deepcopy(self._plain),
             "rng": rng.get_rng_state(),
             "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
@@ -206,6 +211,7 @@ class State:
         rng.set_rng_state(state["rng"])
         self._plain.update(copy.deepcopy(state["plain"]))
         self.__dict__["_step"] = int(state["step"])
+        self.__dict__["_former"] = int(state.get("generation", 0))
         if self._last is not None:  # a generation is running: failures go back to here
             self._capture()
 
@@ -220,6 +226,7 @@ class State:
         small = Small(
             step=self.step,
             generation=self._generation,
+            former=self._former,
             parts={name: tree for name, (tree, _) in captured.items()},
             plain=copy.deepcopy(self._plain),
             rng=rng.get_rng_state(),
@@ -315,6 +322,7 @@ class State:
         self._plain.update(copy.deepcopy(small.plain))
         self.__dict__["_step"] = small.step
         self.__dict__["_generation"] = small.generation
+        self.__dict__["_former"] = small.former
 
     def _joined(self, rank: int, world_size: int) -> None:
         """This rank is equal to all others: the commit that failures go back to."""

@@ -75,6 +75,14 @@ def test_a_step_redone_in_a_later_generation_counts_once() -> None:
     assert verdict.redone == 1
 
 
+def test_a_later_generation_makes_void_what_earlier_ones_had_committed_from_its_first_step_on() -> None:
+    before = entries(4, 4, 4, 4)  # the last two were lost with the job: it was saved after two steps
+    other_batches = [Entry(0, 2, 8, 6, 2, 0), Entry(0, 3, 14, 2, 2, 0)]
+    assert ledger.verify([*before, *other_batches], 16).ok
+    assert ledger.verify([*before, other_batches[0]], 16, unfinished_last=True).epochs == {0: 14}
+    assert not ledger.verify([*before, other_batches[1]], 16).ok
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

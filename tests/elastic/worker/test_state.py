@@ -47,7 +47,8 @@ def step(state: State, seed: int = 0) -> None:
 
 def contents(state: State) -> bytes:
     """Everything that a rollback must bring back."""
-    tree, tensors = parts.split({name: value for name, value in state.state_dict().items() if name != "rng"})
+    left_out = ("rng", "generation")
+    tree, tensors = parts.split({name: value for name, value in state.state_dict().items() if name not in left_out})
     return parts.digest([tree, [tensor._array for tensor in tensors]])
 
 
@@ -251,6 +252,33 @@ def test_states_with_one_history_have_one_fingerprint_and_anything_else_changes_
         change()
         seen.add(one.fingerprint())
     assert len(seen) == 1 + len(changes)
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_counts_generations_on_in_the_ledger(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    first, second = make(), make()
+    step(first)
+    second.load_state_dict(first.state_dict())
+    book = Ledger(path)
+    second._use_ledger(book)
+    step(second)
+    book.close()
+    assert [(entry.step, entry.generation) for entry in ledger.read(path)] == [(1, 2)]
+    assert second.state_dict()["generation"] == 2
+
+
+def test_accumulated_steps_are_committed_together(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    state, book = make(), Ledger(path)
+    state._use_ledger(book)
+    first, second, third, *_ = state.sampler.steps()
+    with pytest.raises(UsageError, match="the next step is"):
+        make().commit(second)
+    state.commit(first, second)
+    state.commit(third)
+    book.close()
+    assert (state.step, state.sampler.step) == (2, 3)
+    assert [entry.step for entry in ledger.read(path)] == [0, 1, 2]
 
 
 def test_the_random_state_goes_back_too() -> None:
