@@ -218,7 +218,7 @@ def split(tree: Any) -> tuple[Any, list[Tensor]]:
             return node
         if kind is dict:
             return {key: copied(value) for key, value in node.items()}
-        if kind is OrderedDict:
+        if isinstance(node, OrderedDict):  # a module's state_dict() is of a kind of its own, until it has been saved
             return OrderedDict((key, copied(value)) for key, value in node.items())
         if kind is Tensor or isinstance(node, Tensor):
             append(node)

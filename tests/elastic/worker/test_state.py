@@ -191,6 +191,14 @@ def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits() -> None:
         State(other=optim.SGD([Tensor._wrap(np.ones(1), requires_grad=True)], lr=1)).load_state_dict(saved.state_dict())
 
 
+def test_a_checkpoint_on_disk_is_taken_over(tmp_path: Path) -> None:
+    state, other = make(), make()
+    step(state)
+    resilin.save(state.state_dict(), tmp_path / "checkpoint")
+    other.load_state_dict(resilin.load(tmp_path / "checkpoint"))
+    assert other.fingerprint() == state.fingerprint()
+
+
 def test_plain_values_are_attributes_and_registered_objects_cannot_be_replaced() -> None:
     state = make()
     state.best = 3
