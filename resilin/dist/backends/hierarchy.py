@@ -11,7 +11,8 @@ all_gather, reduce_scatter, tree_all_reduce. What one rank has for one other (ga
 link once in any case: between hosts it goes straight from rank to rank, for a leader would only copy it, and inside a
 host through shared memory. Hosts may have different numbers of ranks, or one.
 
-All ranks agree on every call over the sockets first, so a mismatch is seen by all.
+All ranks agree on every call over the sockets, so a mismatch is seen by all: on calls through leaders before anything
+else, on others together with what crosses the links.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.lib.stride_tricks import as_strided
 from resilin._base.clock import Deadline
 from resilin.dist import schedules, tree
 from resilin.dist.backends.base import Call, clobbers
-from resilin.dist.backends.scheduled import Among, Transfer, opening_of_parts
+from resilin.dist.backends.scheduled import Among, Opening, Transfer, opening_of_parts
 from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.message import Descriptor, Frame
@@ -209,39 +210,43 @@ class HierarchyBackend:
 
     def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
         """See Backend. Inside the root's host through memory; from other hosts straight to the root."""
-        inner = self._begin(call, call.describe(array, None, root))
+        opening, moves = Opening(call.describe(array, None, root)), []
+        if outputs is not None:
+            if clobbers([array], outputs, 0, outputs[root]):
+                array = array.copy()
+            moves = [Transfer(None, None, peer, outputs[peer]) for peer in self._far()]
+        elif self._home != self._host_of[root]:
+            moves = [Transfer(root, array, None, None)]
+        self._flat.flow(moves, None, call.deadline(), opening)
         if self._home != self._host_of[root]:
-            self._flat.flow([Transfer(root, array, None, None)], None, call.deadline())
             return
         if self.local is not None:
             near = None if outputs is None else [outputs[member] for member in self._members]
-            self.local.gather(inner, array, near, self._members.index(root))
+            self.local.gather(call.unrecorded(), array, near, self._members.index(root))
         elif outputs is not None:
             np.copyto(outputs[root], array)
-        if outputs is not None:
-            far = [Transfer(None, None, peer, outputs[peer]) for peer in self._far()]
-            self._flat.flow(far, None, call.deadline())
 
     def scatter(self, call: Call, inputs: Sequence[Array] | None, output: Array, root: int) -> None:
         """See Backend. Inside the root's host through memory; to other hosts straight from the root."""
-        inner = self._begin(call, call.describe(output, None, root))
-        if self._home != self._host_of[root]:
-            self._flat.flow([Transfer(None, None, root, output)], None, call.deadline())
-            return
+        opening, moves = Opening(call.describe(output, None, root)), []
         if inputs is not None:
             if clobbers(inputs, [output], self._rank, output):
                 inputs = [part.copy() for part in inputs]
-            self._flat.flow([Transfer(peer, inputs[peer], None, None) for peer in self._far()], None, call.deadline())
+            moves = [Transfer(peer, inputs[peer], None, None) for peer in self._far()]
+        elif self._home != self._host_of[root]:
+            moves = [Transfer(None, None, root, output)]
+        self._flat.flow(moves, None, call.deadline(), opening)
+        if self._home != self._host_of[root]:
+            return
         if self.local is not None:
             near = None if inputs is None else [inputs[member] for member in self._members]
-            self.local.scatter(inner, near, output, self._members.index(root))
+            self.local.scatter(call.unrecorded(), near, output, self._members.index(root))
         elif inputs is not None:
             np.copyto(output, inputs[root])
 
     def all_to_all(self, call: Call, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """See Backend. Inside hosts through memory; between hosts straight from rank to rank."""
-        self._flat.flow((), None, call.deadline(), opening_of_parts(call, inputs, outputs))
-        inner = call.unrecorded()
+        opening = opening_of_parts(call, inputs, outputs)
         if clobbers(inputs, outputs, self._rank, outputs[self._rank]):
             inputs = [part.copy() for part in inputs]
         moves = []
@@ -249,12 +254,12 @@ class HierarchyBackend:
             out = inputs[to] if self._host_of[to] != self._home else None
             into = outputs[source] if self._host_of[source] != self._home else None
             moves.append(Transfer(to, out, source, into))
-        self._flat.flow(moves, None, call.deadline())
+        self._flat.flow(moves, None, call.deadline(), opening)
         if self.local is None:
             np.copyto(outputs[self._rank], inputs[self._rank])
         else:
             near = ([arrays[member] for member in self._members] for arrays in (inputs, outputs))
-            self.local.all_to_all(inner, *near)
+            self.local.all_to_all(call.unrecorded(), *near)
 
     def _far(self) -> list[int]:
         return [peer for peer in range(self._size) if self._host_of[peer] != self._home]
