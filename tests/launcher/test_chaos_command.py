@@ -1,0 +1,102 @@
+"""`resilin chaos`: what it refuses, what it shows, what it does to jobs of its own and to running ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from resilin.launcher import chaos_processes, exit_codes, main
+from resilin.launcher.chaos_processes import Process
+
+JOB = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "5", "-m", "resilin.testing.chaos_job", "{folder}")
+
+
+def test_schedules_are_shown_without_running_anything(capsys):
+    assert main.main(["chaos", "--seeds", "3:5", "--show", "--", *JOB]) == 0
+    decoder, text = json.JSONDecoder(), capsys.readouterr().out
+    first, end = decoder.raw_decode(text)
+    second, _ = decoder.raw_decode(text[end:].lstrip())
+    assert (first["seed"], second["seed"]) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "0"], "which job? give its command after --"),
+        (["--seeds", "x", "--", *JOB], "--seeds: expected FIRST:END or a number, got 'x'"),
+        (["--seeds", "0", "--only", "melt", "--", *JOB], "--only: 'melt' cannot happen to this job"),
+        (["--seeds", "0", "--only", "kill:store", "--", *JOB], "--only: 'kill:store' cannot happen to this job"),
+        (["--seeds", "0", "--cut", "true", "--", *JOB], "--cut and --restore belong together"),
+        (
+            ["--seeds", "0", "--", "--nproc-per-node", "auto", "x.py"],
+            "--nproc-per-node auto: faults are given to ranks",
+        ),
+        (["--attach", "x", "--seeds", "0"], "--attach JOB: expected --schedule FILE"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_runs(capsys, words, said):
+    assert main.main(["chaos", *words]) == exit_codes.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.multiproc
+def test_a_program_that_is_not_elastic_is_refused(tmp_path, capsys):
+    (tmp_path / "plain.py").write_text("print('no state')\n")
+    assert main.main(["chaos", "--seeds", "0", "--", str(tmp_path / "plain.py")]) == exit_codes.USAGE
+    assert "expected a program with @elastic.run and a State" in capsys.readouterr().err
+
+
+@pytest.mark.multiproc
+def test_a_schedule_is_replayed_and_a_wrong_end_is_kept_and_told(tmp_path, capsys):
+    path = tmp_path / "one.toml"
+    path.write_text('[[faults]]\ndo = "kill"\nrank = 1\nat = "optimizer"\nstep = 4\n')
+    command = ["chaos", "--schedule", str(path), "--expect", "0" * 64, "--keep", str(tmp_path / "bad"), "--json"]
+    assert main.main([*command, "--", *JOB, "--steps", "20"]) == exit_codes.FAILED
+    row = json.loads(capsys.readouterr().out)
+    assert (row["recovered"], row["same"], row["counted"], row["attributed"]) == (True, False, True, True)
+    assert row["fired"] == [0]
+    (kept,) = (tmp_path / "bad").iterdir()
+    assert {"schedule.json", "fired-0.json", "ledger", "node-0.log"} <= {path.name for path in kept.iterdir()}
+
+
+@pytest.mark.multiproc
+def test_signals_from_outside_reach_a_running_job_and_it_says_so(tmp_path, capsys):
+    (tmp_path / "one.toml").write_text('[[faults]]\ndo = "kill"\nrank = 1\nafter_s = 0.0\n')
+    words = [sys.executable, "-m", "resilin.launcher.elastic_run", "--rdzv-id", f"chaos-{os.getpid()}", *JOB]
+    command = [word.replace("{folder}", str(tmp_path)) for word in words]
+    env = {**os.environ, "RESILIN_LEDGER": str(tmp_path / "ledger")}
+    program = [*command, "--steps", "100000", "--pace", "0.005"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=env) as job:
+        try:
+            while not (tmp_path / "checkpoint").exists():
+                assert job.poll() is None
+            attach = ["chaos", "--attach", f"chaos-{os.getpid()}", "--schedule", str(tmp_path / "one.toml")]
+            assert main.main(attach) == 0
+            assert "SIGKILL to process" in capsys.readouterr().out
+            assert "worker died: rank 1" in next(line for line in job.stderr if "worker died" in line)
+        finally:
+            job.send_signal(signal.SIGTERM)
+            job.communicate(timeout=60)
+
+
+def test_nobody_is_attached_to_when_there_is_no_such_job(tmp_path, capsys):
+    (tmp_path / "one.toml").write_text('[[faults]]\ndo = "kill"\nafter_s = 0.0\n')
+    code = main.main(["chaos", "--attach", "no such job", "--schedule", str(tmp_path / "one.toml")])
+    assert code == exit_codes.RENDEZVOUS
+    assert "'no such job'" in capsys.readouterr().err
+
+
+def test_a_process_that_is_not_below_the_agent_is_never_touched():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=1 << 22)) as descriptor:
+            assert descriptor is None
+        with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
+            assert descriptor is not None
+        stranger.stdin.close()
+        stranger.wait(timeout=60)
+    with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
+        assert descriptor is None, "it has ended"
