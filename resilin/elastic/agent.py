@@ -18,6 +18,7 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, ending, failure, membership, placing, sizing, worlds
 from resilin.elastic.backoff import Restarts
 from resilin.elastic.config import AgentConfig, Outcome
+from resilin.elastic.exclusion import Exclusion
 from resilin.elastic.failure import Failure
 from resilin.elastic.filling import Filler
 from resilin.elastic.live import Showing
@@ -96,6 +97,7 @@ class Agent:
             meeting=config.meeting,
         )
         self._mishaps = Mishaps(config.node_id)
+        self._exclusion = Exclusion(config.node_id, config.exclusion, reporter.line)
         self._watchdog = Watchdog(config, self._slots, self._rendezvous, reporter, self._step, self._spawn_task, clock)
         self._leaving: int | None = None  # the signal that asked this node to go
         # what is ignored from the start (nohup, a job in the background) stays so
@@ -170,8 +172,9 @@ class Agent:
     def _evaluate(self) -> None:
         refusal = self._rendezvous.refusal
         if refusal is not None and self._leaving is None:
-            self._end(ending.refused(refusal, self._first_failure()))
+            self._end(ending.refused(refusal, self._mishaps.first(self._rendezvous.view.generation)))
             return
+        excluded = self._exclusion.update(self._rendezvous.view, self._limits.min_nodes, self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         if self._forgotten(view):
@@ -198,7 +201,8 @@ class Agent:
         self._showing.update()
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
         silent = self._watchdog.look(view, self._clock.monotonic())
-        self._arm(situation, cause, paused, held, unanswered, silent, self._look_for_absent(view, situation))
+        absent = self._look_for_absent(view, situation)
+        self._arm(situation, cause, paused, held, unanswered, silent, absent, excluded)
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -290,7 +294,7 @@ class Agent:
         return held
 
     def _dismiss(self, view: View) -> None:
-        """Let workers go that have no place by people's wish; the node itself stays."""
+        """Let workers go that have no place now (`sizing.is_dismissed`); the node itself stays."""
         if self._leaving is not None or not sizing.is_dismissed(view, self._limits, self._config.node_id):
             return
         work = ending.dismiss(self._slots, self._config.shutdown_timeout_s)
@@ -330,6 +334,8 @@ class Agent:
     def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
         member = self._mishaps.add(slot.index, slot.incarnation, what, self._rendezvous.view.generation)
         self._filler.failed(slot, joined=member, now=self._clock.monotonic())
+        if not worlds.follows(what):
+            self._exclusion.failed(self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it
@@ -357,7 +363,8 @@ class Agent:
         if closed.outcome == "failed":
             self._stop_workers(self._slots, everything=True)
         await ending.finish(self._slots, self._config.shutdown_timeout_s, succeeded=closed.outcome == "succeeded")
-        self._end(ending.settled(closed, self._slots, self._first_failure(), self._mishaps.late))
+        first = self._mishaps.first(self._rendezvous.view.generation)
+        self._end(ending.settled(closed, self._slots, first, self._mishaps.late))
 
     def ask_to_leave(self, number: int) -> None:
         """Signal `number` came: a graceful end of this node; the second one kills its workers."""
@@ -392,13 +399,8 @@ class Agent:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 
-    # ------------------------------------------------------------------------------------------ helpers
-
-    def _first_failure(self) -> Failure | None:
-        return self._mishaps.first(self._rendezvous.view.generation)
-
     def _record(self) -> Node:
-        config, first = self._config, self._first_failure()
+        config, first = self._config, self._mishaps.first(self._rendezvous.view.generation)
         return Node(
             id=config.node_id,
             host=config.host,
@@ -411,6 +413,8 @@ class Agent:
             unjoined=self._mishaps.unjoined,
             min_nodes=config.membership.min_nodes,
             max_nodes=config.membership.max_nodes,
+            failures=self._exclusion.failures,
+            excluded=self._exclusion.reason,
             stall=self._watchdog.stall,
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from resilin.elastic import calls, environment
+from resilin.elastic.exclusion import Rules
 from resilin.elastic.failure import Failure
 from resilin.elastic.program import Program
 from resilin.elastic.streams import Plan
@@ -39,6 +40,8 @@ class AgentConfig:
     """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
     hang_timeout_s: float | None = None
     """Seconds without a step after which who holds the others up is ended; 0: learned (`pace`); None: never."""
+    exclusion: Rules = field(default_factory=Rules)
+    """When this node is taken out for a while, because its workers keep failing."""
     lease_ttl_s: float = 5.0
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

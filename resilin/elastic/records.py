@@ -88,6 +88,10 @@ class Node:
     min_nodes: int = 0
     """Of its `--nnodes`, for people; 0: unknown."""
     max_nodes: int = 0
+    failures: int = 0
+    """How many of its workers have failed, those left out that another's end had caused."""
+    excluded: str = ""
+    """Why it takes no part for a while: its workers kept failing. Empty: it does."""
     stall: Stall | None = None
     """Where its workers stand, while training stands still."""
 

@@ -90,9 +90,14 @@ def world(view: View, generation: Generation, member: GenerationMember, known: t
     )
 
 
+def follows(failure: Failure) -> bool:
+    """Whether another one's end was the cause of this one."""
+    return failure.type in _SECONDARY
+
+
 def first_cause(failures: Sequence[Failure]) -> Failure | None:
     """The first one that was not caused by another's end; the first one if all were; None without any."""
-    return min(failures, key=lambda failure: failure.type in _SECONDARY, default=None)
+    return min(failures, key=follows, default=None)
 
 
 def unexplained(view: View) -> bool:

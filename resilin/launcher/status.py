@@ -58,8 +58,9 @@ def notes(job: Job, node: Node) -> list[str]:
     found = (
         ("leads", node == job.nodes[0]),
         ("leaving", node.leaving),
+        (f"excluded ({node.excluded})", bool(node.excluded)),
         ("drained" if outside else "draining", drained),
-        ("spare", outside and not drained),
+        ("spare", outside and not drained and not node.excluded),
     )
     return [text for text, applies in found if applies]
 

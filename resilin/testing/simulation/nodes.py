@@ -13,6 +13,7 @@ from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.control import Message
 from resilin.elastic.environment import Job
+from resilin.elastic.exclusion import Rules
 from resilin.elastic.program import Program
 from resilin.elastic.reports import Reporter
 from resilin.elastic.spawning import Command
@@ -26,6 +27,7 @@ from resilin.testing.simulation.universe import HostClock, Process, Universe
 from resilin.testing.simulation.workers import Peers, SimWorker, Training, Witness
 
 _NOWHERE = Path("/nonexistent")
+EXCLUSION = Rules(failures=3, within_s=8.0, first_s=3.0, longest_s=12.0)  # short, as everything here
 PIPE_S = 0.0001  # a message between an agent and its worker
 
 
@@ -134,6 +136,7 @@ class SimNode:
             shutdown_timeout_s=2.0,
             join_timeout_s=60.0,
             outage_timeout_s=30.0,
+            exclusion=EXCLUSION,
             lease_ttl_s=setting.lease_ttl_s,
             signals=(),
             caller=self.client,
