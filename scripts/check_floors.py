@@ -122,6 +122,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.dist.loader": "the native module may be absent",
     "resilin.dist.backends.mpi": "mpi4py is optional, and importing it starts MPI",
     "resilin.testing.coverage": "op families are found, not listed",
+    "resilin.elastic.warm": "what the first workers of a job, which are waited for, may not need",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any
 
+ENV_FD = "RESILIN_CONTROL_FD"  # names the descriptor a worker talks to its agent through
 MAX_PACKET_BYTES = 64 << 10
 _MAX_FDS = 8
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -166,7 +167,7 @@ class Spawner:
         with open(request_fd, "rb", closefd=False) as file:
             file.seek(0)  # a template may have read it
             request = json.loads(file.read())
-        request["env"]["RESILIN_CONTROL_FD"] = str(control_fd)
+        request["env"][ENV_FD] = str(control_fd)
         report_r, report_w = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import io
 import json
 import os
 import runpy
+import select
 import socket
 import sys
 from collections.abc import Sequence
@@ -28,18 +30,17 @@ from typing import Any
 
 import numpy as np
 
-# the imports that a worker would pay for, done while nobody waits
+# what every worker imports; the first ones are waited for, so no more than that
 import resilin.core.public.names
-import resilin.data.loader
-import resilin.ddp
-import resilin.elastic.loop
-import resilin.elastic.state
-import resilin.nn
-import resilin.optim  # noqa: F401
+import resilin.dist.group  # noqa: F401
 from resilin._base import env, uncaught
 from resilin.core.machine import threads
-from resilin.elastic import control, spawner
+from resilin.elastic import spawner
 from resilin.errors import UsageError
+
+# what most import besides; done when nobody has asked for a worker for a while
+_LATER = ("data.loader", "ddp", "elastic.loop", "elastic.state", "nn", "optim")
+_IDLE_S = 0.5  # a start of a job asks for its workers at once; one that comes later is a replacement
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,14 @@ class Order:
 def serve(sock: socket.socket) -> Order | None:
     """Fork a worker for each packet; returns in the worker. None, in the template, when the other end is closed."""
     parent = os.getppid()
-    gc.collect()
     gc.freeze()  # no worker copies pages because its collector looked at them
+    later = list(_LATER)
     while True:
+        if later and not select.select([sock], [], [], _IDLE_S)[0]:
+            for name in later:
+                importlib.import_module(f"resilin.{name}")
+            later.clear()
+            gc.freeze()
         packet, fds = spawner.receive(sock)
         if not packet:
             return None
@@ -114,7 +120,7 @@ def become(order: Order) -> None:
         os.close(fd)
     os.set_inheritable(control_fd, True)
     gc.enable()
-    env.replace({**request["env"], control.ENV_FD: str(control_fd)})
+    env.replace({**request["env"], spawner.ENV_FD: str(control_fd)})
     _rename(request["argv"])
     np.random.seed()  # every interpreter's own, as torch's and Python's are by themselves
     threads.set_num_threads(threads.default())  # the template had one
@@ -162,9 +168,9 @@ def _rename(command: Sequence[str]) -> None:
 
 def main() -> None:
     """Entry point."""
-    descriptor = env.get_int(control.ENV_FD)
+    descriptor = env.get_int(spawner.ENV_FD)
     if descriptor is None:
-        raise UsageError(f"a template is started by a spawner: {control.ENV_FD} is not set")
+        raise UsageError(f"a template is started by a spawner: {spawner.ENV_FD} is not set")
     with socket.socket(fileno=descriptor) as sock:
         order = serve(sock)
     if order is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -12,8 +13,10 @@ _NO_READER = 141  # 128 + SIGPIPE, as programs end that do not handle it
 
 
 def elastic_run() -> int:
-    """`elastic-run`; returns its exit code."""
-    return _main("resilin.launcher.elastic_run")
+    """`elastic-run`; ends this process with its exit code."""
+    code = _main("resilin.launcher.elastic_run")
+    _leave(code)
+    return code
 
 
 def resilin() -> int:
@@ -38,6 +41,15 @@ def _main(module: str) -> int:
         for stream in (1, 2):  # what is left in their buffers is written at the interpreter's end
             os.dup2(nowhere, stream)
         return _NO_READER
+
+
+def _leave(code: int) -> None:
+    """End this process without the interpreter's own end, which takes 20 ms: everything here was ended by its owner."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: told by the exit code
+                stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import helper
 print(__name__, sys.argv[1:], os.environ["FLAVOUR"], os.environ["RESILIN_CONTROL_FD"].isdigit(), helper.NAME)
 print("to stderr", file=sys.stderr)
-assert "resilin.elastic.loop" in sys.modules, "not forked from a template"
+assert "resilin.dist.group" in sys.modules, "not forked from a template"
 assert "TORCHELASTIC_ERROR_FILE" not in os.environ
 assert __main__.__dict__ is globals()
 assert os.getsid(0) == os.getpid() and threading.active_count() == 1
