@@ -113,7 +113,7 @@ Found = dict[tuple[Program, str], list[Recovery]]  # by program and side
 
 def benchmark(options: Options) -> Report:
     """Many kills over several jobs; with a peer, a few of its restarts in between."""
-    jobs, kills, restarts, peer_jobs = (1, 3, 2, 1) if options.quick else (10, 20, 4, 3)
+    jobs, kills, restarts, peer_jobs = (1, 3, 2, 1) if options.quick else (5, 40, 8, 3)
     found: Found = {}
     failures: dict[str, list[str]] = {side: [] for side in harness.sides(options)}
     moments = random.Random(0)
