@@ -1,0 +1,213 @@
+"""Large messages inside a host: both ends copy them, whole or not at all, and never once a receive has ended."""
+
+import os
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.errors import CollectiveTimeout
+from resilin.testing.ranks import run_ranks, start_ranks
+
+KIB, MIB = 1 << 10, 1 << 20
+LARGE = 100_000  # float64: far above what travels with its message
+
+
+def noise(seed, size):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+@pytest.mark.parametrize("size", [256 * KIB - 1, 256 * KIB, 256 * KIB + 1, MIB, MIB + 64 * KIB - 1, 20 * MIB + 7])
+def test_a_message_arrives_whole_whatever_its_size(size):
+    def work(rank):
+        for turn in range(3):
+            got = np.zeros(size + 2, np.uint8)
+            if rank == 0:
+                dist.send(noise(turn, size), 1)
+                dist.recv(got[1:-1], 1)
+            else:
+                dist.recv(got[1:-1], 0)
+                dist.send(noise(turn, size), 0)
+            assert (got[1:-1] == noise(turn, size)).all()
+            assert got[0] == got[-1] == 0
+
+    run_ranks(2, work).results()
+
+
+def test_receives_into_memory_from_elsewhere_and_parts_of_arrays_are_whole():
+    def work(rank):
+        if rank == 0:
+            for turn in range(3):
+                dist.send(noise(turn, 2 * MIB), 1)
+            return
+        elsewhere = np.frombuffer(bytearray(2 * MIB), np.uint8)
+        dist.recv(elsewhere, 0)
+        rows = np.zeros((3, 2 * MIB), np.uint8)
+        dist.recv(rows[1], 0)
+        strided = np.zeros((2 * MIB, 2), np.uint8)
+        dist.recv(strided[:, 1], 0)
+        for turn, got in enumerate([elsewhere, rows[1], strided[:, 1]]):
+            assert (got == noise(turn, 2 * MIB)).all()
+        assert not rows[0].any()
+        assert not rows[2].any()
+        assert not strided[:, 0].any()
+
+    run_ranks(2, work).results()
+
+
+def _messages(seed):
+    """(source, target, tag, size, isend, way of receiving), in an order in which all ranks can take them."""
+    chance = random.Random(seed)
+    for number in range(60):
+        source, target = chance.sample(range(3), 2)
+        way = chance.choice(["recv", "irecv", "anybody"])
+        tag = 100 + number if way == "anybody" else chance.randrange(2)
+        size = chance.choice([0, 5, 4096, 4097, 60_000, 300_000, MIB])
+        yield source, target, tag, size, chance.random() < 0.5, way
+
+
+@pytest.mark.parametrize("transport", ["shm", "hosts"])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ways_to_send_and_to_receive_can_follow_one_another(seed, transport):
+    def work(rank):
+        sending, receiving = [], []
+        for number, (source, target, tag, size, later, way) in enumerate(_messages(seed)):
+            if rank == source:
+                send = dist.isend if later else dist.send
+                sending.append(send(noise(number, size), target, tag=tag))
+            elif rank == target:
+                got = np.empty(size, np.uint8)
+                if way == "irecv":
+                    receiving.append((number, got, dist.irecv(got, source, tag=tag)))
+                    continue
+                assert dist.recv(got, None if way == "anybody" else source, tag=tag) == source
+                assert (got == noise(number, size)).all(), number
+        for number, got, posted in receiving:
+            posted.wait(20)
+            assert (got == noise(number, len(got))).all(), number
+        assert all(sent is None or sent.wait(20) for sent in sending)
+
+    run_ranks(3, work, transport=transport).results()
+
+
+def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_written_and_the_next_one_is():
+    busy, announced, free = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(_):
+        busy.set()  # in the thread that maps memory
+        assert free.wait(20)
+
+    def work(rank):
+        mine = np.full(LARGE, 3.0)
+        if rank == 1:
+            dist.send(np.ones(1), 0, tag=1)
+            assert busy.wait(20)
+            sending = dist.isend(mine, 0)
+            announced.set()
+            assert sending.wait(20)
+            return
+        dist.irecv(np.zeros(1), 1, tag=1).get_future().add_done_callback(hold)
+        assert announced.wait(20)
+        late, got = np.zeros(LARGE), np.zeros(LARGE)
+        with pytest.raises(CollectiveTimeout):
+            dist.irecv(late, 1).wait(0.1)
+        free.set()
+        dist.recv(got, 1)
+        assert (got == 3).all()
+        assert not late.any()
+
+    run_ranks(2, work).results()
+
+
+STREAM = """
+import os
+import numpy as np
+from resilin import dist
+from resilin.errors import DistError
+from resilin.testing.ranks import join_from_environment
+join_from_environment(timeout_s=float(os.environ["LIMIT"]))
+array = np.zeros(4 << 20)
+number = 0
+try:
+    while True:
+        number += 1
+        if dist.get_rank() == 0:
+            array[:] = number
+            dist.send(array, 1)
+        else:
+            dist.recv(array, 0)
+            assert (array == number).all(), number
+            print("whole", flush=True)
+except DistError as error:
+    print(type(error).__name__, sorted(error.ranks), flush=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("after", [3, 8])
+def test_a_rank_that_dies_or_stops_while_both_copy_leaves_whole_messages_and_an_error(victim, blow, after, tmp_path):
+    limit = "20" if blow == signal.SIGKILL else "1"
+    sender, receiver = ranks = start_ranks(2, STREAM, str(tmp_path), LIMIT=limit)
+    with sender, receiver:
+        for _ in range(after):
+            assert receiver.read_line() == "whole"
+        os.kill(ranks[victim].pid, blow)
+        while (said := ranks[1 - victim].read_line()) == "whole":
+            pass
+        if blow == signal.SIGSTOP:
+            os.kill(ranks[victim].pid, signal.SIGKILL)
+        assert said == f"{'PeerLost' if blow == signal.SIGKILL else 'CollectiveTimeout'} [{victim}]"
+
+
+INTERRUPT = """
+import os, signal
+import numpy as np
+from resilin import dist
+from resilin.errors import DistError
+from resilin.testing.ranks import join_from_environment
+join_from_environment(timeout_s=20)
+class Alarm(Exception): pass
+def ring(*_): raise Alarm
+signal.signal(signal.SIGALRM, ring)
+rank, what, size = dist.get_rank(), os.environ["WHAT"], int(os.environ["SIZE"])
+first, second = np.zeros(size), np.zeros(size)
+try:
+    if rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            dist.send(first, 1) if what == "send" else dist.recv(first, 1)
+        except Alarm:
+            print("interrupted", flush=True)
+    if what == "recv":
+        dist.barrier()
+        if rank == 1:
+            dist.send(np.ones(size), 0)
+        else:
+            dist.recv(second, 1)
+            print("got", first.any(), second.all(), flush=True)
+    elif rank == 1:
+        dist.recv(second, 0, tag=3)
+    else:
+        dist.barrier()
+except DistError as error:
+    print(type(error).__name__, "half-way" in str(error), flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_a_receive_that_a_signal_ended_takes_no_later_message(size, tmp_path):
+    ranks = start_ranks(2, INTERRUPT, str(tmp_path), WHAT="recv", SIZE=str(size))
+    with ranks[0], ranks[1]:
+        assert ranks[0].read_line() == "interrupted"
+        assert ranks[0].read_line() == "got False True"
+
+
+def test_a_large_send_that_a_signal_ended_ends_the_group_for_its_array_may_change_now(tmp_path):
+    ranks = start_ranks(2, INTERRUPT, str(tmp_path), WHAT="send", SIZE="100000")
+    with ranks[0], ranks[1]:
+        assert ranks[0].read_line() == "interrupted"
+        assert [each.read_line() for each in ranks] == ["GroupAborted True"] * 2
