@@ -212,6 +212,19 @@ class _Play:
         worker.end(code, silently=False)
         return f"{worker.process.name} with {code}"
 
+    def _break_node(self, node: SimNode) -> str:
+        """Its workers fail, and those that come after them: something is wrong with the machine."""
+        times = self.random.randint(3, 6)
+
+        def fail(left: int) -> None:
+            for worker in node.spawner.running[:1]:
+                worker.end(1, silently=False)
+            if left > 1 and not node.ended and self.universe.now < FAULTS_S:
+                self.universe.after(self.random.uniform(0.3, 1.2), lambda: fail(left - 1))
+
+        fail(times)
+        return f"{node.name} {times} times"
+
     def _freeze_worker(self, node: SimNode) -> str:
         workers = node.spawner.running
         if not workers:
@@ -290,6 +303,7 @@ class _Play:
 FAULTS = (
     "kill_worker",
     "kill_worker",
+    "break_node",
     "freeze_worker",
     "kill_agent",
     "lose_host",
