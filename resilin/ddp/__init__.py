@@ -3,6 +3,7 @@
 from resilin.ddp import comm_hooks
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.ddp.shard_sums import ShardSums
+from resilin.ddp.traffic import Traffic
 from resilin.ddp.wrapper import DistributedDataParallel
 
-__all__ = ["DistributedDataParallel", "GradBucket", "ShardSums", "comm_hooks"]
+__all__ = ["DistributedDataParallel", "GradBucket", "ShardSums", "Traffic", "comm_hooks"]

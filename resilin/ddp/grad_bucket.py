@@ -9,7 +9,9 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.flat import Flat
+from resilin.ddp.traffic import Traffic
 from resilin.dist.future import Future
+from resilin.dist.work import Work
 from resilin.errors import UsageError
 
 Hook = Callable[[Any, "GradBucket"], Future[Tensor]]
@@ -18,10 +20,12 @@ Hook = Callable[[Any, "GradBucket"], Future[Tensor]]
 class GradBucket:
     """One bucket of gradients that are ready on this rank, as torch.distributed.GradBucket.
 
-    A hook reduces `buffer()` over the ranks and returns a future of the flat result, already averaged.
+    A hook reduces `buffer()` over the ranks and returns a future of the flat result, already averaged. In `traffic` it
+    may count what it sends; hooks of resilin do.
     """
 
-    def __init__(self, flat: Flat, params: Sequence[Tensor], last: bool) -> None:
+    def __init__(self, flat: Flat, params: Sequence[Tensor], last: bool, traffic: Traffic | None = None) -> None:
+        self.traffic = traffic or Traffic()
         self._flat = flat
         self._params = params
         self._last = last
@@ -61,17 +65,32 @@ class GradBucket:
         return f"<GradBucket {self.index()} {self._flat.spec.nbytes} bytes, {len(self._flat.spec.slots)} gradients>"
 
 
-def take_result(result: Any, flat: Flat, name: str) -> None:
-    """Bring a hook's result into the bucket. UsageError names the hook when it has another size or type."""
+def checked_future(returned: Any) -> Future[Any]:
+    """What a hook returned. UsageError when it is no Future."""
+    if isinstance(returned, Future):
+        return returned
+    hint = "; call get_future() of the Work" if isinstance(returned, Work) else ""
+    raise UsageError(f"it must return a Future of the reduced tensor, got {type(returned).__name__}{hint}")
+
+
+def take_result(result: Any, flat: Flat) -> None:
+    """Bring a hook's result into the bucket. UsageError when it has another size or no numbers of its kind.
+
+    Floating types are converted into one another, as PyTorch does.
+    """
     if isinstance(result, list | tuple) and len(result) == 1:
         result = result[0]
     if not isinstance(result, Tensor):
-        raise UsageError(f"hook {name}: its future must give a Tensor, got {type(result).__name__}")
+        raise UsageError(f"its future must give a Tensor, got {type(result).__name__}")
     array = result._array
     if array is flat.array:
         return
     if array.size != flat.array.size:
         raise UsageError(
-            f"hook {name}: bucket {flat.spec.index} has {flat.array.size} elements, the result {array.size}"
+            f"the bucket has {flat.array.size} elements, the result {array.size} (shape {list(array.shape)}): return "
+            "the reduced gradients, flat"
         )
-    np.copyto(flat.array, array.reshape(-1), casting="unsafe")
+    if not (result.is_floating_point() and flat.tensor.is_floating_point()) and array.dtype != flat.array.dtype:
+        raise UsageError(f"the bucket is of {flat.array.dtype.name}, the result of {array.dtype.name}")
+    with np.errstate(over="ignore"):
+        np.copyto(flat.array, array.reshape(-1), casting="unsafe")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NoReturn
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import resilin.dist as dist
 from resilin.ddp.flat import Array
-from resilin.errors import UsageError
+from resilin.errors import DistError, UsageError
 
 _NAMES_SHOWN = 8
 
@@ -41,3 +42,27 @@ def check_fits(gradient: Array, view: Array, group: dist.ProcessGroup, name: str
             f"wrapped {name} had shape {view.shape} and dtype {view.dtype}. Convert parameters before wrapping, or "
             "wrap again",
         )
+
+
+@contextmanager
+def of_a_hook(group: dist.ProcessGroup, hook: Any, index: int) -> Iterator[None]:
+    """Say which hook failed at which bucket, and abort `group`: other ranks may wait for what the hook would send.
+
+    What the hook itself raised goes on as it is, with a note.
+    """
+    where = f"DistributedDataParallel, rank {group.rank()}, hook {hook_name(hook)}, bucket {index}"
+    try:
+        yield
+    except UsageError as error:
+        refusal = UsageError(f"{where}: {error}")
+        group.abort(refusal)
+        raise refusal from error
+    except Exception as error:
+        error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
+        group.abort(error if isinstance(error, DistError) else UsageError(f"{where}: {error!r}"))
+        raise
+
+
+def hook_name(hook: Any) -> str:
+    """How messages call a hook."""
+    return str(getattr(hook, "__name__", repr(hook)))

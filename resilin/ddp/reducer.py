@@ -19,9 +19,9 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Flat, place_gradient
-from resilin.ddp.grad_bucket import GradBucket, Hook, take_result
+from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
+from resilin.ddp.traffic import Traffic
 from resilin.dist.future import Future
-from resilin.errors import UsageError
 
 
 class Reducer:
@@ -56,6 +56,7 @@ class Reducer:
             for place, slot in enumerate(flat.spec.slots)
         }
         self._hook: tuple[Hook, Any] | None = None
+        self._traffic = Traffic()
         self._sync = True  # whether the running step's backward reduces
         self._used: set[int] | None = None  # parameters in the graph; None: all of them
         self._never: set[int] | None = None  # static graph: what the first backward did not use
@@ -142,18 +143,23 @@ class Reducer:
 
     def _launch(self, flat: Flat) -> None:
         if self._hook is None:
+            self._traffic.all_reduce(flat.spec.nbytes, self._group.size())
             work = dist.all_reduce(flat.tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True)
             assert work is not None
             self._futures.append(work.get_future())
             return
         hook, state = self._hook
-        bucket = GradBucket(flat, self._params, flat.spec.index == len(self._flats) - 1)
-        future = hook(state, bucket)
-        if not hasattr(future, "wait"):
-            raise UsageError(
-                f"hook {_name(hook)}: must return a Future of the reduced tensor, got {type(future).__name__}"
-            )
-        self._futures.append(future)
+        bucket = GradBucket(flat, self._params, flat.spec.index == len(self._flats) - 1, self._traffic)
+        with misuse.of_a_hook(self._group, hook, bucket.index()):
+            self._futures.append(checked_future(hook(state, bucket)))
+
+    def _take(self, flat: Flat, future: Future[Any]) -> None:
+        """Wait for a bucket."""
+        if self._hook is None:
+            future.wait()
+            return
+        with misuse.of_a_hook(self._group, self._hook[0], flat.spec.index):
+            take_result(future.wait(self._group.timeout_s), flat)
 
     def _finish(self) -> None:
         """The end of a backward: nothing of it is pending after this."""
@@ -171,9 +177,7 @@ class Reducer:
         start = SYSTEM.monotonic()
         futures, self._futures = self._futures, []
         for flat, future in zip(self._flats, futures, strict=True):
-            result = future.wait()
-            if self._hook is not None:
-                take_result(result, flat, _name(self._hook[0]))
+            self._take(flat, future)
         if self._find_unused or self._static:
             self._keep_unused()
         if not self._as_view:
@@ -218,8 +222,5 @@ class Reducer:
             "bucket_parameters": [[self._names[slot.param] for slot in flat.spec.slots] for flat in self._flats],
             "wait_s": self._wait_s,
             "last_wait_s": self._last_wait_s,
+            "traffic": self._traffic.stats(),
         }
-
-
-def _name(hook: Any) -> str:
-    return str(getattr(hook, "__name__", repr(hook)))

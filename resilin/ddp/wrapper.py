@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, edge_of
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets, initial
+from resilin.ddp import buckets, initial, misuse
 from resilin.ddp.flat import listen, specs_of
 from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.reducer import Reducer
@@ -226,7 +227,10 @@ class DistributedDataParallel(Module):
         self._reducer.set_hook(state, hook)
 
     def stats(self) -> Mapping[str, Any]:
-        """Backward passes, bucket sizes in bytes, and seconds that backward waited for collectives at its end."""
+        """Backward passes, bucket sizes in bytes, and seconds that backward waited for collectives at its end.
+
+        "traffic": what the collectives of gradients carried so far, see `Traffic`; without shards.
+        """
         part = self._reducer or self._sharder
         own = part.stats() if part is not None else {}
         return {"world_size": self.process_group.size(), "rank": self.process_group.rank(), **own}
@@ -300,10 +304,15 @@ def _check_arguments(
 
 
 def _check_signature(hook: Any) -> None:
-    code = getattr(hook, "__code__", None)
-    if code is None:
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # of native code: it is found out when it is called
         return
-    required = code.co_argcount - len(hook.__defaults__ or ()) - (1 if hasattr(hook, "__self__") else 0)
-    takes = code.co_argcount - (1 if hasattr(hook, "__self__") else 0)
-    if required > 2 or (takes < 2 and not code.co_flags & 0x04):
-        raise UsageError(f"register_comm_hook: {hook.__name__} must take (state, bucket), it takes {takes} arguments")
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        takes = len(signature.parameters)
+        raise UsageError(
+            f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
+            f"{signature}"
+        ) from None

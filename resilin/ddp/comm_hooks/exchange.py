@@ -1,0 +1,88 @@
+"""The two ways in which hooks exchange gradients: a mean by all-reduce, or everybody's message by all-gather.
+
+Both count what they carry in the bucket's traffic, and end with the same bits on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import resilin.dist as dist
+from resilin.core.tensor import Tensor
+from resilin.ddp.grad_bucket import GradBucket
+from resilin.dist.future import Future
+from resilin.errors import UsageError
+
+Array = NDArray[Any]
+Group = dist.ProcessGroup | None
+Decode = Callable[[Array, Array], None]  # (a rank's message as bytes, what its gradient is added to)
+
+
+def members(process_group: Group) -> dist.ProcessGroup:
+    """`process_group`, or the default group of the calling thread: callbacks run in another thread."""
+    return process_group or dist.default_group()
+
+
+def at_once(tensor: Tensor) -> Future[Tensor]:
+    """A future that is done: nothing is sent."""
+    future: Future[Tensor] = Future()
+    future.set_result(tensor)
+    return future
+
+
+def mean(group: dist.ProcessGroup, bucket: GradBucket, tensor: Tensor) -> Future[Tensor]:
+    """Average `tensor` over `group`, in place."""
+    bucket.traffic.all_reduce(tensor.numel() * tensor.element_size(), group.size())
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, group=group, async_op=True)
+    assert work is not None, "async_op gives a Work"
+
+    def averaged(done: Future[Any]) -> Tensor:
+        done.value()
+        return tensor
+
+    return work.get_future().then(averaged)
+
+
+def gathered_mean(group: dist.ProcessGroup, bucket: GradBucket, message: Array, decode: Decode) -> Future[Tensor]:
+    """Write into the bucket's buffer the mean of what `decode` makes of every rank's `message`, equally long on all.
+
+    Ranks' parts are added in the order of ranks, in the precision of `working_dtype`.
+    """
+    world, target = group.size(), bucket.buffer()
+    mine = np.ascontiguousarray(message).reshape(-1).view(np.uint8)
+    everybody = np.empty((world, mine.size), np.uint8)
+    bucket.traffic.all_gather(mine.size, world)
+    work = dist.all_gather_into_tensor(everybody.reshape(-1), mine, group=group, async_op=True)
+    assert work is not None, "async_op gives a Work"
+
+    def averaged(done: Future[Any]) -> Tensor:
+        done.value()
+        total = np.zeros(target._array.size, working_dtype(target._array))
+        with np.errstate(all="ignore"):  # a gradient that is not finite goes on as such, silently as in backward
+            for each in everybody:
+                decode(each, total)
+            total /= world
+            target._array[...] = total
+        return target
+
+    return work.get_future().then(averaged)
+
+
+def working_dtype(array: Array) -> np.dtype[Any]:
+    """What hooks compute in: float64 for float64, else float32."""
+    return np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
+
+
+def real(bucket: GradBucket, hook: str) -> Array:
+    """The bucket's flat array. UsageError for gradients that are not real numbers: `hook` cannot compress them."""
+    array: Array = bucket.buffer()._array
+    if array.dtype.kind == "c":
+        raise UsageError(
+            f"{hook}: bucket {bucket.index()} holds {array.dtype.name} gradients; this hook takes real ones, use "
+            "allreduce_hook for models with complex parameters"
+        )
+    return array
