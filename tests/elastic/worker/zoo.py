@@ -114,6 +114,8 @@ class Kind:
     unused: bool = False
     accumulate: int = 1
     """Steps of the sampler per step of the optimizer."""
+    decay: float = 1.0
+    """What the loop itself multiplies the learning rate with when a step begins."""
     zero_first: bool = True
     """Whether gradients are zeroed before backward; else after the optimizer's step."""
 
@@ -141,7 +143,7 @@ KINDS = {
         optimizer=lambda groups: optim.AdamW(groups, lr=0.02),
     ),
     "dense, accumulated": Kind(
-        model=_dense(), data=lambda: _floats(6), accumulate=2, clip=1.0,
+        model=_dense(), data=lambda: _floats(6), accumulate=2, clip=1.0, decay=0.97,
         optimizer=lambda groups: optim.RMSprop(groups, lr=0.01, momentum=0.5, centered=True),
     ),
     "images": Kind(
@@ -190,6 +192,8 @@ def train(kind: Kind, state: State, at: At) -> None:
         for plan in state.sampler.steps():
             if kind.zero_first and not plans:
                 state.optimizer.zero_grad()
+            for group in state.optimizer.param_groups if not plans else ():
+                group["lr"] *= kind.decay
             plans.append(plan)
             for shard in plan.shards:
                 with model.shard(shard):
