@@ -26,6 +26,8 @@ from resilin.elastic.rendezvous import Rendezvous
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import Hang, LocalSlot
 from resilin.elastic.stalls import Doing, Stall, Standing
+from resilin.elastic.stragglers import LOOK_S as TEMPO_S
+from resilin.elastic.stragglers import Stragglers
 from resilin.elastic.view import View
 from resilin.errors import StoreError
 
@@ -73,6 +75,7 @@ class Watchdog:
         self._spawn = spawn
         self._clock = clock
         self._pace = Pace(config.hang_timeout_s or 0.0)
+        self._stragglers = Stragglers(config.job.name, config.node_id, config.host, rendezvous, reporter.line, clock)
         self._tracks: dict[int, _Track] = {}  # by slot
         self.stall: Stall | None = None
         self._found_at = 0.0  # when `stall` was complete here
@@ -133,6 +136,7 @@ class Watchdog:
         if self.stall is not None and self.stall.generation != current.number:
             self.stall, self._next = None, 0.0
         mine = self._members(current)
+        self._compare(view, current, mine, now)
         due = [at for slot in mine if (at := self._due(slot, current, now)) is not None]
         begun = max((stall.round for stall in _by_node(view, current).values()), default=0)
         seen = self._seen[1] if self._seen[0] == current.number else 0
@@ -150,6 +154,14 @@ class Watchdog:
             return at
         self._begin(current, max(begun, seen) + 1, mine)
         return None
+
+    def _compare(self, view: View, current: Generation, mine: Sequence[LocalSlot], now: float) -> None:
+        """Have a look at who is slow, when it is time."""
+        if now >= self._stragglers.next and len(current.members) > 1:
+            self._stragglers.next = now + TEMPO_S
+            places = {s.rank: (self._folder(s), s.worker.pid) for s in mine if s.worker is not None}
+            leads = view.leader() == self._config.node_id
+            self._spawn(self._stragglers.look(current.number, places, leads=leads))
 
     def _members(self, current: Generation) -> list[LocalSlot]:
         """Running workers of this node that are members."""
