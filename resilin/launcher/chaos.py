@@ -7,8 +7,9 @@ import contextlib
 import json
 import shlex
 import shutil
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from resilin.elastic.chaos import judge, schedule
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return exit_codes.OK
     if (args.cut is None) != (args.restore is None):
         raise UsageError("--cut and --restore belong together")
-    with contextlib.ExitStack() as stack:
+    with _ended_by_sigterm(), contextlib.ExitStack() as stack:
         store = stack.enter_context(ProcessStore(shlex.split(args.store))) if args.store else None
         link = CommandLink(shlex.split(args.cut), shlex.split(args.restore)) if args.cut else None
         expected = args.expect or undisturbed(given.flags, given.program, args.limit)
@@ -81,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
             job = Job(command=(*given.flags, *given.program), nodes=args.nodes, store=store, link=link)
             judged.append(_one(job, one, expected, args))
     return exit_codes.OK if all(one.ok for one in judged) else exit_codes.FAILED
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM is Ctrl-C within the block: jobs that run are ended first."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 class _Command:

@@ -13,7 +13,9 @@ def lines(found: Judgement) -> list[str]:
         (found.same is False, "workers ended with another fingerprint"),
         (found.counted is False, f"ledger: {found.run.counted}"),
     )
-    head = f"seed {found.run.schedule.seed}: {verdict} after {found.run.seconds:.1f} s"
+    seed = found.run.schedule.seed
+    name = "the schedule" if seed is None else f"seed {seed}"
+    head = f"{name}: {verdict} after {found.run.seconds:.1f} s"
     result = [head, *(f"  {text}" for is_so, text in wrong if is_so)]
     happened = {one.fault for one in found.run.fired}
     told = {one.fired.fault: one for one in found.attributions}

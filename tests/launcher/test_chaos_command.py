@@ -1,10 +1,13 @@
 """`resilin chaos`: what it refuses, what it shows, what it does to jobs of its own and to running ones."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +64,42 @@ def test_a_schedule_is_replayed_and_a_wrong_end_is_kept_and_told(tmp_path, capsy
     assert row["fired"] == [0]
     (kept,) = (tmp_path / "bad").iterdir()
     assert {"schedule.json", "fired-0.json", "ledger", "node-0.log"} <= {path.name for path in kept.iterdir()}
+
+
+@pytest.mark.multiproc
+def test_of_two_nodes_one_is_killed_named_by_the_other_and_started_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RESILIN_SECRET", "word")
+    path = tmp_path / "one.toml"
+    path.write_text('[[faults]]\ndo = "kill"\nto = "agent"\nnode = 1\nrank = 0\nat = "collective"\nstep = 6\n')
+    place = ("--rdzv-backend", "file", "--rdzv-endpoint", "{folder}/meeting", "--rdzv-conf", "lease_ttl=1")
+    job = ("--nnodes", "1:2", "--max-restarts", "5", *place, "-m", "resilin.testing.chaos_job", "{folder}")
+    code = main.main(["chaos", "--schedule", str(path), "--nodes", "2", "--json", "--", *job, "--workers", "2"])
+    row = json.loads(capsys.readouterr().out)
+    assert code == 0, row
+    assert re.search(r"node \S+ is gone, and with it rank [01]$", row["attributions"][0]["line"]), row
+    assert row["attributed"]
+
+
+@pytest.mark.multiproc
+def test_sigterm_leaves_no_job_behind(tmp_path):
+    (tmp_path / "none.json").write_text('{"faults": []}')
+    words = [sys.executable, "-m", "resilin.launcher.main", "chaos", "--schedule", str(tmp_path / "none.json")]
+    job = [*JOB[:-1], str(tmp_path), "--steps", "100000"]
+    with subprocess.Popen([*words, "--expect", "x", "--", *job], stderr=subprocess.PIPE, text=True) as command:
+        while not (tmp_path / "checkpoint").exists():
+            assert command.poll() is None
+        command.terminate()
+        assert command.wait(timeout=60) == exit_codes.INTERRUPTED
+    assert not _processes_with(str(tmp_path))
+
+
+def _processes_with(word):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if int(path.parent.name) != os.getpid() and word.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 @pytest.mark.multiproc

@@ -109,11 +109,11 @@ def attribute(run: Run) -> list[Attribution]:
     hit = {one.pid for one in run.fired if run.schedule.faults[one.fault].to == "worker"}
     innocent = [blame.line for node in lines for blame in node if blame.pid is not None and blame.pid not in hit]
     found = []
-    taken: set[int] = set()
+    taken: list[set[int]] = [set() for _ in lines]  # per node: lines that are another fault's
     for one in run.fired:
         fault = run.schedule.faults[one.fault]
         if fault.to == "worker":
-            found.append(_of_worker(one, fault, lines[one.node], hit, taken, innocent))
+            found.append(_of_worker(one, fault, lines[one.node], hit, taken[one.node], innocent))
         elif fault.to == "agent" and fault.do == "kill" and len(run.said) > 1:  # else nobody is left to say it
             found.append(_of_agent(one, fault, run))
     return found

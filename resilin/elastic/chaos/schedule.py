@@ -204,6 +204,8 @@ def draw(seed: int, setup: Setup, only: Sequence[tuple[str, str]] = ()) -> Sched
 
 def _drawn(chance: random.Random, do: str, to: str, setup: Setup, among: tuple[str, ...] = MOMENTS) -> Fault:
     at = chance.choice(WRITING if do == "disk-full" else among)
+    if to != "worker" and at in _CHANGING:
+        at = "collective"
     return Fault(
         do=do,
         to=to,

@@ -77,6 +77,13 @@ def test_two_faults_each_have_their_line_in_whatever_order_they_are_told():
     assert verdicts(run(said, faults=[KILL, stop], hits=hits)) == [(True, True), (True, True)]
 
 
+def test_every_node_has_lines_of_its_own():
+    raised = Fault(do="raise", rank=0, at="ledger")
+    other = "elastic-run: worker died: rank 0 (pid 43) raised RuntimeError: chaos fault 1 at step 9"
+    hits = [fired(0, 42), fired(1, 43, rank=0, node=1)]
+    assert verdicts(run(DIED, other, faults=[KILL, raised], hits=hits)) == [(True, True), (True, True)]
+
+
 def test_a_lost_node_is_named_by_the_other_one():
     fault = Fault(do="kill", to="agent", node=1, at="backward")
     gone = "elastic-run: node box-71-ab12 is gone, and with it rank 1"
