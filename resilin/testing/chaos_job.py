@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="steps to train (default %(default)s)")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds a step takes at least (default %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="as many as there should be (default %(default)s)")
-    parser.add_argument("--timeout", type=float, default=2.0, help="seconds until a silent rank is given up")
+    parser.add_argument("--timeout", type=float, default=3.0, help="seconds until a silent rank is given up")
     args = parser.parse_args()
     resilin.manual_seed(3)
     resilin.set_num_threads(1)
