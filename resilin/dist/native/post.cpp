@@ -294,36 +294,35 @@ bool Post::ack(const Head &head) {
     return notify(inbox);
 }
 
-// Looks at the oldest message. `found`: it was the wanted one, and is out of the inbox.
-Got Post::match(const Wanted &wanted, uint64_t since, Taken &taken, bool &found) {
+// Takes the wanted message out of the inbox. False: there is none; or another one comes first, which makes `got` ELSE.
+bool Post::find(const Wanted &wanted, uint64_t since, Taken &taken, Got &got) {
     const std::lock_guard<std::mutex> guard(taking_);
-    if (changes() != since) return Got::ELSE;
     Cell *cell = oldest();
-    if (!cell) return shortage() ? Got::ELSE : Got::RECEIVED;
-    const Head &head = cell->head;
-    if (head.source != wanted.source || head.tag != wanted.tag) return Got::ELSE;
+    const bool other = cell ? cell->head.source != wanted.source || cell->head.tag != wanted.tag : shortage();
+    if (other || changes() != since) got = Got::ELSE;
+    if (!cell || got == Got::ELSE) return false;
+    const Head &head = taken.head = cell->head;
     const bool fits = head.size == wanted.size && head.descriptor.dtype == wanted.dtype;
-    taken.head = head;
+    if (!fits) got = Got::LETTER;
     if (head.in_cell() && fits && head.size) std::memcpy(wanted.into, cell->payload, head.size);
     if (head.in_cell() && !fits) taken.payload.assign(cell->payload, head.size);
     release(cell);
-    found = true;
-    return fits ? Got::RECEIVED : Got::LETTER;
+    return true;
 }
 
 Got Post::receive(const Wanted &wanted, uint64_t since, double deadline, double spin_s, Taken &taken) {
     const Watch watch(*this);
-    bool found = false;
+    Got got = Got::RECEIVED;
     for (double spin = spin_s;;) {
         const uint32_t seen = bell();
-        const Got got = match(wanted, since, taken, found);
-        if (got != Got::RECEIVED || (found && taken.head.in_cell())) return got;
-        if (found) break;
+        if (find(wanted, since, taken, got)) break;
+        if (got == Got::ELSE) return got;
         const int why = wait_for(seen, deadline, spin);
         if (why == EINTR) check_signals();
         if (why == ETIMEDOUT) return Got::LATE;
         spin = why ? 0.0 : spin_s;
     }
+    if (got == Got::LETTER || taken.head.in_cell()) return got;
     const bool shared = taken.head.size >= SHARED_MIN_BYTES;
     const Fetch fetched = fetch(taken.head, wanted.into, shared ? wanted.arena : IN_SLOT, wanted.offset, deadline);
     if (fetched != Fetch::DONE) return fetched == Fetch::STUCK ? Got::STUCK : Got::LETTER;

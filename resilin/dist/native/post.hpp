@@ -161,7 +161,7 @@ class Post {
     void forget(uint32_t ticket);
     bool left(int rank) const { return gone_[static_cast<size_t>(rank)].load(std::memory_order_seq_cst); }
     bool withdrawn(int rank) const { return inboxes_[rank].withdrawn.load(std::memory_order_seq_cst) != 0; }
-    Got match(const Wanted &wanted, uint64_t since, Taken &taken, bool &found);
+    bool find(const Wanted &wanted, uint64_t since, Taken &taken, Got &got);
     bool alone(Ticket &ticket, int rank, double deadline);
     void help();
     void help(uint32_t ticket, const Lying &mine);
