@@ -13,9 +13,11 @@ SIZES = (10, 100, 1_000, 10_000)
 
 METHOD = f"""`resilin.testing.simulation.crowd`: the real agents, rendezvous and store in simulated time, one worker a
 node, a program that recovers in place, a network of 0.2 to 2 ms a message (now and then 200 ms). {REAL} nodes are
-agents; the others are a record in the store and a watch, which is what an agent is that has nothing to say. That it
-has nothing to say is measured: the notes count what those agents wrote that neither led nor were the node in question.
-Messages: writes, and one event to each watcher for each write; renewals of leases (three per time to live and node)
+agents; the others are a record in the store and a watch. Where the program recovers in place, they say nothing, as the
+agents of such nodes: the notes count what those agents wrote that neither led nor were the node in question. Where all
+workers start again ("restart"), they write when those agents do. Messages: writes, and one event to each watcher for
+each write: all nodes where it is under `world/`, the leader where it is a node's record; renewals of
+leases (three per time to live and node)
 are not among them. Time: simulated, from the cause until every real worker has its new world; after a loss it holds
 the rest of the lease (2 s here). CPU: processor time of this machine for one agent, and its share of the simulation."""
 
@@ -28,7 +30,8 @@ def benchmark(options: Options) -> Report:
         method=METHOD,
         ours="figure",
     )
-    costs = [cost for size in (SIZES[:2] if options.quick else SIZES) for cost in _costs(size)]
+    kinds = (True, False)
+    costs = [cost for kind in kinds for size in (SIZES[:2] if options.quick else SIZES) for cost in _costs(size, kind)]
     for cost in costs:
         what = f"{cost.change}, {cost.nodes:,} nodes"
         report.rows.append(Row(what=f"{what}: messages", unit="messages", ours=cost.messages))
@@ -40,23 +43,22 @@ def benchmark(options: Options) -> Report:
             f"{cost.sent_bytes / max(1, cost.nodes) / 1e3:,.0f} kB of events to each node"
             for cost in costs
         ),
-        "Messages and time grow with the number of nodes, not faster. Bytes do: the record of a generation names every "
-        "member and goes to every node.",
-        "A program that restarts is another matter: each node writes that its workers have ended and that they run "
-        "again, and every node is told of both, so there a change costs messages in the square of the nodes.",
+        "Messages and time grow with the number of nodes, not faster. Bytes do: the records of a generation and of the "
+        "leader's roster name every node and go to every node.",
     ]
     report.data = {"costs": [asdict(cost) for cost in costs]}
     return report
 
 
-def _costs(size: int) -> list[Cost]:
-    crowd = Crowd(size)
+def _costs(size: int, in_place: bool) -> list[Cost]:
+    crowd = Crowd(size, in_place=in_place)
+    kind = "" if in_place else "restart: "
     try:
         return [
-            crowd.change("join", crowd.join),
-            crowd.change("leave", lambda: crowd.nodes[2].leave()),
-            crowd.change("loss", lambda: crowd.nodes[3].crash(silently=True)),
-            crowd.change("loss of the leader", lambda: crowd.nodes[0].crash(silently=True)),
+            crowd.change(f"{kind}join", crowd.join),
+            crowd.change(f"{kind}leave", lambda: crowd.nodes[2].leave()),
+            crowd.change(f"{kind}loss", lambda: crowd.nodes[3].crash(silently=True)),
+            crowd.change(f"{kind}loss of the leader", lambda: crowd.nodes[0].crash(silently=True)),
         ]
     finally:
         crowd.close()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from resilin.elastic import poison
@@ -236,8 +235,8 @@ def _reshape(view: View, situation: Situation) -> Generation:
     size = len(situation.keep) + len(situation.joined)
     taken = {member.rank for member in situation.keep if member.rank < size}
     free = iter([rank for rank in range(size) if rank not in taken])
-    kept = [m if m.rank in taken else replace(m, rank=next(free)) for m in situation.keep]
-    added = [replace(m, rank=next(free)) for m in situation.joined]
+    kept = [m if m.rank in taken else m._replace(rank=next(free)) for m in situation.keep]
+    added = [m._replace(rank=next(free)) for m in situation.joined]
     members = sorted((*kept, *added), key=lambda member: member.rank)
     present = {member.node for member in members}
     order = [n for n in current.nodes if n in present]

@@ -1,17 +1,20 @@
 """What stands in the store of a job: one record per node, the current generation, the end of the job. Pure.
 
-Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), `generation` (compare-and-put by the
-leader), `closed`; and from people, by `resilin drain`, `scale` and `top`: `wanted` (compare-and-put), `watched` (under
-a lease of whoever watches). While that is there, every node writes `/resilin//live/<job>/<node id>` now and then;
-nobody follows these keys. All values are JSON objects with exactly the fields below.
+Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), which the leader alone follows; and what
+all follow, under `world/`: `leader` (whose id it is, and whose lease it is under), `roster` (the leader's copy of all
+nodes' records, under its lease), `generation` (compare-and-put by the leader), `closed`; and from people, by `resilin
+drain`, `scale` and `top`: `wanted` (compare-and-put), `watched` (under a lease of whoever watches). While that is
+there, every node writes `/resilin//live/<job>/<node id>` now and then; nobody follows these keys. Values are JSON
+objects with the fields below (those that have their default are left out of slots and nodes; a generation names its
+members by numbers), but for `leader`, which is an id, and `roster` (`crew`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 from resilin.elastic import stalls
 from resilin.elastic.stalls import Stall
@@ -96,9 +99,11 @@ class Node:
     """Where its workers stand, while training stands still."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerationMember:
-    """One worker of a generation. The same (node, slot, incarnation) is the same process."""
+class GenerationMember(NamedTuple):
+    """One worker of a generation. The same (node, slot, incarnation) is the same process.
+
+    A tuple, because every node makes one for each worker of the job.
+    """
 
     node: str
     slot: int
@@ -162,6 +167,18 @@ class Live:
     """The last failure of a worker of this node, as a sentence."""
 
 
+class Keys:
+    """Where the records of one job stand."""
+
+    def __init__(self, job: str) -> None:
+        self.job = f"/resilin/{job}/"
+        self.nodes = f"{self.job}nodes/"
+        self.world = f"{self.job}world/"
+        self.leader, self.roster = f"{self.world}leader", f"{self.world}roster"
+        self.generation, self.closed = f"{self.world}generation", f"{self.world}closed"
+        self.wanted, self.watched = f"{self.world}wanted", f"{self.world}watched"
+
+
 def live_prefix(job: str) -> str:
     """Where the nodes of `job` write their `Live`: no other job's keys begin so, a name is never empty."""
     return f"/resilin//live/{job}/"
@@ -169,7 +186,17 @@ def live_prefix(job: str) -> str:
 
 def to_bytes(record: Node | Generation | Closed | Wanted | Live) -> bytes:
     """A record as it stands in the store."""
-    return json.dumps(record, default=vars, separators=(",", ":")).encode()
+    return json.dumps(_body(record), default=_body, separators=(",", ":")).encode()
+
+
+def _body(record: Any) -> dict[str, Any]:
+    if isinstance(record, Generation):  # it goes to every node and names every member: short
+        places = {name: number for number, name in enumerate(record.nodes)}
+        members = [(places[m.node], m.slot, m.incarnation) for m in record.members]
+        return {**vars(record), "members": members}
+    if isinstance(record, (Node, Slot)):
+        return {f.name: value for f in fields(record) if (value := getattr(record, f.name)) != f.default}
+    return dict(vars(record))
 
 
 def node(key: str, value: bytes) -> Node:
@@ -187,11 +214,14 @@ def generation(key: str, value: bytes) -> Generation:
     """The inverse of `to_bytes`."""
     body = _load(key, value)
     try:
-        body["members"] = tuple(GenerationMember(**member) for member in body["members"])
-        body["nodes"] = tuple(body["nodes"])
+        nodes = body["nodes"] = tuple(body["nodes"])
+        body["members"] = tuple(
+            GenerationMember(nodes[place], slot, incarnation, rank)
+            for rank, (place, slot, incarnation) in enumerate(body["members"])
+        )
         body["unjoined"] = tuple((name, count) for name, count in body.get("unjoined", ()))
         return Generation(**body)
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, IndexError) as error:
         raise _bad(key, value) from error
 
 

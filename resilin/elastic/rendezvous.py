@@ -1,5 +1,7 @@
 """Keeps one agent's view of the job in step with the store: registers the node, watches, proposes generations.
 
+Every agent follows `world/`; the one that leads follows `nodes/`, too, and tells the others (`leading`, `crew`).
+
 Everything runs in the agent's loop. Single calls to the store leave it through `calls`, one after the other, so an
 unreachable store delays membership changes and nothing else. A store that lives in this process is called directly.
 """
@@ -9,28 +11,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import calls, records, sizing
+from resilin.elastic.crew import Crew
+from resilin.elastic.errands import Errands, Outage, Work
+from resilin.elastic.leading import Leading
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
-from resilin.elastic.view import Seen, View
+from resilin.elastic.view import View
 from resilin.errors import (
     LeaseLost,
     ResilinError,
-    StoreAmbiguous,
     StoreError,
     StoreRefused,
-    StoreTimeout,
-    UsageError,
 )
-from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
+from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch, prefix_range
 
 _log = log.logger("elastic.rendezvous")
-RETRY_S = 0.5  # pause between attempts while the store is away
 OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
 LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
 _T = TypeVar("_T")
@@ -48,15 +49,6 @@ class Options:
     """How calls reach a store that is elsewhere; None: by a thread of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outage:
-    """The store does not answer."""
-
-    since: float
-    """Monotonic, of the first call that failed."""
-    error: str
-
-
 class Rendezvous:
     """One node's membership of one job. `on_view` is called in the loop after every change of the view."""
 
@@ -66,17 +58,16 @@ class Rendezvous:
         self._on_view = on_view
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._prefix = f"/resilin/{options.job}/"
-        self._own_key = f"{self._prefix}nodes/{options.node_id}"
-        self._generation_key, self._closed_key = f"{self._prefix}generation", f"{self._prefix}closed"
-        self._wanted_key, self._watched_key = f"{self._prefix}wanted", f"{self._prefix}watched"
+        self._keys = keys = records.Keys(options.job)
+        self._own_key = f"{keys.nodes}{options.node_id}"
         self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
         self._entries: dict[str, KeyValue] = {}
         self._generation: Generation | None = None  # the parsed entry
         self._closed: Closed | None = None  # the parsed entry
         self._wanted: Wanted | None = None  # the parsed entry
         self._showing = False  # a `show` is under way
-        self._nodes: dict[str, Seen] = {}  # by key
+        self._crew = Crew(keys.nodes, clock)
+        self._known = False  # whether the leader has seen this node: what is older than that is not its business
         self._view: View | None = None  # made of the above; None: not since the last change
         self._own: Node | None = None
         self._written: Node | None = None  # the last own record that the store took
@@ -85,12 +76,17 @@ class Rendezvous:
         self._lease: Lease | None = None
         self._watch: Watch | None = None
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
-        self._work: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._leading = Leading(store, keys, self._crew, self._call, self, clock)
         self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
-        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.outage: Outage | None = None
-        self.refusal: ResilinError | None = None  # the store has answered, and would answer so again
+        self._errands = Errands(
+            direct=options.direct,
+            rejoin=self._rejoin,
+            probe=self._probe,
+            idle_s=options.lease_ttl_s,
+            on_change=on_view,
+            clock=clock,
+        )
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -103,17 +99,17 @@ class Rendezvous:
                 await self._register(node)
         await self._read()
         if not self._options.direct:
-            self._task = self._loop.create_task(self._run())
+            self._task = self._loop.create_task(self._errands.run())
 
     async def leave(self) -> None:
         """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most.
 
         A second call does nothing.
         """
-        if self._closing.is_set():
+        if self._errands.closing:
             return
-        self._closing.set()
-        self._work.put_nowait(None)
+        self._leading.end()
+        self._errands.close()
         with contextlib.suppress(StoreError, TimeoutError):
             if self._task is not None:
                 await asyncio.wait_for(self._task, LEAVE_S)
@@ -124,22 +120,23 @@ class Rendezvous:
         self._call.close()
 
     async def _withdraw(self) -> None:
-        nodes, _ = await self._call(lambda: self._store.range(f"{self._prefix}nodes/"))
+        keys = self._keys
         # one that is not closed may go on: its generations keep counting, so that none is taken for an old one
-        if self._closed is not None and all(kv.key == self._own_key for kv in nodes):
-            await self._call(
-                lambda: self._store.txn(
-                    (), [Op.delete(key) for key in (self._generation_key, self._closed_key, self._wanted_key)]
-                )
-            )
+        if self._closed is not None and await self._others_are_gone():
+            gone = (keys.generation, keys.closed, keys.wanted)
+            await self._call(lambda: self._store.txn((), [Op.delete(key) for key in gone]))
         if self._lease is not None:
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
 
+    async def _others_are_gone(self) -> bool:
+        first_two = Op("range", *prefix_range(self._keys.nodes), limit=2)
+        found = await self._call(lambda: self._store.txn((), (first_two,)))
+        return all(kv.key == self._own_key for kv in found.results[0].kvs)
+
     async def _remove_remains(self) -> None:
         """Of a job of the same name that has ended, and that nobody serves any more."""
-        entries, _ = await self._call(lambda: self._store.range(self._prefix))
-        served = any(kv.key.startswith(f"{self._prefix}nodes/") for kv in entries)
-        if not served and any(kv.key == self._closed_key for kv in entries):
+        entries, _ = await self._call(lambda: self._store.range(self._keys.world))
+        if any(kv.key == self._keys.closed for kv in entries) and await self._others_are_gone():
             guards = [Compare(kv.key, "mod", "=", kv.mod_revision) for kv in entries]
             await self._call(lambda: self._store.txn(guards, [Op.delete(kv.key) for kv in entries]))
 
@@ -155,47 +152,87 @@ class Rendezvous:
     def view(self) -> View:
         """The job as far as this node knows. Its own record is always the newest."""
         if self._view is None:
-            nodes = sorted(self._nodes.values(), key=lambda seen: seen.create_revision)
-            own = self._own
-            if own is not None:
-                nodes = [replace(seen, node=own) if seen.node.id == own.id else seen for seen in nodes]
-            view = View(nodes=tuple(nodes), generation=self._generation, closed=self._closed, wanted=self._wanted)
-            self._view = sizing.adjusted(view)
+            self._view = sizing.adjusted(self._look())
         return self._view
+
+    def _look(self) -> View:
+        own, named = self._own, self._entries.get(self._keys.leader)
+        seen = [replace(one, node=own) if own and one.node.id == own.id else one for one in self._crew.seen()]
+        self._known = self._known or any(own and one.node.id == own.id for one in seen)
+        self._check_own()
+        if not self._known:
+            return View(closed=self._closed, wanted=self._wanted)
+        leader = named.value.decode() if named is not None else ""
+        if leader == self._options.node_id and not self._leading.active:
+            leader = ""  # it has been elected, and has not looked around yet
+        return View(
+            nodes=tuple(seen),
+            generation=self._generation,
+            closed=self._closed,
+            wanted=self._wanted,
+            elected=leader,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads: what it proposes counts."""
+        return self._leading.active
+
+    @property
+    def agreed(self) -> Generation | None:
+        """The last generation that was heard of: what `view` says of it, without a look at all nodes' records."""
+        return self._generation
+
+    @property
+    def outage(self) -> Outage | None:
+        """Since when the store does not answer, if it does not."""
+        return self._errands.outage
+
+    @property
+    def refusal(self) -> ResilinError | None:
+        """What the store answered, and would answer again: this node cannot go on."""
+        return self._errands.refusal
 
     @property
     def watched(self) -> bool:
         """Whether somebody wants to see where the workers are (`show`)."""
-        return self._watched_key in self._entries
+        return self._keys.watched in self._entries
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
         if node == self._own:
             return
         before, self._own, self._view = self._own, node, None
+        self._leading.tell(gathering=self._generation is None)
         if before is not None and not self._options.direct and _but_over(node) == _but_over(before):
             self._loop.call_later(OVER_S, self._submit_unless_closing, self._write_own)
         else:
-            self._submit(self._write_own)
+            self.submit(self._write_own)
 
     def propose(self, generation: Generation) -> None:
-        """Write `generation` if the one it follows is still current; the outcome arrives as a change of the view."""
-        base = self._entries.get(self._generation_key)
-        revision = base.mod_revision if base else 0
-        if self._proposing == revision:
-            return
-        self._proposing = revision
-        self._submit(lambda: self._compare_and_put(self._generation_key, revision, records.to_bytes(generation)))
+        """As the leader, write `generation` if the one it follows is still current.
+
+        The outcome arrives as a change of the view.
+        """
+        revision = self._generation_revision
+        if self._proposing != revision:
+            self._proposing = revision
+            self.submit(lambda: self._write_generation(revision, generation))
+
+    @property
+    def _generation_revision(self) -> int:
+        return max(0, self._revision_of(self._keys.generation))
 
     def close_job(self, closed: Closed) -> None:
-        """Write the job's end; the first one counts."""
-        self._submit(lambda: self._compare_and_put(self._closed_key, 0, records.to_bytes(closed)))
+        """As the leader, write the job's end, if there was no other one, and no other generation, before."""
+        revision = self._generation_revision
+        self.submit(lambda: self._leading.write(revision, closed))
 
     def show(self, live: Live) -> None:
         """Let those who watch see where this node's workers are; left out while the last one is still under way."""
         if not self._showing and self.outage is None:
             self._showing = True
-            self._submit(lambda: self._write_live(live))
+            self.submit(lambda: self._write_live(live))
 
     async def aside(self, call: Callable[[Store, Lease | None], _T]) -> _T:
         """`call(store, this node's lease)`, for keys that nobody follows. StoreError when the store is away."""
@@ -225,22 +262,44 @@ class Rendezvous:
         self._written, self._written_at = node, revision
         log.event(_log, 10, "node record written", revision=revision)
 
-    async def _compare_and_put(self, key: str, revision: int, value: bytes) -> None:
+    async def _write_generation(self, revision: int, generation: Generation) -> None:
         try:
-            _, entry = await self._call(lambda: self._store.compare_and_put(key, revision, value))
+            await self._leading.write(revision, generation)
         finally:
             self._proposing = None
-        if entry is not None:
-            self._merge([entry])
+
+    async def _stand(self) -> None:
+        """Lead if nobody does."""
+        if self._lease is not None and self._keys.leader not in self._entries and not self._errands.closing:
+            entry = await self._leading.stand(self._lease)
+            if entry is not None:
+                self.merge([entry])
+
+    def _begin_again(self) -> None:
+        self._leading.end()
+        self._submit_unless_closing(self._look_around)
+
+    async def _look_around(self) -> None:
+        """Begin to lead, if it is still this node that shall."""
+        entry, lease = self._entries.get(self._keys.leader), self._lease
+        wanted = self._elected(entry) and not self._leading.active and not self._errands.closing
+        if wanted and entry is not None and lease is not None:
+            await self._leading.begin(entry, lease)
+            self._leading.tell(gathering=self._generation is None)
+            self._view = None
+            self._on_view()
+
+    def _elected(self, leader: KeyValue | None) -> bool:
+        return leader is not None and self._lease is not None and leader.lease == self._lease.id
 
     async def _read(self) -> None:
-        """Read everything, and follow it from there."""
+        """Read what all follow, and follow it from there."""
         if self._watch is not None:
             self._watch.close()
-        entries, revision = await self._call(lambda: self._store.range(self._prefix))
+        entries, revision = await self._call(lambda: self._store.range(self._keys.world))
         self._replace(entries)  # before the watch starts: its events come after these
         self._watch = await self._call(
-            lambda: self._store.watch(self._prefix, self._on_events, revision + 1, self._on_watch_error)
+            lambda: self._store.watch(self._keys.world, self.heard, revision + 1, self._on_watch_error)
         )
 
     async def _read_again(self) -> None:
@@ -248,62 +307,29 @@ class Rendezvous:
         self._on_view()
 
     async def _rejoin(self) -> None:
-        if self._own is not None and not self._closing.is_set():
+        if self._own is not None and not self._errands.closing:
+            before = self._lease
             await self._register(self._own)
+            if before is not None:  # it may be alive after all, and hold what says that this node leads
+                await self._call(before.revoke)
+            await self._stand()
 
     async def _probe(self) -> None:
         await self._call(lambda: self._store.get(self._own_key))
 
-    def _submit(self, work: _Work) -> None:
-        """Do `work` after what is under way; at once, when the store is memory of this process."""
-        if not self._options.direct:
-            self._work.put_nowait(work)
-            return
-        try:
-            calls.finish(work())
-        except LeaseLost:
-            calls.finish(self._rejoin())
+    def own(self) -> Node:
+        """This node's record, the newest."""
+        assert self._own is not None, "a node that leads has joined"
+        return self._own
 
-    async def _run(self) -> None:
-        while (work := await self._next_work()) is not None:
-            while not self._closing.is_set():
-                try:
-                    await work()
-                    self._set_outage(None)
-                    break
-                except LeaseLost:
-                    work = self._rejoin
-                except (StoreError, UsageError) as error:
-                    if not _passes(error):
-                        self._refuse(error)
-                        return
-                    self._set_outage(str(error))
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._closing.wait(), RETRY_S)
-
-    async def _next_work(self) -> _Work | None:
-        try:
-            return await asyncio.wait_for(self._work.get(), self._options.lease_ttl_s)
-        except TimeoutError:  # nothing to do for a while: is the store still there?
-            return self._probe
-
-    def _refuse(self, error: ResilinError) -> None:
-        if not self._closing.is_set():
-            log.event(_log, 40, "the store refuses a call", error=str(error))
-            self.refusal = error
-            self._on_view()
-
-    def _set_outage(self, error: str | None) -> None:
-        if (error is None) == (self.outage is None):
-            return
-        self.outage = Outage(since=self._clock.monotonic(), error=error) if error is not None else None
-        # the agent says it to people, in its own words
-        log.event(_log, 20, "store does not answer" if error is not None else "store is back", detail=error or "")
-        self._on_view()
+    def submit(self, work: Work) -> None:
+        """Do `work` after what is under way."""
+        self._errands.submit(work)
 
     # ------------------------------------------- callbacks of the store, which may come from its threads
 
-    def _on_events(self, events: Sequence[Event]) -> None:
+    def heard(self, events: Sequence[Event]) -> None:
+        """Something has changed in the store."""
         self._inbox.append(events)
         self._in_loop(self._heed)
 
@@ -311,13 +337,18 @@ class Rendezvous:
         log.event(_log, 20, "watch ended, reading the job again", error=str(error))
         self._in_loop(lambda: self._submit_unless_closing(self._read_again))
 
+    def look_again(self, error: Exception) -> None:
+        """As the leader: what has changed since the last look at the nodes cannot be had any more."""
+        log.event(_log, 20, "watch ended, reading the nodes again", error=str(error))
+        self._in_loop(self._begin_again)
+
     def _on_lease_lost(self) -> None:
         log.event(_log, 20, "this node's lease ended, registering again")
         self._in_loop(lambda: self._submit_unless_closing(self._rejoin))
 
-    def _submit_unless_closing(self, work: _Work) -> None:
-        if not self._closing.is_set():
-            self._submit(work)
+    def _submit_unless_closing(self, work: Work) -> None:
+        if not self._errands.closing:
+            self.submit(work)
 
     def _in_loop(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to tell
@@ -335,61 +366,80 @@ class Rendezvous:
                 here[event.kv.key] = event.kv
                 there.pop(event.kv.key, None)
         if changed or gone:
-            self._merge(list(changed.values()), list(gone.values()))
+            self.merge(list(changed.values()), list(gone.values()))
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
         self._entries.clear()
         self._generation = self._closed = self._view = self._wanted = None
-        known, self._nodes = self._nodes, {}
         for entry in entries:
-            self._take(entry, known)
+            self._take(entry)
+        self._settle_leadership()
 
-    def _merge(self, changed: Sequence[KeyValue], gone: Sequence[KeyValue] = ()) -> None:
-        fresh = [kv for kv in changed if kv.mod_revision > self._revision_of(kv.key)]
+    def merge(self, changed: Sequence[KeyValue], gone: Sequence[KeyValue] = ()) -> None:
+        """Take in entries that are news, and those that are gone."""
+        ours = [kv for kv in changed if kv.key.startswith(self._keys.world)]
+        fresh = [kv for kv in ours if kv.mod_revision > self._revision_of(kv.key)]
         dead = [kv for kv in gone if kv.key in self._entries and kv.mod_revision > self._revision_of(kv.key)]
         for kv in dead:
             del self._entries[kv.key]
-            self._nodes.pop(kv.key, None)
-            if kv.key == self._generation_key:
+            if kv.key == self._keys.generation:
                 self._generation = None
-            elif kv.key == self._closed_key:
+            elif kv.key == self._keys.closed:
                 self._closed = None
-            elif kv.key == self._wanted_key:
+            elif kv.key == self._keys.wanted:
                 self._wanted = None
         for kv in fresh:
-            self._take(kv, self._nodes)
-        if fresh or dead:
+            self._take(kv)
+        self._settle_leadership()
+        news = self._leading.active and self._crew.heed(*(_under(self._keys.nodes, kvs) for kvs in (changed, gone)))
+        if news:
+            self._leading.tell(gathering=self._generation is None)
+        if fresh or dead or news:
             self._view = None
             self._on_view()
 
-    def _take(self, entry: KeyValue, known: dict[str, Seen]) -> None:
+    def _take(self, entry: KeyValue) -> None:
         self._entries[entry.key] = entry
-        if entry.key == self._generation_key:
+        if entry.key == self._keys.generation:
             self._generation = records.generation(entry.key, entry.value)
-        elif entry.key == self._closed_key:
+            self._leading.tell(gathering=False)
+        elif entry.key == self._keys.closed:
             self._closed = records.closed(entry.key, entry.value)
-        elif entry.key == self._wanted_key:
+        elif entry.key == self._keys.wanted:
             self._wanted = records.wanted(entry.key, entry.value)
-        elif entry.key.startswith(f"{self._prefix}nodes/"):
-            before = known.get(entry.key)
-            again = before is not None and before.create_revision == entry.create_revision
-            seen_at = before.first_seen if before is not None and again else self._clock.monotonic()
-            node = records.node(entry.key, entry.value)
-            if entry.key == self._own_key and entry.mod_revision > self._written_at and node != self._written:
-                self._written = None  # a repetition of an earlier write came late: what others see is old
-                self._submit_unless_closing(self._write_own)
-            self._nodes[entry.key] = Seen(node=node, create_revision=entry.create_revision, first_seen=seen_at)
+        elif entry.key == self._keys.roster and not self._leading.active:
+            self._crew.tell(entry)
+
+    def _settle_leadership(self) -> None:
+        """Stand when nobody leads, look around when this node shall, end what is over."""
+        leader = self._entries.get(self._keys.leader)
+        elected = self._elected(leader)
+        if self._leading.active and not elected:
+            self._leading.end()
+            roster = self._entries.get(self._keys.roster)
+            if roster is not None:
+                self._crew.tell(roster)
+        if leader is None:
+            self._submit_unless_closing(self._stand)
+        elif elected and not self._leading.active:
+            self._submit_unless_closing(self._look_around)
+
+    def _check_own(self) -> None:
+        """Write this node's record again if a repetition of an earlier write came late: what others see is old."""
+        found = self._crew.node(self._options.node_id)
+        if found is not None and found[1] > self._written_at and found[0] != self._written:
+            self._written = None
+            self._submit_unless_closing(self._write_own)
 
     def _revision_of(self, key: str) -> int:
         entry = self._entries.get(key)
         return entry.mod_revision if entry is not None else -1
 
 
+def _under(prefix: str, entries: Sequence[KeyValue]) -> list[KeyValue]:
+    return [entry for entry in entries if entry.key.startswith(prefix)]
+
+
 def _but_over(node: Node) -> Node:
     """The record without what only matters when no new generation comes soon: which worlds workers know to be over."""
     return replace(node, slots=tuple(replace(slot, over=0) for slot in node.slots))
-
-
-def _passes(error: ResilinError) -> bool:
-    """Whether a call that failed so may succeed later: nobody answered, or a shared folder had trouble."""
-    return isinstance(error, (StoreTimeout, StoreAmbiguous)) or isinstance(error.__cause__, OSError)

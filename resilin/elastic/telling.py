@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from resilin.elastic import control, membership, worlds
+from resilin.elastic.records import Generation
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot
 from resilin.elastic.view import View
@@ -73,12 +74,13 @@ class Teller:
 
     def deaths(self, view: View, reason: str) -> bool:
         """Tell local survivors at once that members of their generation are gone, for `reason`. Whether any was."""
-        current, again = view.generation, False
+        current = view.generation
         if current is None:
             return False
+        again = self._left_behind(current)
         gone = [m for m in current.members if membership.fate(view, m) in ("failed", "lost", "left", "stopped")]
         if not gone:
-            return False
+            return again
         ranks = tuple(sorted(member.rank for member in gone))
         for slot in self._slots:
             if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
@@ -92,6 +94,22 @@ class Teller:
                 else:
                     self._reporter.lost([m.rank for m in gone if m.node == node], node)
         return again
+
+    def _left_behind(self, current: Generation) -> bool:
+        """Tell workers that are done that the world went on without them, as after a cut of the network: others notice.
+
+        Whether there were any.
+        """
+        members = {(m.slot, m.incarnation) for m in current.members if m.node == self._node_id}
+        left = [
+            slot
+            for slot in self._slots
+            if slot.state == "done" and slot.running and slot.aborted < slot.sent < current.number
+            if (slot.index, slot.incarnation) not in members
+        ]
+        for slot in left:
+            self._abort(slot, slot.sent, current.reason, ())
+        return bool(left)
 
     def unresponsive(self, view: View, now: float) -> float | None:
         """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there.

@@ -39,25 +39,27 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Everything a decision may look at. `nodes` are ordered by create_revision: the first one leads."""
+    """Everything a decision may look at. `nodes` are ordered by create_revision, the oldest first."""
 
     nodes: tuple[Seen, ...] = ()
     generation: Generation | None = None
     closed: Closed | None = None
     wanted: Wanted | None = None
     """What people asked for; `sizing.adjusted` has already made the nodes so."""
+    elected: str = ""
+    """The id of the node that carries out what is decided; empty: none does, or it has not looked around yet."""
 
     def node(self, node_id: str) -> Node | None:
         """The live node with this id."""
         return self._by_id.get(node_id)
 
+    def leader(self) -> str | None:
+        """The id of the node that carries out what is decided, if one does."""
+        return self.elected or None
+
     @cached_property
     def _by_id(self) -> dict[str, Node]:
         return {seen.node.id: seen.node for seen in self.nodes}
-
-    def leader(self) -> str | None:
-        """The id of the oldest live node."""
-        return self.nodes[0].node.id if self.nodes else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from resilin.elastic import membership, worlds
 from resilin.elastic.config import Outcome
+from resilin.elastic.errands import Outage
 from resilin.elastic.records import Closed, GenerationMember
-from resilin.elastic.rendezvous import Outage
 from resilin.elastic.view import Situation, View
 from resilin.errors import RendezvousTimeout, StoreTimeout
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from resilin._base.clock import SYSTEM, Deadline
+from resilin.elastic import records
 from resilin.errors import StoreError, StoreTimeout, UsageError
 from resilin.launcher import addresses
 from resilin.launcher.plan import Meeting, split_endpoint
@@ -40,7 +41,7 @@ class OpenStore:
         """As the host: wait until every other node has left, at most `seconds`."""
         if self._server is None:
             return
-        prefix = f"/resilin/{job}/nodes/"
+        prefix = records.Keys(job).nodes
         changed = threading.Event()
         deadline = Deadline(seconds)
         with self.store.watch(prefix, lambda events: changed.set()):

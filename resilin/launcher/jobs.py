@@ -144,13 +144,13 @@ def _here(name: str) -> local.AgentClient:
 
 def read(access: Access, name: str) -> Job:
     """The job as it is now. RendezvousError when no node of it is there."""
-    prefix = f"/resilin/{name}/"
-    entries = access.range(prefix)
-    found = sorted((kv for kv in entries if kv.key.startswith(f"{prefix}nodes/")), key=lambda kv: kv.create_revision)
+    keys = records.Keys(name)
+    entries = access.range(keys.job)
+    found = sorted((kv for kv in entries if kv.key.startswith(keys.nodes)), key=lambda kv: kv.create_revision)
     if not found:
         raise RendezvousError(f"no node of a job {name!r} is registered at {access.name}")
-    named = {kv.key.removeprefix(prefix): kv for kv in entries}
-    current, closed, wanted = (named.get(key) for key in ("generation", "closed", "wanted"))
+    named = {kv.key: kv for kv in entries}
+    current, closed, wanted = (named.get(key) for key in (keys.generation, keys.closed, keys.wanted))
     try:
         lives = access.range(records.live_prefix(name))
     except StoreRefused:  # an etcd's user may be confined to the job's own keys
@@ -168,9 +168,9 @@ def read(access: Access, name: str) -> Job:
 
 def watch(access: Access, name: str) -> None:
     """Have the nodes say where their workers are, until `access` is closed."""
-    access.hold(f"/resilin/{name}/watched")
+    access.hold(records.Keys(name).watched)
 
 
 def write_wanted(access: Access, job: Job, wanted: Wanted) -> bool:
     """Ask for `wanted` instead of what `job` says; False when somebody else asked for something meanwhile."""
-    return access.compare_and_put(f"/resilin/{job.name}/wanted", job.wanted_revision, records.to_bytes(wanted))
+    return access.compare_and_put(records.Keys(job.name).wanted, job.wanted_revision, records.to_bytes(wanted))

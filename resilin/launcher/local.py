@@ -73,7 +73,7 @@ class Desk:
         self._store = store
         self._in_process = in_process  # then calls never block
         self._who = {"job": job, "node": node_id, "alone": alone}
-        self._prefixes = (f"/resilin/{job}/", records.live_prefix(job))
+        self._prefixes = (records.Keys(job).job, records.live_prefix(job))
 
     @contextlib.asynccontextmanager
     async def opened(self) -> Any:

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from resilin.elastic import sizing
-from resilin.elastic.records import Node
+from resilin.elastic.records import Generation, Node
 from resilin.launcher import jobs
 from resilin.launcher.jobs import Job
 
@@ -31,11 +31,15 @@ def as_json(job: Job) -> dict[str, object]:
     return {
         "job": job.name,
         "nodes": [asdict(node) for node in job.nodes],
-        "generation": asdict(job.generation) if job.generation else None,
+        "generation": _generation(job.generation) if job.generation else None,
         "closed": asdict(job.closed) if job.closed else None,
         "wanted": asdict(job.wanted),
         "live": {node: asdict(live) for node, live in job.live.items()},
     }
+
+
+def _generation(current: Generation) -> dict[str, object]:
+    return {**asdict(current), "members": [member._asdict() for member in current.members]}
 
 
 def headline(job: Job) -> str:

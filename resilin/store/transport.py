@@ -36,6 +36,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one connection
     ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.bdp_probe", 0),  # its pings beside large answers make an etcd close the connection: too_many_pings
 )
 
 Login = Callable[[], tuple[Any, Callable[[str], str]]]

@@ -49,7 +49,7 @@ def job(tmp_path):
     with connect(url) as store:
         store.put("/resilin/job/nodes/n1", records.to_bytes(node))
         store.put("/resilin/job/nodes/n2", records.to_bytes(spare))
-        store.put("/resilin/job/generation", records.to_bytes(current))
+        store.put(records.Keys("job").generation, records.to_bytes(current))
     return url
 
 

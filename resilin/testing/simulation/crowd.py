@@ -1,14 +1,15 @@
 """What a change of the world costs in a job of many nodes: messages, bytes, time.
 
-A few nodes are real agents. The others are what a node without anything to say is for the store: a record and a watch;
-they are counted, and what the agent of such a node writes during a change is measured on the real ones.
+A few nodes are real agents. The others are what a node is for the store: a record, a watch, and, when all workers are
+started again, the writes that a real agent makes then (`Cost.follower_writes` says how many that are).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from resilin.elastic import control, records
 from resilin.elastic.records import Node, Slot
@@ -23,7 +24,8 @@ from resilin.testing.simulation.workers import SimWorker, Training
 
 REAL = 6  # the leader, two that go, and followers to measure
 PATIENCE_S = 60.0
-_PREFIX = "/resilin/job/"
+SETTLED_S = 2.0
+_KEYS = records.Keys("job")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +67,31 @@ class Follower(SimWorker):
             self._left.set_result(0)
 
 
-class Crowd:
-    """A job of `count` nodes that has formed. `change` measures what follows from a cause."""
+class Runner(SimWorker):
+    """A worker that knows only its environment and runs until it is ended."""
 
-    def __init__(self, count: int, seed: int = 0) -> None:
+    world = 0
+
+    async def main(self) -> int:
+        self.world = int(self.env["RESILIN_GENERATION"])
+        code: int = await self.process.create_future()
+        return code
+
+
+class Crowd:
+    """A job of `count` nodes that has formed. `change` measures what follows from a cause.
+
+    in_place: whether its program recovers in place; else every change starts all workers again.
+    """
+
+    def __init__(self, count: int, seed: int = 0, in_place: bool = True) -> None:
         self.count = count
+        self.in_place = in_place
         self.universe = Universe(seed)
         self.server = Server(self.universe)
         job = Config(min_nodes=1, max_nodes=2 * count, max_restarts=3)
         training = Training(steps=1, samples=1, batch=1, shards=2 * count, step_s=1.0, timeout_s=10.0)
-        witness = Invariants(self.universe, job, training, in_place=True)
+        witness = Invariants(self.universe, job, training, in_place)
         self.server.subscribe("\0", "\0", None, witness.changed)
         network = Network(self.universe)
         self._setting = Setting(
@@ -84,18 +101,21 @@ class Crowd:
             training,
             job,
             witness,
-            program=Follower,
+            program=Follower if in_place else Runner,
             warm=False,
             lease_ttl_s=2.0,
             slots=1,
         )
         self._witness = witness
-        self._batches: list[int] = []  # bytes of each revision
+        self._batches: list[tuple[int, int]] = []  # watchers and bytes of each revision
+        self._others: dict[str, Node] = {}
         self.nodes = [self.join() for _ in range(min(REAL, count))]
         self._until(self._all_in_world)
         self._add_others(count - len(self.nodes))
+        self.server.subscribe(*prefix_range(_KEYS.job), None, self._count)
+        self.server.subscribe(*prefix_range(_KEYS.job), None, self._follow_suit)
         self._until(self._all_in_world)
-        self.server.subscribe(*prefix_range(_PREFIX), None, self._count)
+        self.universe.run(self.universe.now + SETTLED_S, lambda: False)
 
     def join(self) -> SimNode:
         """Start a real node."""
@@ -113,17 +133,16 @@ class Crowd:
         self.nodes += [joined] if joined is not None else []
         self._until(lambda: len(self._witness.generations) > number and self._all_in_world())
         took, cpu = self.universe.now - begin, time.process_time() - cpu
-        self.universe.run(self.universe.now + 2.0, lambda: False)  # what still follows is counted, too
+        self.universe.run(self.universe.now + SETTLED_S, lambda: False)  # what still follows is counted, too
         staying = [node for node in self.nodes if not node.ended and node is not joined]
         quiet = [self._version(node) - before[node.name] for node in staying[1:]]
-        watchers = self.count
         return Cost(
             change=name,
             nodes=self.count,
             writes=len(self._batches),
             follower_writes=sum(quiet),
-            messages=len(self._batches) * (watchers + 1),
-            sent_bytes=sum(self._batches) * watchers,
+            messages=sum(1 + watchers for watchers, _ in self._batches),
+            sent_bytes=sum(watchers * size for watchers, size in self._batches),
             simulated_s=took,
             cpu_s=cpu / len(staying),
         )
@@ -135,18 +154,43 @@ class Crowd:
 
     def _add_others(self, count: int) -> None:
         slot = Slot(index=0, incarnation=1, state="ready", endpoint="elsewhere", pid=1)
-        puts = []
+        slot = slot if self.in_place else Slot(index=0)
         for number in range(count):
-            node = Node(id=f"other{number}", host="h", address="h", master_port=1, slots=(slot,))
-            puts.append(Op("put", f"{_PREFIX}nodes/{node.id}", value=records.to_bytes(node)))
-        if puts:
-            self.server.txn((), puts)
+            self._others[f"other{number}"] = Node(
+                id=f"other{number}", host="h", address="h", master_port=1, slots=(slot,)
+            )
+        if count:
+            self.server.txn((), [self._put(node) for node in self._others.values()])
+
+    def _put(self, node: Node) -> Op:
+        return Op("put", f"{_KEYS.nodes}{node.id}", value=records.to_bytes(node))
 
     def _count(self, events: Sequence[Event]) -> None:
-        self._batches.append(sum(len(event.kv.key) + len(event.kv.value) for event in events))
+        told_all = any(event.kv.key.startswith(_KEYS.world) for event in events)
+        size = sum(len(event.kv.key) + len(event.kv.value) for event in events)
+        self._batches.append((self.count if told_all else 1, size))
+
+    def _follow_suit(self, events: Sequence[Event]) -> None:
+        """The others do what real nodes do: end their workers when those do, start them in a new generation."""
+        for event in events if not self.in_place else ():
+            if event.kind == "put" and event.kv.key == _KEYS.generation:
+                for member in records.generation(event.kv.key, event.kv.value).members:
+                    self._become(member.node, Slot(index=0, incarnation=member.incarnation, state="running", pid=1))
+            elif event.kind == "put" and event.kv.key.startswith(f"{_KEYS.nodes}real"):
+                slot = records.node(event.kv.key, event.kv.value).slots[0]
+                if slot.state == "idle" and slot.stopped:
+                    for name, node in self._others.items():
+                        if node.slots[0].state == "running":
+                            self._become(name, replace(node.slots[0], state="idle", stopped=node.slots[0].incarnation))
+
+    def _become(self, name: str, slot: Slot) -> None:
+        if name in self._others:
+            node = self._others[name] = replace(self._others[name], slots=(slot,))
+            delay = self._setting.peers.network.delay()
+            self.universe.after(delay, partial(self.server.txn, (), [self._put(node)]))
 
     def _version(self, node: SimNode) -> int:
-        found = self.server.txn((), [Op.get(f"{_PREFIX}nodes/{node.name}")]).results[0].kvs
+        found = self.server.txn((), [Op.get(f"{_KEYS.nodes}{node.name}")]).results[0].kvs
         return found[0].version if found else 0
 
     def _all_in_world(self) -> bool:
@@ -156,13 +200,13 @@ class Crowd:
         workers = [p.sim for node in self.nodes if not node.ended for p in node.spawner.running]
         here = {node.name for node in self.nodes if not node.ended}
         members = {member.node for member in known[-1].members}
-        settled = all(isinstance(sim, Follower) and sim.world == known[-1].number for sim in workers)
-        others = sum(name.startswith("other") for name in members)
-        wanted = self.count - REAL if self.server.txn((), [Op.get(f"{_PREFIX}nodes/other0")]).results[0].kvs else 0
+        settled = all(isinstance(sim, (Follower, Runner)) and sim.world == known[-1].number for sim in workers)
+        others = sum(name in members for name in self._others)
+        settled = settled and all(one.slots[0].alive for one in self._others.values())
         return (
             settled
-            and members - here == {m for m in members if m.startswith("other")}
-            and others >= wanted
+            and members - here == {name for name in members if name in self._others}
+            and others == len(self._others)
             and (here - {n.name for n in self.nodes if n.leaving} <= members)
         )
 

@@ -94,7 +94,7 @@ class Client(Store):
         self._process = process
         self._host = host
         self._describing = False
-        self._watch: _Watch | None = None
+        self._watches: dict[str, _Watch] = {}  # by prefix
 
     # ------------------------------------------------------------------------------- the caller
 
@@ -122,8 +122,8 @@ class Client(Store):
 
     def close(self) -> None:
         """As `Store.close`."""
-        if self._watch is not None:
-            self._watch.close()
+        for watch in self._watches.values():
+            watch.close()
 
     def _serve(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         """At the server."""
@@ -173,17 +173,17 @@ class Client(Store):
         start_revision: int | None = None,
         on_error: ErrorCallback | None = None,
     ) -> Watch:
-        """As `Store.watch`; a client has one."""
+        """As `Store.watch`; a client has one for each prefix."""
         self.describe(True)
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = _Watch(self, prefix, on_events, start_revision, on_error)
-        return self._watch
+        if prefix in self._watches:
+            self._watches[prefix].close()
+        self._watches[prefix] = _Watch(self, prefix, on_events, start_revision, on_error)
+        return self._watches[prefix]
 
     def break_watch(self) -> None:
         """What it has not heard is gone: the history was compacted while it was away."""
-        if self._watch is not None:
-            self._watch.fail(Compacted("watch: compacted", self._server.revision))
+        for watch in self._watches.values():
+            watch.fail(Compacted("watch: compacted", self._server.revision))
 
 
 class _Watch(Watch):

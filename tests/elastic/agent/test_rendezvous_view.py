@@ -1,6 +1,7 @@
 """One agent's view follows the store."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -9,6 +10,8 @@ from resilin.elastic.records import Closed, Generation, GenerationMember, Live, 
 from resilin.elastic.rendezvous import Options, Rendezvous
 from resilin.errors import RendezvousError, StoreError, StoreRefused
 from resilin.store import MemoryStore
+
+KEYS = records.Keys("job")
 
 
 def node(name, **changes):
@@ -62,25 +65,86 @@ def test_nodes_see_one_another_and_the_oldest_leads(direct):
     async def scenario(store, open_, until):
         a = await open_("a", direct)
         b = await open_("b")
-        await until(lambda: len(a.view.nodes) == 2)
+        await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
         assert a.view.leader() == b.view.leader() == "a"
         await a.leave()
         await until(lambda: b.view.leader() == "b")
+        assert [seen.node.id for seen in b.view.nodes] == ["b"]
 
     play(scenario)
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_only_the_first_of_two_proposals_counts(direct):
+def test_only_what_the_leader_proposes_counts(direct):
     async def scenario(store, open_, until):
         a, b = await open_("a", direct), await open_("b")
-        await until(lambda: len(a.view.nodes) == 2)
+        await until(lambda: a.view.leader() == b.view.leader() == "a")
+        b.propose(generation(7))
         a.propose(generation(1))
-        b.propose(generation(1))
         await until(lambda: a.view.generation is not None and b.view.generation is not None)
+        await a.leave()
+        await until(lambda: b.view.leader() == "b")
         b.propose(generation(2))
-        await until(lambda: a.view.generation.number == 2)
-        assert store.get("/resilin/job/generation").version == 2
+        await until(lambda: b.view.generation.number == 2)
+        assert store.get(KEYS.generation).version == 2
+
+    play(scenario)
+
+
+def test_a_leader_that_does_not_know_yet_that_it_is_none_writes_nothing():
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        await until(lambda: a.view.leader() == "a")
+        store.delete(KEYS.leader)
+        store.put(KEYS.leader, b"b")
+        a.propose(generation(1))  # before it hears of that
+        await until(lambda: a.view.leader() == "b")
+        a.propose(generation(1))
+        a.close_job(Closed(outcome="failed", reason="r"))
+        a.show(Live(steps=(), at=1.0))  # done after these
+        while not store.range(records.live_prefix("job"))[0]:
+            await asyncio.sleep(0.01)
+        assert store.get(KEYS.generation) is store.get(KEYS.closed) is None
+
+    play(scenario)
+
+
+def test_the_end_of_a_job_that_has_gone_on_meanwhile_is_not_written():
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        await until(lambda: a.view.leader() == "a")
+        store.put(KEYS.generation, records.to_bytes(generation(5)))
+        a.close_job(Closed(outcome="succeeded", reason="all are done"))  # before it hears of that
+        await until(lambda: a.view.generation is not None)
+        a.close_job(Closed(outcome="failed", reason="r"))
+        await until(lambda: a.view.closed is not None)
+        assert a.view.closed.outcome == "failed"
+
+    play(scenario)
+
+
+def test_only_the_leader_follows_the_records_of_nodes():
+    async def scenario(store, open_, until):
+        a, b = await open_("a"), await open_("b")
+        await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
+        subscribed = Counter(one.key for one in store.hub._subscriptions)
+        assert subscribed == {KEYS.world: 2, KEYS.nodes: 1}
+
+    play(scenario)
+
+
+def test_a_new_leader_knows_what_the_old_one_had_not_told():
+    async def scenario(store, open_, until):
+        a, b = await open_("a"), await open_("b")
+        await until(lambda: len(b.view.nodes) == 2)
+        a._leading.tell = lambda gathering: None  # it tells nobody anything any more
+        c = await open_("c")
+        await until(lambda: len(a.view.nodes) == 3)
+        assert len(b.view.nodes) == 2
+        assert not c.view.nodes
+        await a.leave()
+        await until(lambda: {seen.node.id for seen in b.view.nodes} == {seen.node.id for seen in c.view.nodes})
+        assert [seen.node.id for seen in c.view.nodes] == ["b", "c"]
 
     play(scenario)
 
@@ -88,6 +152,7 @@ def test_only_the_first_of_two_proposals_counts(direct):
 def test_own_record_is_seen_at_once_and_by_others_soon():
     async def scenario(store, open_, until):
         a, b = await open_("a"), await open_("b")
+        await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
         a.publish(node("a", leaving=True))
         assert a.view.node("a").leaving
         await until(lambda: b.view.node("a").leaving)
@@ -99,21 +164,21 @@ def test_a_node_whose_lease_ends_registers_again_and_is_younger_then():
     async def scenario(store, open_, until):
         a = await open_("a")
         b = await open_("b")
-        await until(lambda: len(a.view.nodes) == 2)
-        store.delete("/resilin/job/nodes/a")  # what an expired lease does, seen from the others
-        await until(lambda: b.view.node("a") is None)
-        a._lease.revoke()
+        await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
+        a._lease.revoke()  # what the end of a lease does
         a._on_lease_lost()
-        await until(lambda: b.view.node("a") is not None)
-        assert b.view.leader() == "b"
+        for one in (a, b):
+            await until(lambda one=one: [seen.node.id for seen in one.view.nodes] == ["b", "a"])
+        await until(lambda: a.view.leader() == b.view.leader() is not None)
+        assert store.get(KEYS.leader).lease in {a._lease.id, b._lease.id}
 
     play(scenario)
 
 
 def test_remains_of_a_job_that_nobody_serves_are_removed():
     async def scenario(store, open_, until):
-        store.put("/resilin/job/generation", records.to_bytes(generation(9)))
-        store.put("/resilin/job/closed", records.to_bytes(Closed(outcome="failed", reason="long ago")))
+        store.put(KEYS.generation, records.to_bytes(generation(9)))
+        store.put(KEYS.closed, records.to_bytes(Closed(outcome="failed", reason="long ago")))
         a = await open_("a")
         assert a.view.generation is None
         assert a.view.closed is None
@@ -124,11 +189,13 @@ def test_remains_of_a_job_that_nobody_serves_are_removed():
 def test_the_last_node_to_leave_removes_the_jobs_records():
     async def scenario(store, open_, until):
         a, b = await open_("a"), await open_("b")
+        await until(lambda: a.view.leader() == "a")
         a.propose(generation(1))
+        await until(lambda: a.view.generation is not None)
         a.close_job(Closed(outcome="succeeded", reason="done"))
         await until(lambda: b.view.closed is not None)
         await a.leave()
-        assert store.get("/resilin/job/closed") is not None, "b still wants to know"
+        assert store.get(KEYS.closed) is not None, "b still wants to know"
         await b.leave()
         assert store.range("/resilin/")[0] == []
 
@@ -138,11 +205,13 @@ def test_the_last_node_to_leave_removes_the_jobs_records():
 def test_a_job_that_is_not_closed_keeps_counting_its_generations_when_all_have_left():
     async def scenario(store, open_, until):
         a = await open_("a")
+        await until(lambda: a.view.leader() == "a")
         a.propose(generation(1))
         await until(lambda: a.view.generation is not None)
         await a.leave()
-        assert store.get("/resilin/job/generation") is not None, "a node that was cut off may come back"
+        assert store.get(KEYS.generation) is not None, "a node that was cut off may come back"
         b = await open_("b")
+        await until(lambda: b.view.generation is not None)
         assert b.view.generation.number == 1
 
     play(scenario)
@@ -151,6 +220,7 @@ def test_a_job_that_is_not_closed_keeps_counting_its_generations_when_all_have_l
 def test_what_only_says_that_a_world_is_over_is_not_written_when_a_new_one_comes_soon():
     async def scenario(store, open_, until):
         a = await open_("a")
+        await until(lambda: a.view.leader() == "a")
         version = store.get("/resilin/job/nodes/a").version
         a.publish(node("a", slots=(Slot(index=0, over=3),)))
         a.publish(node("a"))
@@ -206,13 +276,14 @@ def test_a_store_that_refuses_a_call_is_no_outage():
 def test_what_people_asked_for_makes_the_view_and_who_watches_is_known():
     async def scenario(store, open_, until):
         one = await open_("a")
+        await until(lambda: one.view.nodes)
         assert not one.watched
-        store.put("/resilin/job/wanted", records.to_bytes(Wanted(drained=("a",))))
+        store.put(KEYS.wanted, records.to_bytes(Wanted(drained=("a",))))
         await until(lambda: one.view.nodes[0].node.leaving)
         assert one.view.wanted.drained == ("a",)
-        store.delete("/resilin/job/wanted")
+        store.delete(KEYS.wanted)
         await until(lambda: not one.view.nodes[0].node.leaving)
-        store.put("/resilin/job/watched", b"{}")
+        store.put(KEYS.watched, b"{}")
         await until(lambda: one.watched)
         one.show(Live(steps=((0, 7, "all_reduce"),), at=1.5))
         while not (entries := store.range(records.live_prefix("job"))[0]):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from launches import INPLACE, until
 
+from resilin.elastic import records
 from resilin.launcher import local
 from resilin.testing.etcd import EtcdCluster
 
@@ -110,7 +111,7 @@ def test_a_socket_serves_the_keys_of_its_job_alone(launch, script, tmp_path):
             with pytest.raises(local.StoreError, match="does not belong to this job"):
                 wrong()
         with pytest.raises(local.StoreError, match="unknown op"):
-            client._ask(op="delete", key=f"/resilin/{tmp_path.name}/closed")
+            client._ask(op="delete", key=records.Keys(tmp_path.name).closed)
     finally:
         client.close()
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic import membership, rendezvous, roles
+from resilin.elastic import leading, membership, rendezvous, roles
 from resilin.elastic.agent import Agent
-from resilin.elastic.view import View
 from resilin.store.state import StoreState
 from resilin.testing import simulation
 from resilin.testing.simulation import workers
@@ -46,11 +45,12 @@ def test_not_counting_workers_that_failed_before_they_joined_is_caught(monkeypat
 
 
 def test_a_leader_that_is_not_replaced_when_it_is_lost_is_caught(monkeypatch):
-    def leader(view):
-        known = view.generation.nodes if view.generation is not None else [seen.node.id for seen in view.nodes]
-        return known[0] if known else None
+    stand = leading.Leading.stand
 
-    monkeypatch.setattr(View, "leader", leader)
+    async def only_before_the_first_generation(self, lease):
+        return await stand(self, lease) if self._gathering else None
+
+    monkeypatch.setattr(leading.Leading, "stand", only_before_the_first_generation)
     assert "no end of" in caught()
 
 
@@ -79,7 +79,7 @@ def test_ranks_that_move_though_their_place_is_there_are_caught(monkeypatch):
     def sorted_anew(view, situation):
         new = reshape(view, situation)
         members = sorted(new.members, key=lambda member: (member.node, member.slot))
-        return replace(new, members=tuple(replace(member, rank=rank) for rank, member in enumerate(members)))
+        return replace(new, members=tuple(member._replace(rank=rank) for rank, member in enumerate(members)))
 
     monkeypatch.setattr(membership, "_reshape", sorted_anew)
     assert "a survivor's rank" in caught()
