@@ -124,7 +124,7 @@ class Pair:
 
 def benchmark(options: Options) -> Report:
     """Rounds of join, leave, join, loss."""
-    rounds, peer_rounds = (2, 1) if options.quick else (12, 2)
+    rounds, peer_rounds = (2, 1) if options.quick else (6, 1)
     found = {side: Found() for side in harness.sides(options)}
     notes = []
     for side, some in found.items():
