@@ -30,6 +30,7 @@ from resilin.ddp.shard_buffers import ShardBuffers
 from resilin.dist import tree
 from resilin.dist.tree import Plan
 from resilin.errors import UsageError
+from resilin.nn import SyncBatchNorm
 
 
 class Shard(Protocol):
@@ -84,6 +85,12 @@ class ShardReducer:
                 f"({world_size}), so that every rank has a shard; use fewer workers or more shards, or register the "
                 "ElasticSampler in elastic.State: then workers beyond its shards stand by"
             )
+        for name, part in module.named_modules():
+            if isinstance(part, SyncBatchNorm):
+                raise UsageError(
+                    f"DistributedDataParallel(shards={shards}): {name or 'the module'} is a SyncBatchNorm, whose "
+                    "statistics depend on the number of ranks; use BatchNorm, which normalizes each shard alone"
+                )
         self._plan = tree.plan(shards, world_size)
         self._run = self._plan.run(rank)
         self._group = group

@@ -240,6 +240,12 @@ def test_shard_without_the_mode_is_refused() -> None:
         run_ranks(1, lambda rank: DDP(nn.Linear(2, 1)).shard(OneShard(0, 2))).results()
 
 
+def test_batch_norm_over_ranks_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
+    with pytest.raises(UsageError, match=r"1 is a SyncBatchNorm, whose statistics depend on the number of ranks"):
+        run_ranks(1, lambda rank: DDP(model, shards=2)).results()
+
+
 def test_more_ranks_than_shards_are_refused_on_every_rank() -> None:
     outcome = run_ranks(2, lambda rank: DDP(nn.Linear(2, 1), shards=1), abort=False)
     assert all(
