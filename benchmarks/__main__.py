@@ -16,6 +16,7 @@ from benchmarks import (
     node_changes,
     op_overhead,
     recovery,
+    rendezvous_agents,
     shard_mode,
     simulated_agents,
     startup,
@@ -37,6 +38,7 @@ ALL = [
     recovery,
     node_changes,
     simulated_agents,
+    rendezvous_agents,
 ]
 
 

@@ -6,7 +6,9 @@ A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job:
 site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
 FOLDER/digest-<rank>. The word "plain" turns fixed shards off; with "freeze" the kills are SIGSTOP, and a collective
-waits for 2 s; "after:N" delays kills until N workers are up.
+waits for 2 s; "after:N" delays kills until N workers are up. With "preempt:one" or "preempt:all" a kill is SIGTERM to
+this worker's agent, or to those of all workers ("preempt:one:twice": two), but for the site "loss", which is "forward".
+Sites that begin with "at-" are moments of `resilin._base.moments`, with "in-" phases of `resilin.dist.phases`.
 """
 
 from __future__ import annotations
@@ -23,19 +25,24 @@ import numpy as np
 
 import resilin
 from resilin import elastic, nn, optim
+from resilin._base import moments
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.dist import phases
+from resilin.elastic.session import rank_at_work
 from resilin.nn import functional as F
 
+AGENT = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])  # the spawner's parent
 SHARDS, SAMPLES, BATCH = 4, 124, 16
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
-KILLS = {tuple(kill.split(":")) for kill in sys.argv[3:] if kill.count(":") == 2}
+KILLS = {tuple(word.split(":")) for word in sys.argv[3:] if word.count(":") == 2 and not word.startswith("preempt:")}
 UP = next((int(word[6:]) for word in sys.argv[3:] if word.startswith("after:")), 0)
+PREEMPT = next((word.split(":")[1:] for word in sys.argv[3:] if word.startswith("preempt:")), [])
 PLAIN, FREEZE = ("plain" in sys.argv[3:]), ("freeze" in sys.argv[3:])
 
 
 def maybe_die(site: str, step: int) -> None:
     """Die here if this is the place, and nobody died here before."""
-    kill = (site, str(elastic.world().rank), str(step))
+    kill = (site, str(rank_at_work()), str(step))
     if kill not in KILLS:
         return
     while len(list(FOLDER.glob("up-*"))) < UP:
@@ -43,6 +50,13 @@ def maybe_die(site: str, step: int) -> None:
     try:
         (FOLDER / "-".join(("killed", *kill))).touch(exist_ok=False)
     except FileExistsError:
+        return
+    if PREEMPT and site != "loss":
+        agents = [AGENT] if PREEMPT[0] == "one" else [int(file.name[6:]) for file in FOLDER.glob("agent-*")]
+        for pause_s in (0.2, 1.0) if "twice" in PREEMPT else (0.0,):  # two signals at one time are one
+            for agent in agents:
+                os.kill(agent, signal.SIGTERM)
+            time.sleep(pause_s)
         return
     os.kill(os.getpid(), signal.SIGTERM if site == "term" else signal.SIGSTOP if FREEZE else signal.SIGKILL)
 
@@ -71,6 +85,7 @@ def train(state: elastic.State) -> None:
                 with model.shard(shard):
                     if len(shard):
                         maybe_die("forward", state.step)
+                        maybe_die("loss", state.step)
                         F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
             maybe_die("reduced", state.step)
             state.optimizer.step()
@@ -96,8 +111,12 @@ def main() -> None:
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
     sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2, drop_last=PLAIN)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    (FOLDER / f"agent-{AGENT}").touch()
     (FOLDER / f"up-{os.getpid()}").touch()
-    train(state)
+    moments.listen(lambda name: maybe_die(f"at-{name}", state.step))
+    with phases.listening(lambda phase, what, group: maybe_die(f"in-{phase}", state.step)):
+        train(state)
+    moments.listen(None)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
     # as under PyTorch, buffers of plain mode are rank 0's before each forward and each rank's own after it
     values = dict(model.named_parameters()) if PLAIN else model.state_dict()
