@@ -1,0 +1,119 @@
+"""DiLoCo (Douillard et al. 2023): ranks train alone for many steps; an outer optimizer takes the mean of their ways.
+
+every step          optim.step() on the rank's own gradients, nothing is sent
+every `period`-th   outer gradient = anchor - mean over ranks of the parameters
+                    anchor <- outer step (Nesterov);  parameters <- anchor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.tensor import Tensor
+from resilin.ddp.model_averaging.utils import average_parameters
+from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
+from resilin.ddp.traffic import Traffic
+from resilin.errors import UsageError
+from resilin.optim import SGD
+from resilin.optim.optimizer import Group, Optimizer
+
+
+def nesterov(params: list[Tensor]) -> Optimizer:
+    """The paper's outer optimizer."""
+    return SGD(params, lr=0.7, momentum=0.9, nesterov=True)
+
+
+class DiLoCoOptimizer(WrappingOptimizer):
+    """Steps `optim` on this rank alone and, every `period` steps, the parameters of all ranks with an outer optimizer.
+
+    optim:          the inner optimizer (AdamW in the paper). Its state stays with the rank.
+    period:         inner steps between two outer ones (500 in the paper).
+    outer:          makes the outer optimizer of a list of tensors; default: SGD(lr=0.7, momentum=0.9, nesterov=True).
+    process_group:  None: the default group at each outer step.
+
+    Gradients must not be averaged: use the bare module, or DistributedDataParallel with `noop_hook` (which makes the
+    parameters equal at the start). After an outer step all ranks have the same parameters, to the bit; `synchronized`
+    says so. Bytes: the parameters', once in `period` steps; `traffic` counts them. Needs memory for two more copies of
+    the parameters (anchor, momentum) and, while it averages, one more.
+
+    A new world goes on from the last outer step, if the state is committed there: register it in
+    `elastic.State(snapshot=True, ...)` and call `commit()` when `synchronized`; what ranks did since is done again, and
+    a lost rank's part of it is lost. Then inner optimizers go on with the state of the rank that was the source.
+    """
+
+    def __init__(
+        self,
+        optim: Optimizer,
+        period: int,
+        outer: Callable[[list[Tensor]], Optimizer] = nesterov,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(optim)
+        if period < 1:
+            raise UsageError(f"DiLoCoOptimizer: period must be positive, got {period}")
+        self.period, self.process_group = period, process_group
+        self.traffic = Traffic()
+        self.inner_steps = 0
+        self._anchor = [_copy(param) for param in self._params()]
+        self.outer = outer(self._anchor)
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether the last step was an outer one: all ranks have the same parameters."""
+        return self.inner_steps % self.period == 0
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Refused: the outer optimizer has the parameters that there were at the start."""
+        raise UsageError("DiLoCoOptimizer: parameters cannot be added later; make a new one with all of them")
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _after_step(self) -> None:
+        self.inner_steps += 1
+        if self.synchronized:
+            self._outer_step()
+
+    def _outer_step(self) -> None:
+        params = self._params()
+        average_parameters(params, self.process_group or dist.default_group(), self.traffic)
+        with no_grad():
+            for param, anchor in zip(params, self._anchor, strict=True):
+                anchor._grad = Tensor._wrap(np.subtract(anchor._array, param._array))
+            self.outer.step()
+            self.outer.zero_grad()
+            for param, anchor in zip(params, self._anchor, strict=True):
+                param._array[...] = anchor._array
+                param._bump()
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of `optim`, with "outer": its state, the anchor, and the number of inner steps."""
+        outer = {"optimizer": self.outer.state_dict(), "anchor": list(self._anchor), "inner_steps": self.inner_steps}
+        return {**self.optim.state_dict(), "outer": outer}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over both. UsageError when the state is not one of DiLoCo, or of other parameters."""
+        outer = state_dict.get("outer")
+        shapes = [tuple(anchor.shape) for anchor in self._anchor]
+        if outer is None or [tuple(anchor.shape) for anchor in outer["anchor"]] != shapes:
+            raise UsageError(
+                "DiLoCoOptimizer.load_state_dict: expected a state with an anchor of the same parameters, got "
+                + ("one without" if outer is None else f"shapes {[tuple(a.shape) for a in outer['anchor']]}")
+            )
+        self.optim.load_state_dict({name: value for name, value in state_dict.items() if name != "outer"})
+        self.outer.load_state_dict(outer["optimizer"])
+        for anchor, saved in zip(self._anchor, outer["anchor"], strict=True):
+            anchor._array[...] = saved._array
+            anchor._bump()
+        self.inner_steps = int(outer["inner_steps"])
+
+
+def _copy(param: Tensor) -> Tensor:
+    made = Tensor._wrap(param._array.copy())
+    made.requires_grad_(True)
+    return made

@@ -1,0 +1,56 @@
+"""Averages of tensors over a group, packed: one collective for all of a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.core.tensor import Tensor
+from resilin.ddp.traffic import Traffic
+from resilin.errors import UsageTypeError
+
+
+def get_params_to_average(params: Iterable[Any]) -> list[Tensor]:
+    """The parameters with a gradient, of parameters or of an optimizer's groups."""
+    found: list[Tensor] = []
+    for entry in params:
+        if isinstance(entry, Tensor):
+            found.append(entry)
+        elif isinstance(entry, dict) and "params" in entry:
+            found.extend(entry["params"])
+        else:
+            raise UsageTypeError(
+                f"model averaging: expected parameters or an optimizer's param_groups, got {type(entry).__name__}"
+            )
+    return [param for param in found if param._grad is not None]
+
+
+def average_parameters(params: Sequence[Tensor], process_group: Any, traffic: Traffic | None = None) -> None:
+    """Overwrite `params` with their means over `process_group`, the same bits on all its ranks.
+
+    Every rank brings parameters of the same shapes in the same order; nothing happens in a process outside the group.
+    Needs memory for a copy of the parameters.
+    """
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    packs: dict[str, list[Tensor]] = {}
+    for param in params:
+        packs.setdefault(param._array.dtype.name, []).append(param)
+    for _, pack in sorted(packs.items()):
+        means = averaged([param._array for param in pack], process_group, traffic)
+        for param, mean in zip(pack, means, strict=True):
+            param._array[...] = mean
+            param._bump()
+
+
+def averaged(arrays: Sequence[Any], group: dist.ProcessGroup, traffic: Traffic | None = None) -> list[Any]:
+    """The means of `arrays`, of one dtype, over `group`: new arrays of the same shapes."""
+    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    if traffic is not None:
+        traffic.all_reduce(flat.nbytes, group.size())
+    dist.all_reduce(Tensor._wrap(flat), op=dist.ReduceOp.AVG, group=group)
+    ends = np.cumsum([array.size for array in arrays])
+    return [part.reshape(array.shape) for part, array in zip(np.split(flat, ends[:-1]), arrays, strict=True)]

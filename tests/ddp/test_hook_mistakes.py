@@ -1,0 +1,167 @@
+"""Hooks that are wrong: the error names hook, rank and bucket, all ranks hear of it, and none waits for ever."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hooked import Given, gradients_of
+
+from resilin import dist
+from resilin.core.tensor import Tensor
+from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import GradBucket
+from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
+from resilin.dist.future import Future
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, UsageError
+from resilin.testing.ranks import Outcome, run_ranks
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def train(hook: Any, wrong_rank: int = 0, timeout_s: float = 20.0) -> Outcome:
+    """Two ranks; `hook` on one, the averaging hook on the other. Nobody else ends the group for them."""
+
+    def work(rank: int) -> None:
+        model = DDP(Given(), bucket_cap_mb=1e-4)
+        model.register_comm_hook(None, hook if rank == wrong_rank else allreduce_hook)
+        model(gradients_of(0, rank)).backward()
+        dist.barrier()
+
+    return run_ranks(2, work, abort=False, timeout_s=timeout_s)
+
+
+def raising(state: Any, bucket: GradBucket) -> Future[Tensor]:
+    raise ZeroDivisionError("no rate")
+
+
+def raising_later(state: Any, bucket: GradBucket) -> Future[Tensor]:
+    def failing(future: Future[Tensor]) -> Tensor:
+        raise ZeroDivisionError("no rate")
+
+    return allreduce_hook(state, bucket).then(failing)
+
+
+@pytest.mark.parametrize("hook", [raising, raising_later])
+def test_what_a_hook_raises_is_raised_there_and_told_the_others(hook: Any) -> None:
+    outcome = train(hook)
+    mine, theirs = outcome.errors[0], outcome.errors[1]
+    assert isinstance(mine, ZeroDivisionError)
+    assert f"rank 0, hook {hook.__name__}, bucket 0" in "".join(mine.__notes__)
+    assert isinstance(theirs, DistBackendError)
+    assert "no rate" in str(theirs)
+    assert f"hook {hook.__name__}, bucket 0" in str(theirs)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda bucket: bucket.buffer(), "it must return a Future of the reduced tensor, got Tensor"),
+        (lambda bucket: None, "it must return a Future of the reduced tensor, got NoneType"),
+        (lambda bucket: dist.all_reduce(bucket.buffer(), async_op=True), r"got Work; call get_future\(\) of the Work"),
+        (lambda bucket: done(None), "its future must give a Tensor, got NoneType"),
+        (
+            lambda bucket: done(Tensor._wrap(np.zeros((2, 999), np.float32))),
+            r"elements, the result 1998 \(shape \[2, 999\]\)",
+        ),
+        (
+            lambda bucket: done(Tensor._wrap(bucket.buffer().numpy().astype(np.int64))),
+            "of float32, the result of int64",
+        ),
+        (lambda bucket: done(Tensor._wrap(bucket.buffer().numpy() * 1j)), "of float32, the result of complex64"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_refused_and_told_the_others(returned: Any, said: str) -> None:
+    def wrong(state: Any, bucket: GradBucket) -> Any:
+        return returned(bucket)
+
+    outcome = train(wrong, wrong_rank=1)
+    assert isinstance(outcome.errors[1], UsageError)
+    with pytest.raises(UsageError, match=f"rank 1, hook wrong, bucket 0: .*{said}"):
+        raise outcome.errors[1]
+    assert "hook wrong, bucket 0" in str(outcome.errors[0])
+
+
+def test_a_future_that_never_comes_is_given_up_at_the_limit_of_the_group() -> None:
+    outcome = train(lambda state, bucket: Future(), timeout_s=1.0)
+    assert isinstance(outcome.errors[0], CollectiveTimeout)
+    assert outcome.errors.keys() == {0, 1}
+
+
+def test_ranks_with_different_hooks_are_told_so_by_the_collectives() -> None:
+    def halved(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        half = Tensor._wrap(bucket.buffer().numpy().astype(np.float16))
+        return dist.all_reduce(half, async_op=True).get_future().then(lambda future: bucket.buffer())
+
+    outcome = train(halved)
+    assert outcome.errors.keys() == {0, 1}
+    kinds = [type(error) for error in outcome.errors.values()]
+    assert CollectiveMismatch in kinds
+    for error in outcome.errors.values():  # or the other rank's abort came first, and says why
+        assert isinstance(error, CollectiveMismatch) or "CollectiveMismatch" in str(error)
+
+
+def test_results_of_another_floating_type_or_shape_are_converted() -> None:
+    def other(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        return done([Tensor._wrap(bucket.buffer().numpy().astype(np.float64)[None])])
+
+    def work(rank: int) -> str:
+        model = DDP(Given())
+        model.register_comm_hook(None, other)
+        model(gradients_of(0, rank)).backward()
+        first = next(model.parameters()).grad.numpy()
+        assert np.array_equal(first, gradients_of(0, rank)[0])
+        return first.dtype.name
+
+    assert run_ranks(1, work).results() == ["float32"]
+
+
+class Callable3:
+    def __call__(self, state: Any, bucket: GradBucket, more: int) -> Future[Tensor]:
+        raise NotImplementedError
+
+    def method(self, bucket: GradBucket) -> Future[Tensor]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "hook", [lambda: None, lambda a, b, c: None, lambda *, state, bucket: None, Callable3(), Callable3().method]
+)
+def test_hooks_that_cannot_be_called_with_state_and_bucket_are_refused(hook: Any) -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match=r"must take \(state, bucket\), it takes \d arguments: \("):
+            DDP(Given()).register_comm_hook(None, hook)
+
+    run_ranks(1, work).results()
+
+
+@pytest.mark.parametrize("hook", [lambda *all: None, lambda a, b, c=1: None, partial(lambda c, a, b: None, 1)])
+def test_hooks_that_can_be_called_so_are_taken(hook: Any) -> None:
+    run_ranks(1, lambda rank: DDP(Given()).register_comm_hook(None, hook)).results()
+
+
+def test_a_second_hook_and_a_hook_with_shards_are_refused() -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given())
+        model.register_comm_hook(None, allreduce_hook)
+        with pytest.raises(UsageError, match="a hook is registered already"):
+            model.register_comm_hook(None, allreduce_hook)
+        with pytest.raises(UsageError, match="fixed-shard mode sums along its own tree; use shards=None"):
+            DDP(Given(), shards=2).register_comm_hook(None, allreduce_hook)
+
+    run_ranks(2, work).results()
+
+
+def test_a_buffer_of_another_size_is_refused() -> None:
+    def shrinking(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        bucket.set_buffer(Tensor._wrap(np.zeros(3, np.float32)))
+        return done(bucket.buffer())
+
+    outcome = train(shrinking)
+    assert "GradBucket.set_buffer: expected" in str(outcome.errors[0])
