@@ -1,16 +1,18 @@
-# make demo | test | check | bench | native. Each sets up what it needs in .venv, once, and works offline afterwards.
+# make demo | test | check | bench | soak | native. Each sets up what it needs in .venv, once, and works offline afterwards.
 PYTHON ?= python3
+SOAK ?= 500
 VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt $(wildcard resilin/core/kernels/cpu/*.cpp resilin/core/kernels/cpu/*.hpp resilin/dist/native/*.cpp resilin/dist/native/*.hpp)
 
-.PHONY: demo test check bench native clean
+.PHONY: demo test check bench soak native clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
 	@echo "make test   run the tests"
 	@echo "make check  lint, types, floors, CUDA kernels compile"
+	@echo "make soak   disturb 500 jobs at random and write benchmarks/results/soak.md (SOAK=N: so many; goes on where it stopped)"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
 
 $(BIN)/python:
@@ -50,6 +52,9 @@ native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
+
+soak: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.soak --count $(SOAK)
 
 clean:
 	rm -rf build $(VENV)

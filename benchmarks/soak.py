@@ -220,7 +220,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> Report:
         method=METHOD,
         ours="figure",
         rows=lines,
-        notes=[_table(table), *_scenes(rows), *_failures(rows)],
+        notes=[_table(table), _length(rows), *_scenes(rows), *_failures(rows)],
         data={"rows": list(rows)},
     )
 
@@ -240,6 +240,13 @@ def _table(table: Mapping[str, judge.Tally]) -> str:
         counts = (one.runs, one.recovered, one.same, one.counted, one.reports, one.rank_named, one.cause_named)
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
+
+
+def _length(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How much of a full soak this is."""
+    seconds = sum(row["seconds"] for row in rows)
+    part = "" if len(rows) >= SCHEDULES else f" A full soak is {SCHEDULES} (`make soak`); this one is shorter."
+    return f"{len(rows)} schedules, {seconds / 60:.0f} minutes of running jobs.{part}"
 
 
 def _scenes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
