@@ -198,8 +198,7 @@ class SimProcess(Worker):
         self.process = Process(setting.universe, f"{node.name}/{number}")  # type: ignore[abstract]
         self._number = number
         self.sim: SimWorker | None = None
-        fork, start = (0.005, 0.05), (0.02, 0.4)
-        begin = setting.universe.random.uniform(*(fork if command.program and spawner.prepared else start))
+        begin = setting.universe.random.uniform(0.02, 0.4)  # executed or forked
         self.process.call_later(begin, self._begin, dict(command.env))
 
     def _begin(self, env: dict[str, str]) -> None:
@@ -288,7 +287,6 @@ class SimSpawner:
     def __init__(self, node: SimNode) -> None:
         self.node = node
         self.running: list[SimProcess] = []
-        self.prepared = False
         self._count = 0
 
     def supervise(self, on_lost: Callable[[], None]) -> SimSpawner:
@@ -296,8 +294,7 @@ class SimSpawner:
         return self
 
     def prepare(self, template: Command) -> None:
-        """As `Supervisor.prepare`."""
-        self.prepared = True
+        """As `Supervisor.prepare`: how workers start makes no difference here."""
 
     def start(self, command: Command, on_message: Callable[[Message], None]) -> SimProcess:
         """As `Supervisor.start`."""
