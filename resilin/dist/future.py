@@ -101,7 +101,7 @@ class Future(Generic[T]):
         def run(done: Future[T]) -> None:
             try:
                 following.set_result(callback(done))
-            except Exception as error:  # noqa: BLE001 - handed on to the waiter of `following`
+            except BaseException as error:  # noqa: BLE001 - handed on to the waiter of `following`
                 following.set_exception(error)
 
         self.add_done_callback(run)

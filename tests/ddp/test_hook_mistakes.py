@@ -14,8 +14,13 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
+from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
+from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from resilin.ddp.comm_hooks.quantization_hooks import quantization_pertensor_hook
+from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
 from resilin.dist.future import Future
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, PeerLost, UsageError
+from resilin.testing.faults import FaultPlan
 from resilin.testing.ranks import Outcome, run_ranks
 
 
@@ -165,3 +170,30 @@ def test_a_buffer_of_another_size_is_refused() -> None:
 
     outcome = train(shrinking)
     assert "GradBucket.set_buffer: expected" in str(outcome.errors[0])
+
+
+@pytest.mark.parametrize("name", ["powersgd", "8 bits", "top-k", "1 bit"])
+@pytest.mark.parametrize("call", [8, 9, 10, 11])
+def test_a_rank_that_dies_in_a_hook_is_named_on_the_others(name: str, call: int) -> None:
+    """Four steps of two buckets or more: the calls come from hooks and from their callbacks."""
+    hook, make_state, kind = {
+        "powersgd": (powerSGD_hook, lambda: PowerSGDState(None, 2, 2), "all_reduce"),
+        "8 bits": (quantization_pertensor_hook, lambda: None, "all_gather"),
+        "top-k": (topk_hook, lambda: TopKState(None, 0.1), "all_gather"),
+        "1 bit": (onebit_hook, lambda: OneBitState(None, 0), "all_gather"),
+    }[name]
+
+    def work(rank: int) -> None:
+        model = DDP(Given(), bucket_cap_mb=5e-4)
+        model.register_comm_hook(make_state(), hook)
+        for step in range(12):
+            model.zero_grad()
+            model(gradients_of(step, rank)).backward()
+
+    faults = FaultPlan().kill(rank=2, at=kind, call=call)
+    outcome = run_ranks(3, work, abort=False, faults=faults)
+    assert faults.all_fired()
+    assert outcome.errors.keys() == {0, 1}
+    for error in outcome.errors.values():
+        assert isinstance(error, PeerLost)
+        assert error.ranks == {2}
