@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     collectives,
     collectives_hosts,
+    comm_hooks,
     cost_model,
     data_loader,
     dist_overhead,
@@ -28,6 +29,7 @@ ALL = [
     install_size,
     collectives,
     collectives_hosts,
+    comm_hooks,
     dist_overhead,
     cost_model,
     op_overhead,

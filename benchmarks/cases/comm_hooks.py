@@ -23,8 +23,13 @@ CONTEXT, WIDTH, LAYERS, HEADS = 32, 64, 2, 4
 BATCH = {"gpt": 16, "digits": 32}
 HELD_OUT = 256  # windows of text
 PERIOD = 10  # steps between two averages of parameters
+SGD_RATE = 0.03
 OUTER_RATE = 0.4  # of DiLoCo: the paper's 0.7 is for 500 inner steps; chosen for 10 of them
 
+OPTIMIZERS: dict[str, Callable[[Any, Any], Any]] = {
+    "adamw": lambda torch, params: torch.optim.AdamW(params, lr=2e-3),
+    "sgd": lambda torch, params: torch.optim.SGD(params, lr=SGD_RATE, momentum=0.9),
+}
 Wrap = Callable[[Any, Any, Any, int], Any]  # (resilin.ddp, the wrapped model, the optimizer, warm-up) -> optimizer
 
 
@@ -32,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to train, how, and for how long."""
     parser.add_argument("--model", choices=sorted(BATCH), required=True)
     parser.add_argument("--way", choices=WAYS, required=True)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--warmup", type=int, default=30, help="steps of plain averaging before compression starts")
 
@@ -44,7 +50,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     library.dist.init_process_group(library.backend)
     module, batches, held_out = _DATA[args.model](torch)
     model = ddp.DistributedDataParallel(module)
-    inner = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    inner = OPTIMIZERS[args.optimizer](torch, model.parameters())
     optimizer = WAYS[args.way](ddp, model, inner, args.warmup)
     counters = [model.stats, getattr(optimizer, "averager", optimizer)]
     samples, before = [], 0.0
