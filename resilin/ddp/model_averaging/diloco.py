@@ -43,7 +43,8 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     A new world goes on from the last outer step, if the state is committed there: register it in
     `elastic.State(snapshot=True, ...)` and call `commit()` when `synchronized`; what ranks did since is done again, and
-    a lost rank's part of it is lost. Then inner optimizers go on with the state of the rank that was the source.
+    a lost rank's part of it is lost. Inner optimizers' states differ between ranks: a newcomer gets the survivors',
+    piece by piece from several of them.
     """
 
     def __init__(
