@@ -2,19 +2,21 @@
 
 One line per rank and committed step, in one `write` to a descriptor opened for appending:
 
-    {"epoch":0,"step":41,"position":2624,"size":64,"generation":3,"rank":1,"samples":50000,"length":50010,"seed":0}
+    {"epoch":0,"step":41,"position":2624,"size":64,"generation":3,"rank":1,"after":3,
+     "samples":50000,"length":50010,"seed":0}
 
 Every rank writes, because the one rank that applied a step may be the one that dies: whoever applied it has a line.
-A step that was applied by a rank which then died, and was redone by the others, has lines of two generations; they
-name the same samples (a step is a pure function of its position), and the latest generation is the one that counts.
+A step that was applied by a rank which then died, and was redone by the others, has lines of two generations. Which of
+them is in the parameters at the end is told by `after`: from the last step of the last generation the steps that count
+are found backwards, as the state came down from one rank to the next. What lies aside was given up, and is not counted:
+a generation whose state all died with its ranks, steps after the checkpoint that a job went on from.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from resilin._base import moments
@@ -31,6 +33,8 @@ class Entry:
     size: int
     generation: int
     rank: int
+    after: int | None = None
+    """The generation that the step before was applied in, in the state that this one changed; 0: there was none."""
     samples: int = 0
     """Positions of a whole epoch; 0: not told (also below)."""
     length: int = 0
@@ -40,10 +44,10 @@ class Entry:
 
     def to_line(self) -> bytes:
         """The entry as one line of the file."""
-        seed = "null" if self.seed is None else self.seed
+        after, seed = ("null" if number is None else number for number in (self.after, self.seed))
         return (
             f'{{"epoch":{self.epoch},"step":{self.step},"position":{self.position},"size":{self.size},'
-            f'"generation":{self.generation},"rank":{self.rank},'
+            f'"generation":{self.generation},"rank":{self.rank},"after":{after},'
             f'"samples":{self.samples},"length":{self.length},"seed":{seed}}}\n'
         ).encode()
 
@@ -203,40 +207,37 @@ def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfin
 
 
 def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Problem]]:
-    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree.
-
-    A generation that begins with step s makes void what earlier ones had committed from s on: it went on from there,
-    in a new job perhaps, whose batches may be of another size.
-    """
-    entries = list(entries)
-    counted: dict[int, Entry] = {}
-    generations: dict[int, set[int]] = {}
+    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree."""
+    by_step: dict[int, dict[int, Entry]] = {}  # then by generation
     problems = []
-    void_from = _void_from(entries)
     for entry in entries:
-        generations.setdefault(entry.step, set()).add(entry.generation)
-        known = counted.get(entry.step)
-        if known is not None and known.generation == entry.generation and _span(known) != _span(entry):
+        known = by_step.setdefault(entry.step, {}).setdefault(entry.generation, entry)
+        if _span(known) != _span(entry):
             text = (
                 f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known)}, "
                 f"rank {entry.rank} applied {_text(entry)}"
             )
             problems.append(Problem(what="disagreement", text=text, epoch=entry.epoch))
-        if (known is None or entry.generation > known.generation) and entry.step < void_from[entry.generation]:
-            counted[entry.step] = entry
-    return counted, sum(len(seen) > 1 for seen in generations.values()), problems
+    redone = sum(len(generations) > 1 for generations in by_step.values())
+    counted = {entry.step: entry for entry in _line_of_descent(by_step)}
+    for step, entry in counted.items():
+        before = counted.get(step - 1)
+        if before is not None and entry.after not in (None, before.generation):
+            text = f"{_place(entry)} was applied after step {step - 1} of generation {entry.after}, which has no line"
+            problems.append(Problem(what="missing step", text=text, epoch=entry.epoch))
+    return counted, redone, problems
 
 
-def _void_from(entries: Iterable[Entry]) -> dict[int, float]:
-    """Per generation: the first step that any later one committed."""
-    first: dict[int, int] = {}
-    for entry in entries:
-        first[entry.generation] = min(entry.step, first.get(entry.generation, entry.step))
-    void, soonest = {}, math.inf
-    for generation in sorted(first, reverse=True):
-        void[generation] = soonest
-        soonest = min(soonest, first[generation])
-    return void
+def _line_of_descent(by_step: Mapping[int, Mapping[int, Entry]]) -> Iterator[Entry]:
+    """Backwards from the last step of the last generation; over a missing line to the newest that can be before it."""
+    generation = max((max(generations) for generations in by_step.values()), default=0)
+    last = max((step for step, generations in by_step.items() if generation in generations), default=0)
+    for step in sorted((step for step in by_step if step <= last), reverse=True):
+        before = [number for number in by_step[step] if number <= generation]
+        if before:
+            entry = by_step[step][max(before)]
+            yield entry
+            generation = entry.generation if entry.after is None else entry.after
 
 
 def _check_epoch(steps: list[Entry], samples: int, may_end_early: bool) -> list[Problem]:

@@ -145,13 +145,15 @@ class State:
             self._check_gradients(plans)
             for plan in plans:
                 self._samplers[0].advance(plan)
+        after = self._former + self._generation
         self.__dict__["_step"] += 1
         self.__dict__["_generation"] = session.world().generation
         self._capture()
         tie = session.active()
         if self._ledger is not None:
             for plan in plans:
-                self._ledger.append(self._entry(plan))
+                self._ledger.append(self._entry(plan, after))
+                after = self._former + self._generation
         if tie is not None:
             tie.committed(self.step)
 
@@ -166,10 +168,10 @@ class State:
                     "step, or commit the steps that are accumulated together: commit(*plans) after optimizer.step()"
                 )
 
-    def _entry(self, plan: StepPlan) -> Entry:
+    def _entry(self, plan: StepPlan, after: int) -> Entry:
         world, sampler = session.world(), self._samplers[0]
         return Entry(
-            plan.epoch, plan.step, plan.position, plan.size, self._former + world.generation, world.rank,
+            plan.epoch, plan.step, plan.position, plan.size, self._former + world.generation, world.rank, after,
             samples=sampler.samples_per_epoch, length=sampler.length, seed=sampler.seed if sampler.shuffle else None,
         )  # fmt: skip
 

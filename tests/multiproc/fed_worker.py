@@ -86,7 +86,7 @@ def train(state: elastic.State) -> None:
             finally:  # also when a new world takes over at this boundary
                 if elastic.world().rank == 0:
                     save(state)
-            at("committed", state.step)
+                at("committed", state.step)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The ledger says whether every sample counted once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,12 +76,24 @@ def test_a_step_redone_in_a_later_generation_counts_once() -> None:
     assert verdict.redone == 1
 
 
-def test_a_later_generation_makes_void_what_earlier_ones_had_committed_from_its_first_step_on() -> None:
+def test_steps_after_the_one_that_a_job_went_on_from_are_given_up() -> None:
     before = entries(4, 4, 4, 4)  # the last two were lost with the job: it was saved after two steps
-    other_batches = [Entry(0, 2, 8, 6, 2, 0), Entry(0, 3, 14, 2, 2, 0)]
+    other_batches = [Entry(0, 2, 8, 6, 2, 0, after=1), Entry(0, 3, 14, 2, 2, 0, after=2)]
     assert ledger.verify([*before, *other_batches], 16).ok
     assert ledger.verify([*before, other_batches[0]], 16, unfinished_last=True).epochs == {0: 14}
     assert not ledger.verify([*before, other_batches[1]], 16).ok
+
+
+def test_what_counts_is_what_the_last_state_came_from() -> None:
+    """Generation 2 began anew, since all that had state were cut off; one was back, further on, for generation 3."""
+    first = [replace(entry, after=1 if entry.step else 0) for entry in entries(4, 4, 4)]
+    anew = [Entry(0, 0, 0, 4, 2, 0, after=0), Entry(0, 1, 4, 4, 2, 0, after=2)]
+    on = [Entry(0, 3, 12, 4, 3, 1, after=1)]
+    verdict = ledger.verify([*first, *anew, *on], 16)
+    assert verdict.ok
+    assert verdict.redone == 2
+    wrong = ledger.verify([*first, *anew, replace(on[0], after=2)], 16)
+    assert "step 3 (generation 3) was applied after step 2 of generation 2, which has no line" in str(wrong)
 
 
 @pytest.mark.parametrize(

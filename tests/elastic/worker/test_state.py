@@ -232,7 +232,7 @@ def test_every_commit_of_a_plan_is_in_the_ledger(tmp_path: Path) -> None:
         step(state, seed)
     state.commit()  # nothing consumed
     book.close()
-    assert ledger.read(path)[1] == Entry(0, 1, 4, 4, 1, 0, samples=20, length=20, seed=0)
+    assert ledger.read(path)[1] == Entry(0, 1, 4, 4, 1, 0, after=1, samples=20, length=20, seed=0)
     assert ledger.verify(ledger.read(path), 20).ok
 
 
