@@ -32,7 +32,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file_which_wins_ov
     monkeypatch.setenv("PET_NNODES", "3")
     args = arguments.parse([*file, "--nnodes", "4", "train.py", "--role", "its own"])
     assert (args.nnodes, args.max_restarts, args.role, args.standalone) == ("4", 2, "a", True)
-    assert args.start_method == "spawn"
+    assert args.start_method == "auto"
     assert args.given == {"config", "nnodes", "max_restarts", "role", "standalone"}
 
 
