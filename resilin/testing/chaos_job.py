@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import resilin
-from resilin import elastic, nn, optim
+import resilin.elastic
+import resilin.nn
+import resilin.optim
 from resilin._base.clock import SYSTEM
 from resilin.ddp import DistributedDataParallel
 from resilin.errors import UsageError
@@ -26,9 +28,9 @@ STEPS_PER_CHECKPOINT = 10
 SLOWER = 5  # times, while workers are missing
 
 
-def train(state: elastic.State, steps: int, pace_s: float, workers: int, checkpoint: Path) -> None:
+def train(state: resilin.elastic.State, steps: int, pace_s: float, workers: int, checkpoint: Path) -> None:
     """One generation: from the last commit to `steps`."""
-    if elastic.world().world_size < workers:
+    if resilin.elastic.world().world_size < workers:
         pace_s *= SLOWER
     model = DistributedDataParallel(state.model, shards=SHARDS)
     rng = np.random.default_rng(0)
@@ -44,7 +46,7 @@ def train(state: elastic.State, steps: int, pace_s: float, workers: int, checkpo
             state.optimizer.step()
             state.scheduler.step()
             state.commit(plan)
-            if elastic.world().rank == 0 and state.step % STEPS_PER_CHECKPOINT == 0:
+            if resilin.elastic.world().rank == 0 and state.step % STEPS_PER_CHECKPOINT == 0:
                 resilin.save(state.state_dict(), checkpoint)
             if state.step == steps:
                 break
@@ -61,18 +63,24 @@ def main() -> None:
     args = parser.parse_args()
     resilin.manual_seed(3)
     resilin.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-    optimizer = optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
-    sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
-    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    model = resilin.nn.Sequential(
+        resilin.nn.Linear(6, 16),
+        resilin.nn.BatchNorm1d(16),
+        resilin.nn.ReLU(),
+        resilin.nn.Dropout(0.3),
+        resilin.nn.Linear(16, 3),
+    )
+    optimizer = resilin.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = resilin.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
+    sampler = resilin.elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
+    state = resilin.elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     if not args.folder.is_dir():
         raise UsageError(f"{args.folder}: expected a folder for the checkpoint, make it first")
     checkpoint = args.folder / "checkpoint"
     if checkpoint.exists():
         state.load_state_dict(resilin.load(checkpoint))
-    elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, args.workers, checkpoint)
-    if elastic.world().rank == 0:
+    resilin.elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, args.workers, checkpoint)
+    if resilin.elastic.world().rank == 0:
         print(f"state sha256 {state.fingerprint()}", flush=True)
 
 
