@@ -334,13 +334,16 @@ class Agent:
     def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
         member = self._mishaps.add(slot.index, slot.incarnation, what, self._rendezvous.view.generation)
         self._filler.failed(slot, joined=member, now=self._clock.monotonic())
-        if not worlds.follows(what):
+        if not failure.follows(what.type):
             self._exclusion.failed(self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it
         self._teller.deaths(view, self._told.reason)
         slot.replace = membership.may_replace(view, self._limits)
+        judged = membership.judgement(view, self._limits)
+        if judged.suspect == self._config.node_id:
+            self._exclusion.accuse(judged.accusation)
         situation = membership.assess(view, self._limits, self._clock.monotonic())
         self._reporter.death(what, joined=member, final=situation.action == "fail")
 

@@ -1,4 +1,5 @@
-"""Takes a node out for a while whose workers keep failing while those of other nodes are well. No clock, no I/O.
+"""Takes a node out for a while whose workers keep failing while those of other nodes are well, or on which alone one
+step failed as often as it may (`poison`). No clock, no I/O.
 
 Each agent judges its own node by its own clock, and says so in the node's record; what that means for the world is
 `sizing.adjusted`'s: such a node looks as if it were leaving, unless fewer than MIN nodes would be left.
@@ -35,6 +36,7 @@ class Exclusion:
         self._rules = rules
         self._own: deque[float] = deque()  # when a worker here failed, monotonic
         self._others: dict[str, tuple[int, deque[float]]] = {}  # by node: its count, and when that was seen to grow
+        self._suspected = ""  # why it is to go whatever the others' failures are
         self._times = 0  # exclusions in a row
         self._until = 0.0
         self.failures = 0
@@ -46,30 +48,40 @@ class Exclusion:
         self.failures += 1
         self._own.append(now)
 
+    def accuse(self, why: str) -> None:
+        """One step failed as often as it may, and here alone, while others can take over."""
+        self._suspected = why
+
     def update(self, view: View, min_nodes: int, now: float) -> float | None:
         """Judge, and say when to do so again. `now`: monotonic, in seconds."""
         self._notice(view, now)
         if self.reason:
             if now < self._until:
+                self._suspected = ""
                 return self._until
             self.reason = ""
             self._say("this node takes part again")
-        horizon = now - self._rules.within_s
         if self._times and now - self._until > self._rules.longest_s:
             self._times = 0  # it has been well for long: the next time is a first one
-        while self._own and self._own[0] < horizon:
-            self._own.popleft()
-        if len(self._own) < self._rules.failures or not self._may_go(view, min_nodes, horizon):
+        why, self._suspected = self._suspected or self._habit(view, min_nodes, now), ""
+        if not why:
             return None
         pause_s = min(self._rules.longest_s, self._rules.first_s * 2.0 ** min(self._times, 30))
-        self.reason = (
-            f"{len(self._own)} of its workers failed within {max(1.0, now - self._own[0]):.0f} s while those of other "
-            f"nodes were well: it takes no part for {pause_s:.0f} s"
-        )
+        self.reason = f"{why}: it takes no part for {pause_s:.0f} s"
         self._say(f"this node is excluded: {self.reason}")
         self._times, self._until = self._times + 1, now + pause_s
         self._own.clear()
         return self._until
+
+    def _habit(self, view: View, min_nodes: int, now: float) -> str:
+        """What its failures of late come to, if that is enough."""
+        horizon = now - self._rules.within_s
+        while self._own and self._own[0] < horizon:
+            self._own.popleft()
+        if len(self._own) < self._rules.failures or not self._may_go(view, min_nodes, horizon):
+            return ""
+        took_s = max(1.0, now - self._own[0])
+        return f"{len(self._own)} of its workers failed within {took_s:.0f} s while those of other nodes were well"
 
     def _notice(self, view: View, now: float) -> None:
         for seen in view.nodes:

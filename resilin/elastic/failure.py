@@ -20,6 +20,8 @@ _TAIL_BYTES = 16 << 10
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
 }  # fmt: skip
+# exceptions that a peer's death causes: never the first cause while there is another
+_SECONDARY = ("PeerLost", "GroupAborted", "WorldChanged", "CollectiveTimeout", "ConnectionResetError")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,11 @@ def signal_name(number: int) -> str:
 def fault_of(code: int) -> Literal["own", "external"]:
     """Whether a process that ended with `code` did it itself (exit status, crash) or was killed by somebody."""
     return "own" if code >= 0 or -code in _CRASHES else "external"
+
+
+def follows(kind: str) -> bool:
+    """Whether an exception of type `kind` is what another worker's end causes."""
+    return kind in _SECONDARY
 
 
 def read_error_file(path: Path) -> dict[str, str]:

@@ -135,6 +135,13 @@ def failed_by_itself(view: View) -> bool:
     return any(fate(view, m) == "failed" and _slot(view, m).fault == "own" for m in members)
 
 
+def judgement(view: View, config: Config) -> poison.Judgement:
+    """What failures at one and the same step come to."""
+    staying = [seen.node.id for seen in view.nodes if not seen.node.leaving]
+    current = view.generation
+    return poison.judge(current, _failures(view), staying, config) if current is not None else poison.Judgement()
+
+
 def restarts_used(view: View) -> int:
     """What the current generation has counted, and since then the failures of workers that never became members."""
     current = view.generation
@@ -183,7 +190,7 @@ def _assess_in_place(view: View, current: Generation, config: Config, fates: dic
     own = [member for member in failed if _slot(view, member).fault == "own"]
     if own and used > config.max_restarts:
         return Situation(action="fail", reason=_too_many(own, view, config))
-    if own and (verdict := _poisoned(view, config)):
+    if failed and (verdict := judgement(view, config).verdict):
         return Situation(action="fail", reason=verdict)
     most = largest_world(view)
     # a node was taken for lost, the others' workers were told so, and it came back before a new world was agreed on
@@ -254,7 +261,7 @@ def _assess_restart(
     failed = [member for member, value in fates.items() if value == "failed"]
     if failed and restarts_used(view) + 1 > config.max_restarts:
         return Situation(action="fail", reason=_too_many(failed, view, config))
-    if failed and (verdict := _poisoned(view, config)):
+    if failed and (verdict := judgement(view, config).verdict):
         return Situation(action="fail", reason=verdict)
     broken = any(value in ("failed", "lost", "stopped", "left") for value in fates.values())
     leaving = any(_leaving(view, member) for member in current.members)
@@ -334,7 +341,7 @@ def _generation(
     first = view.node(members[0].node)
     assert first is not None
     unjoined = {} if fresh or current is None else dict(current.unjoined)  # a node that is away may come back
-    step, times = (-1, 0) if fresh or current is None else poison.tally(current, _failures(view))
+    failed = poison.Tally() if fresh or current is None else poison.tally(current, _failures(view))
     unjoined |= {seen.node.id: seen.node.unjoined for seen in view.nodes if seen.node.unjoined}
     return Generation(
         number=(current.number if current is not None else 0) + 1,
@@ -346,8 +353,9 @@ def _generation(
         master_port=first.master_port,
         restarts_used=(0 if fresh or current is None else current.restarts_used) + why.counted,
         reason=why.reason,
-        failed_step=step,
-        failed_times=times,
+        failed_step=failed.step,
+        failed_times=failed.times,
+        failed_on=failed.nodes,
         unjoined=tuple(sorted(unjoined.items())),
     )
 
@@ -385,14 +393,6 @@ def _failures(view: View) -> list[Mapping[str, Any]]:
     assert view.generation is not None
     nodes = {m.node for m in view.generation.members if fate(view, m) == "failed"}
     return [seen.node.failure for seen in view.nodes if seen.node.id in nodes and seen.node.failure is not None]
-
-
-def _poisoned(view: View, config: Config) -> str:
-    """Why the job ends, when it has met failures at one step as often as it may; else ""."""
-    assert view.generation is not None
-    step, times = poison.tally(view.generation, _failures(view))
-    news = times > view.generation.failed_times or step != view.generation.failed_step
-    return poison.verdict(step, times) if news and 0 < config.max_step_failures <= times else ""
 
 
 def _too_many(failed: Iterable[GenerationMember], view: View, config: Config) -> str:

@@ -129,6 +129,8 @@ class Generation:
     """The step at which the last failure of a worker's own doing was; -1: none, or unknown."""
     failed_times: int = 0
     """How many generations in a row ended by a failure at that step."""
+    failed_on: tuple[str, ...] = ()
+    """On which nodes these were: one, or two of several."""
     unjoined: tuple[tuple[str, int], ...] = ()
     """By node: how many failures of workers that were no members `restarts_used` holds."""
 
@@ -219,6 +221,7 @@ def generation(key: str, value: bytes) -> Generation:
             GenerationMember(nodes[place], slot, incarnation, rank)
             for rank, (place, slot, incarnation) in enumerate(body["members"])
         )
+        body["failed_on"] = tuple(body.get("failed_on", ()))
         body["unjoined"] = tuple((name, count) for name, count in body.get("unjoined", ()))
         return Generation(**body)
     except (TypeError, KeyError, ValueError, IndexError) as error:

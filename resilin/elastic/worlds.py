@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resilin.elastic import control, membership
+from resilin.elastic import control, failure, membership
 from resilin.elastic.environment import Place
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation, GenerationMember, Slot
 from resilin.elastic.view import View
-
-# exceptions that a peer's death causes: never the first cause while there is another
-_SECONDARY = ("PeerLost", "GroupAborted", "WorldChanged", "CollectiveTimeout", "ConnectionResetError")
 
 
 def place(generation: Generation, member: GenerationMember) -> Place:
@@ -90,20 +87,15 @@ def world(view: View, generation: Generation, member: GenerationMember, known: t
     )
 
 
-def follows(failure: Failure) -> bool:
-    """Whether another one's end was the cause of this one."""
-    return failure.type in _SECONDARY
-
-
 def first_cause(failures: Sequence[Failure]) -> Failure | None:
     """The first one that was not caused by another's end; the first one if all were; None without any."""
-    return min(failures, key=follows, default=None)
+    return min(failures, key=lambda each: failure.follows(each.type), default=None)
 
 
 def unexplained(view: View) -> bool:
     """Whether only failures are known that follow from another one's, and somebody runs who may be that one."""
     current, first = view.generation, first_failure(view)
-    if current is None or first is None or first.get("type") not in _SECONDARY:
+    if current is None or first is None or not failure.follows(str(first.get("type", ""))):
         return False
     return any(view.node(m.node) is not None and slot(view, m).alive for m in current.members)
 

@@ -9,11 +9,13 @@ from typing import Any
 from resilin.data.elastic_sampler import StepPlan
 from resilin.elastic import ledger, records, roles
 from resilin.elastic.ledger import Entry
-from resilin.elastic.records import Closed, Generation
+from resilin.elastic.records import Closed, Generation, Node
 from resilin.elastic.view import Config
 from resilin.store.base import Event
 from resilin.testing.simulation.universe import Universe
 from resilin.testing.simulation.workers import Lineage, Training
+
+NEWS_S = 6.0  # a cut may keep the leader from hearing of a node for so long
 
 
 class Invariants:
@@ -29,6 +31,8 @@ class Invariants:
         self.over = False  # the job has ended and its records are gone: another one may begin under its name
         self.entries: list[Entry] = []
         self.last_commit = 0.0
+        self._nodes: dict[str, tuple[float, Node]] = {}  # by id: when it came, and what it says of itself
+        self._failed: dict[int, set[str]] = {}  # by step: on which nodes workers have failed by their own doing
         self._starts: dict[int, tuple[int, Lineage | None]] = {}
         self._steps: dict[tuple[int, int], Lineage] = {}
 
@@ -41,15 +45,21 @@ class Invariants:
     def changed(self, events: Sequence[Event]) -> None:
         """The store has made one revision; called under its lock, before anybody else hears of it."""
         for event in events:
+            name = event.kv.key.rpartition("/nodes/")[2]
             if event.kind != "put":
                 self.over |= event.kv.key.endswith("/closed")
+                self._nodes.pop(name, None)
                 continue
+            if "/nodes/" in event.kv.key:
+                came, _ = self._nodes.get(name, (self._universe.now, None))
+                self._nodes[name] = came, records.node(event.kv.key, event.kv.value)
             if event.kv.key.endswith("/generation"):
                 self._generation(records.generation(event.kv.key, event.kv.value))
             elif event.kv.key.endswith("/closed"):
                 self._check(event.previous is None, "the job's end was written twice")
                 self.closed = records.closed(event.kv.key, event.kv.value)
                 self._universe.say("store", f"closed: {self.closed.outcome}, {self.closed.reason}")
+                self._step_to_blame(self.closed)
 
     def _generation(self, new: Generation) -> None:
         self._universe.say("store", describe(new))
@@ -100,6 +110,23 @@ class Invariants:
         due = min(due, self._job.max_restarts)
         self._check(new.restarts_used == due, f"{new.restarts_used} restarts used, expected {due}")
 
+    def _step_to_blame(self, closed: Closed) -> None:
+        """A step may be blamed when it failed on two nodes, or on one that the others cannot do without."""
+        told = re.match(r"step (\d+) has failed", closed.reason)
+        if told is None:
+            return
+        blamed = self._failed.get(int(told[1]), set())
+        known_since = self._universe.now - NEWS_S
+        others = [
+            name
+            for name, (came, node) in self._nodes.items()
+            if name not in blamed and came < known_since and not node.leaving and not node.excluded
+        ]
+        self._check(
+            len(blamed) != 1 or len(others) < self._job.min_nodes,
+            f"step {told[1]} is blamed, which failed on {', '.join(blamed)} alone, while there are {', '.join(others)}",
+        )
+
     # ------------------------------------------------------------------------------- the workers' steps
 
     def equal(
@@ -129,6 +156,10 @@ class Invariants:
         known = self._steps.setdefault((entry.generation, entry.step), lineage)
         if known is not lineage and known != lineage:
             self._check(False, f"step {entry.step}, generation {entry.generation}: {story(lineage)} and {story(known)}")
+
+    def failed(self, node: str, step: int) -> None:
+        """See `Witness`."""
+        self._failed.setdefault(step, set()).add(node)
 
     # ------------------------------------------------------------------------------- the end
 

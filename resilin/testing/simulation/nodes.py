@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from resilin.elastic import failure
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
-from resilin.elastic.control import Message
+from resilin.elastic.control import Committed, Message, Progress
 from resilin.elastic.environment import Job
 from resilin.elastic.exclusion import Rules
 from resilin.elastic.program import Program
@@ -198,6 +199,7 @@ class SimProcess(Worker):
         self.process = Process(setting.universe, f"{node.name}/{number}")  # type: ignore[abstract]
         self._number = number
         self.sim: SimWorker | None = None
+        self.step: int | None = None  # that it has said it works on
         begin = setting.universe.random.uniform(0.02, 0.4)  # executed or forked
         self.process.call_later(begin, self._begin, dict(command.env))
 
@@ -228,6 +230,10 @@ class SimProcess(Worker):
     # ------------------------------------------------------------------------- worker to agent
 
     def _say(self, message: Message) -> None:
+        if isinstance(message, Progress):
+            self.step = message.step
+        elif isinstance(message, Committed):
+            self.step = message.step + 1
         self._from_worker(partial(self._hear_if_alive, message))
 
     def _hear_if_alive(self, message: Message) -> None:
@@ -247,6 +253,8 @@ class SimProcess(Worker):
             return
         self.process.kill()
         self._node.setting.universe.say(self.process.name, f"ends with {code}")
+        if self.step is not None and code and failure.fault_of(code) == "own":
+            self._node.setting.witness.failed(self._node.name, self.step)
         if self.sim is not None:
             self.sim.die(silently)
         if not self._node.process.dead:

@@ -149,7 +149,7 @@ class _Play:
 
     def _excused(self) -> bool:
         """Whether the job had a reason not to succeed."""
-        known = ("restarts are used", "interrupted: ")
+        known = ("restarts are used", "interrupted: ", "times in a row: the fault is of that step")
         if any(text in self.outcome for text in known):
             return True
         ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]

@@ -52,6 +52,9 @@ class Witness(Protocol):
     def committed(self, entry: Entry, lineage: Lineage) -> None:
         """A rank applied a step."""
 
+    def failed(self, node: str, step: int) -> None:
+        """A worker on `node` has failed by its own doing while it worked on `step`."""
+
 
 class Peers:
     """Finds the process behind an endpoint, and carries messages between workers."""

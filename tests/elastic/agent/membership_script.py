@@ -11,7 +11,8 @@
     dismissed (adds a line with the nodes whose workers shall end)
 
 A PLACE is node/slot, or `all` that are alive; NODE... may be `all`. A decided generation takes effect at once: the
-workers of a restart run. Places in the output are node/slot#incarnation.
+workers of a restart run. So does the exclusion of a node that failures at one step speak against. Places in the output
+are node/slot#incarnation.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Script:
         lines = []
         for _ in range(10):
             view, config = self.seen()
+            if suspect := membership.judgement(view, config).suspect:
+                lines.append(f"exclude {suspect}: {membership.judgement(view, config).accusation}")
+                self._change(suspect, lambda node: replace(node, excluded="its workers failed"))
+                view, config = self.seen()
             situation = membership.assess(view, config, self.now)
             new, reason = membership.decide(view, config, self.now)
             assert reason == situation.reason
@@ -124,7 +129,7 @@ class Script:
             if (node, slot.index, slot.incarnation) not in members:
                 self._change(node, lambda known: replace(known, unjoined=known.unjoined + 1))
             self._set(node, replace(slot, state="failed", endpoint="", fault=fault))
-            told = {"code": 1 if fault == "own" else -9, "step": int(step) if step else None}
+            told = {"node": node, "code": 1 if fault == "own" else -9, "step": int(step) if step else None}
             told["worked_in"] = int(generation or (current.number if current is not None else 0))
             self._change(node, lambda known, told=told: replace(known, failure=known.failure or told))
 

@@ -97,3 +97,15 @@ def test_never_are_fewer_than_min_left():
     assert sizing.excluded(view(*nodes, wanted=Wanted(min_nodes=1, max_nodes=3))) == {"a", "b"}
     assert sizing.excluded(view(*nodes, wanted=Wanted(drained=("c",)))) == frozenset()
     assert sizing.excluded(view(*nodes[:2], replace(nodes[2], leaving=True))) == frozenset()
+
+
+def test_a_node_that_alone_failed_at_one_step_goes_however_slowly_it_failed_and_others_are():
+    story = Story()
+    story.of.update(PAIR, 1, 0.0)
+    troubled = view(node("a"), node("b", failures=2))
+    story.of.accuse("step 7 has failed 3 times in a row, each time on this node")
+    assert story.of.update(troubled, 1, 500.0) == 510.0
+    assert story.of.reason == ("step 7 has failed 3 times in a row, each time on this node: it takes no part for 10 s")
+    story.of.accuse("again")  # of a worker that was still ending
+    assert story.of.update(troubled, 1, 501.0) == 510.0
+    assert story.of.update(troubled, 1, 511.0) is None
