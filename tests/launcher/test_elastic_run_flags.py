@@ -381,6 +381,7 @@ def test_a_secret_that_is_no_text_is_refused_and_an_open_one_warned_about(script
     path.write_text("word")
     path.chmod(0o640)
     logging.getLogger("resilin").propagate = True  # a command of an earlier test may have turned it off
+    caplog.set_level(logging.WARNING, "resilin")  # or have raised this
     assert made("--secret-file", path, script).job.secret == "word"
     assert [record.getMessage() for record in caplog.records] == ["others may read this secret; chmod 600 it"]
     path.chmod(0o600)
