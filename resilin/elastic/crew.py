@@ -2,11 +2,13 @@
 
 The leader alone follows `nodes/`. What it sees there it writes as one record, the roster, which every agent follows: so
 a change of one node's record is one message to the leader and one from it to each node, however many write at once.
-A roster has one line for each node: "<create_revision> <mod_revision> <record>".
+A roster has one line for each node: "<create_revision> <mod_revision> <record>", and is compressed (zlib): the
+records are much alike, and what goes to all nodes is what a store of many nodes is busy with.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +60,7 @@ class Crew:
         for record in self._known().values():
             mine = record.seen.node.id == own.id and record.seen.node != own
             lines.append(_line(record.seen.create_revision, 0, records.to_bytes(own)) if mine else record.line)
-        return b"\n".join(lines)
+        return zlib.compress(b"\n".join(lines), level=1)
 
     def read(self, entries: Iterable[KeyValue]) -> None:
         """Every node's own record."""
@@ -85,7 +87,7 @@ class Crew:
         if roster is not None:
             before, self._records = self._records, {}
             same = {record.line: key for key, record in before.items()}
-            for line in roster.value.splitlines():
+            for line in _lines(roster):
                 key = same.get(line)
                 if key is not None:
                     self._records[key] = before[key]
@@ -108,12 +110,23 @@ def _line(create: int, mod: int, value: bytes) -> bytes:
     return b"%d %d %b" % (create, mod, value.replace(b"\n", b" "))  # in JSON a line's end is nothing but space
 
 
+def _lines(roster: KeyValue) -> list[bytes]:
+    try:
+        return zlib.decompress(roster.value).splitlines()
+    except zlib.error as error:
+        raise _bad(roster.key, roster.value, "a compressed roster") from error
+
+
 def _parts(key: str, line: bytes) -> tuple[int, int, bytes]:
     try:
         create, mod, value = line.split(b" ", 2)
         return int(create), int(mod), value
     except ValueError as error:
-        raise RendezvousError(
-            f"{key} in the store holds {line[:80]!r}, expected two revisions and a record; do all nodes run the same "
-            "version, and does nothing else use this job's name?"
-        ) from error
+        raise _bad(key, line, "two revisions and a record") from error
+
+
+def _bad(key: str, got: bytes, expected: str) -> RendezvousError:
+    return RendezvousError(
+        f"{key} in the store holds {got[:80]!r}, expected {expected}; do all nodes run the same version, and does "
+        "nothing else use this job's name?"
+    )

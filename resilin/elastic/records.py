@@ -179,6 +179,7 @@ class Keys:
         self.leader, self.roster = f"{self.world}leader", f"{self.world}roster"
         self.generation, self.closed = f"{self.world}generation", f"{self.world}closed"
         self.wanted, self.watched = f"{self.world}wanted", f"{self.world}watched"
+        self.lasting = (self.generation, self.closed, self.wanted)  # under nobody's lease
 
 
 def live_prefix(job: str) -> str:

@@ -22,14 +22,10 @@ from resilin.elastic.crew import Crew
 from resilin.elastic.errands import Errands, Outage, Work
 from resilin.elastic.leading import Leading
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
+from resilin.elastic.remains import Remains
 from resilin.elastic.view import View
-from resilin.errors import (
-    LeaseLost,
-    ResilinError,
-    StoreError,
-    StoreRefused,
-)
-from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch, prefix_range
+from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused
+from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
 OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
@@ -74,8 +70,10 @@ class Rendezvous:
         self._written_at = 0  # its revision
         self._proposing: int | None = None  # the mod_revision a proposal under way is based on
         self._lease: Lease | None = None
+        self._old_leases: list[Lease] = []  # may be alive after all, and hold what says that this node leads
         self._watch: Watch | None = None
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
+        self._remains = Remains(store, keys, self._own_key, self._call)
         self._leading = Leading(store, keys, self._crew, self._call, self, clock)
         self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
         self._task: asyncio.Task[None] | None = None
@@ -93,11 +91,11 @@ class Rendezvous:
     async def join(self, node: Node) -> None:
         """Register and read the job. StoreError when the store does not answer."""
         self._own = node
-        await self._remove_remains()
-        while self._written is None:
-            with contextlib.suppress(LeaseLost):  # this process stood still for longer than its lease
-                await self._register(node)
-        await self._read()
+        entries, revision = await self._register_for_sure(node)
+        while await self._remains.remove_of_earlier(entries):
+            entries, revision = await self._register_for_sure(node)
+        await self._end_old_leases()
+        await self._follow(entries, revision)
         if not self._options.direct:
             self._task = self._loop.create_task(self._errands.run())
 
@@ -120,31 +118,39 @@ class Rendezvous:
         self._call.close()
 
     async def _withdraw(self) -> None:
-        keys = self._keys
         # one that is not closed may go on: its generations keep counting, so that none is taken for an old one
-        if self._closed is not None and await self._others_are_gone():
-            gone = (keys.generation, keys.closed, keys.wanted)
-            await self._call(lambda: self._store.txn((), [Op.delete(key) for key in gone]))
+        if self._closed is not None:
+            await self._remains.remove_as_last()
         if self._lease is not None:
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
 
-    async def _others_are_gone(self) -> bool:
-        first_two = Op("range", *prefix_range(self._keys.nodes), limit=2)
-        found = await self._call(lambda: self._store.txn((), (first_two,)))
-        return all(kv.key == self._own_key for kv in found.results[0].kvs)
+    async def _register_for_sure(self, node: Node) -> tuple[Sequence[KeyValue], int]:
+        while True:
+            # this process stood still for longer than its lease; or an answer was lost
+            with contextlib.suppress(LeaseLost, StoreAmbiguous):
+                return await self._register(node)
 
-    async def _remove_remains(self) -> None:
-        """Of a job of the same name that has ended, and that nobody serves any more."""
-        entries, _ = await self._call(lambda: self._store.range(self._keys.world))
-        if any(kv.key == self._keys.closed for kv in entries) and await self._others_are_gone():
-            guards = [Compare(kv.key, "mod", "=", kv.mod_revision) for kv in entries]
-            await self._call(lambda: self._store.txn(guards, [Op.delete(kv.key) for kv in entries]))
+    async def _register(self, node: Node) -> tuple[Sequence[KeyValue], int]:
+        """Write this node's record, and lead if nobody does. What all follow, and the revision it was read at.
 
-    async def _register(self, node: Node) -> None:
+        In one call: when a thousand nodes come at once, the store answers each a thousand times.
+        """
+        keys = self._keys
+        if self._lease is not None:
+            self._old_leases.append(self._lease)
         lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
         self._lease, value = lease, records.to_bytes(node)
-        self._written_at = await self._call(lambda: self._store.put(self._own_key, value, lease))
-        self._written = node
+        always = (Op.put(self._own_key, value, lease), Op.range(keys.world))
+        lead = Op.put(keys.leader, node.id.encode(), lease)
+        nobody_leads = (Compare(keys.leader, "mod", "=", 0),)
+        result = await self._call(lambda: self._store.txn(nobody_leads, (lead, *always), always))
+        self._written, self._written_at = node, result.revision
+        return result.results[-1].kvs, result.revision
+
+    async def _end_old_leases(self) -> None:
+        while self._old_leases:
+            await self._call(self._old_leases[-1].revoke)
+            self._old_leases.pop()
 
     # ------------------------------------------------------------------------------------------- view
 
@@ -294,9 +300,11 @@ class Rendezvous:
 
     async def _read(self) -> None:
         """Read what all follow, and follow it from there."""
+        await self._follow(*await self._call(lambda: self._store.range(self._keys.world)))
+
+    async def _follow(self, entries: Sequence[KeyValue], revision: int) -> None:
         if self._watch is not None:
             self._watch.close()
-        entries, revision = await self._call(lambda: self._store.range(self._keys.world))
         self._replace(entries)  # before the watch starts: its events come after these
         self._watch = await self._call(
             lambda: self._store.watch(self._keys.world, self.heard, revision + 1, self._on_watch_error)
@@ -308,10 +316,9 @@ class Rendezvous:
 
     async def _rejoin(self) -> None:
         if self._own is not None and not self._errands.closing:
-            before = self._lease
-            await self._register(self._own)
-            if before is not None:  # it may be alive after all, and hold what says that this node leads
-                await self._call(before.revoke)
+            entries, _ = await self._register(self._own)
+            self.merge(entries)  # first: what goes with an old lease was there when they were read
+            await self._end_old_leases()
             await self._stand()
 
     async def _probe(self) -> None:

@@ -17,6 +17,7 @@ from resilin.store.transport import Transport
 
 _log = log.logger("store.client")
 RENEW_PART = 3  # renewed after a third of its time: two renewals may fail
+TOGETHER_PART = 12  # those due within this part of their time go with one that is due: one call for many leases
 RETRY_S = (0.02, 0.5)  # a failed renewal is repeated after a twentieth of the time to live, within these bounds
 
 
@@ -99,8 +100,8 @@ class LeaseKeeper:
                 if self._closed:
                     return
                 now = SYSTEM.monotonic()
-                due = [lease for lease in self._leases.values() if lease.renew_at <= now]
-                if not due:
+                due = [one for one in self._leases.values() if one.renew_at <= now + one.ttl_s / TOGETHER_PART]
+                if all(one.renew_at > now for one in due):
                     SYSTEM.wait(self._changed, min((one.renew_at for one in self._leases.values()), default=None))
                     continue
             self._renew(due)

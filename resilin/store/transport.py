@@ -174,6 +174,8 @@ class Transport:
         self._token: str | None = None
         self._login_lock = threading.Lock()  # one login at a time
         self._closed = threading.Event()
+        self.cluster = 0
+        """Which store gave the last answer: one that was replaced counts its revisions anew. 0: none has answered."""
 
     @property
     def addresses(self) -> str:
@@ -241,7 +243,7 @@ class Transport:
                 self._check_open()
                 code, details = _status(failure)
             else:
-                endpoint.answered = True
+                endpoint.answered, self.cluster = True, answer.header.cluster_id
                 return answer
             verdict = judge(code, details)
             if verdict is Verdict.FINAL or (verdict is Verdict.STALE_TOKEN and self._login is None):

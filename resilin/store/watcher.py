@@ -92,14 +92,15 @@ class Watcher:
     def add(
         self, prefix: str, on_events: EventsCallback, start_revision: int | None, on_error: ErrorCallback | None
     ) -> ClientWatch:
-        """Start a watch. The present revision is asked for first, so the stream need not be waited for."""
+        """Start a watch. Where to start is known or asked for first, so the stream need not be waited for."""
         watch = ClientWatch(self, next(self._ids), prefix, on_events)
-        key, end = prefix_range(prefix)
-        probe = new("RangeRequest", key=to_bytes(key), range_end=to_bytes(end), count_only=True)
-        header = self._transport.call("Range", probe, repeatable=True).header
-        watch.on_error = on_error
-        watch.cluster = header.cluster_id
-        watch.next_revision = header.revision + 1 if start_revision is None else start_revision
+        cluster = self._transport.cluster
+        if start_revision is None or not cluster:
+            key, end = prefix_range(prefix)
+            probe = new("RangeRequest", key=to_bytes(key), range_end=to_bytes(end), count_only=True)
+            header = self._transport.call("Range", probe, repeatable=True).header
+            cluster, start_revision = header.cluster_id, start_revision or header.revision + 1
+        watch.on_error, watch.cluster, watch.next_revision = on_error, cluster, start_revision
         with self._changed:
             self._watches[watch.id] = watch
             if self._requests is not None:

@@ -8,7 +8,7 @@ import pytest
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, GenerationMember, Live, Node, Slot, Wanted
 from resilin.elastic.rendezvous import Options, Rendezvous
-from resilin.errors import RendezvousError, StoreError, StoreRefused
+from resilin.errors import RendezvousError, StoreAmbiguous, StoreError, StoreRefused
 from resilin.store import MemoryStore
 
 KEYS = records.Keys("job")
@@ -184,6 +184,56 @@ def test_remains_of_a_job_that_nobody_serves_are_removed():
         assert a.view.closed is None
 
     play(scenario)
+
+
+def test_remains_are_removed_when_several_nodes_come_at_once():
+    async def scenario(store, open_, until):
+        store.put(KEYS.generation, records.to_bytes(generation(9)))
+        store.put(KEYS.closed, records.to_bytes(Closed(outcome="failed", reason="long ago")))
+        all_of_them = await asyncio.gather(*(open_(name) for name in "abcd"))
+        for one in all_of_them:
+            await until(lambda one=one: len(one.view.nodes) == 4)
+            assert one.view.generation is None
+            assert one.view.closed is None
+
+    play(scenario)
+
+
+def test_a_job_that_has_ended_and_is_still_served_keeps_its_records():
+    async def scenario(store, open_, until):
+        store.put(f"{KEYS.nodes}z", records.to_bytes(node("z")))
+        store.put(KEYS.closed, records.to_bytes(Closed(outcome="succeeded", reason="done")))
+        a = await open_("a")
+        assert a.view.closed is not None
+        assert store.get(KEYS.closed) is not None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_node_leads_though_the_answers_that_said_so_were_lost(lost):
+    class Deaf(MemoryStore):
+        left = lost
+
+        def txn(self, compare, then, orelse=()):
+            result = super().txn(compare, then, orelse)
+            if compare and self.left:
+                self.left -= 1
+                raise StoreAmbiguous("the answer was lost")
+            return result
+
+    async def scenario():
+        changed = asyncio.Event()
+        with Deaf() as store:
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            while one.view.leader() != "a":
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), 10)
+            assert len(store.hub.leases()) == 1, "what it does not need any more is given back"
+            await one.leave()
+
+    asyncio.run(scenario())
 
 
 def test_the_last_node_to_leave_removes_the_jobs_records():
