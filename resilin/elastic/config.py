@@ -40,6 +40,8 @@ class AgentConfig:
     """How long to wait for a store that went away while a change of the world is needed. Training needs no store."""
     hang_timeout_s: float | None = None
     """Seconds without a step after which who holds the others up is ended; 0: learned (`pace`); None: never."""
+    compare_ranks: bool = False
+    """Whether to look now and then which rank is slower than the others (`stragglers`)."""
     exclusion: Rules = field(default_factory=Rules)
     """When this node is taken out for a while, because its workers keep failing."""
     lease_ttl_s: float = 5.0

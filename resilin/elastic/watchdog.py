@@ -27,7 +27,7 @@ from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import Hang, LocalSlot
 from resilin.elastic.stalls import Doing, Stall, Standing
 from resilin.elastic.stragglers import LOOK_S as TEMPO_S
-from resilin.elastic.stragglers import Stragglers
+from resilin.elastic.stragglers import Looked, Stragglers
 from resilin.elastic.view import View
 from resilin.errors import StoreError
 
@@ -130,13 +130,19 @@ class Watchdog:
     def look(self, view: View, now: float) -> float | None:
         """Do what is due, and say when to come back. now: monotonic, in seconds."""
         current = view.generation
-        if self._config.hang_timeout_s is None or current is None or view.closed is not None:
+        if current is None or view.closed is not None:
             self.stall = None
             return None
+        mine = self._members(current)
+        compare_at = self._compare(view, current, mine, now)
+        if self._config.hang_timeout_s is None:
+            return compare_at
+        hang_at = self._look_for_hang(view, current, mine, now)
+        return min((at for at in (compare_at, hang_at) if at is not None), default=None)
+
+    def _look_for_hang(self, view: View, current: Generation, mine: Sequence[LocalSlot], now: float) -> float | None:
         if self.stall is not None and self.stall.generation != current.number:
             self.stall, self._next = None, 0.0
-        mine = self._members(current)
-        self._compare(view, current, mine, now)
         due = [at for slot in mine if (at := self._due(slot, current, now)) is not None]
         begun = max((stall.round for stall in _by_node(view, current).values()), default=0)
         seen = self._seen[1] if self._seen[0] == current.number else 0
@@ -155,13 +161,20 @@ class Watchdog:
         self._begin(current, max(begun, seen) + 1, mine)
         return None
 
-    def _compare(self, view: View, current: Generation, mine: Sequence[LocalSlot], now: float) -> None:
-        """Have a look at who is slow, when it is time."""
-        if now >= self._stragglers.next and len(current.members) > 1:
+    def _compare(self, view: View, current: Generation, mine: Sequence[LocalSlot], now: float) -> float | None:
+        """Have a look at who is slow, when it is time; when it is next."""
+        if not self._config.compare_ranks or len(current.members) < 2:
+            return None
+        if now >= self._stragglers.next:
             self._stragglers.next = now + TEMPO_S
-            places = {s.rank: (self._folder(s), s.worker.pid) for s in mine if s.worker is not None}
+            places = {
+                slot.rank: Looked(folder=self._folder(slot), pid=slot.worker.pid, step=slot.step)
+                for slot in mine
+                if slot.worker is not None
+            }
             leads = view.leader() == self._config.node_id
             self._spawn(self._stragglers.look(current.number, places, leads=leads))
+        return self._stragglers.next
 
     def _members(self, current: Generation) -> list[LocalSlot]:
         """Running workers of this node that are members."""

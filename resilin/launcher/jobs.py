@@ -10,8 +10,9 @@ from typing import Protocol
 
 from resilin._base import env
 from resilin._base.secret import read_file
-from resilin.elastic import records
+from resilin.elastic import records, stragglers
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
+from resilin.elastic.stragglers import Slow
 from resilin.errors import RendezvousError, StoreRefused, UsageError
 from resilin.launcher import local
 from resilin.store.base import KeyValue, Lease, Store
@@ -78,6 +79,8 @@ class Job:
     wanted_revision: int
     live: dict[str, Live] = field(default_factory=dict)
     """By node id: of those that were watched a moment ago."""
+    slow: tuple[Slow, ...] = ()
+    """Ranks that the others wait for, as the leader found when it last looked."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -151,19 +154,30 @@ def read(access: Access, name: str) -> Job:
         raise RendezvousError(f"no node of a job {name!r} is registered at {access.name}")
     named = {kv.key: kv for kv in entries}
     current, closed, wanted = (named.get(key) for key in (keys.generation, keys.closed, keys.wanted))
-    try:
-        lives = access.range(records.live_prefix(name))
-    except StoreRefused:  # an etcd's user may be confined to the job's own keys
-        lives = []
+    generation = records.generation(current.key, current.value) if current else None
+    number = generation.number if generation is not None else 0
+    slow = [stragglers.from_json(kv.key, kv.value, number) for kv in _beside(access, stragglers.slow_prefix(name))]
     return Job(
         name=name,
         nodes=tuple(records.node(kv.key, kv.value) for kv in found),
-        generation=records.generation(current.key, current.value) if current else None,
+        generation=generation,
         closed=records.closed(closed.key, closed.value) if closed else None,
         wanted=records.wanted(wanted.key, wanted.value) if wanted else Wanted(),
         wanted_revision=wanted.mod_revision if wanted else 0,
-        live={kv.key.rpartition("/")[2]: records.live(kv.key, kv.value) for kv in lives},
+        live={
+            kv.key.rpartition("/")[2]: records.live(kv.key, kv.value)
+            for kv in _beside(access, records.live_prefix(name))
+        },
+        slow=tuple(each for found in slow for each in found),
     )
+
+
+def _beside(access: Access, prefix: str) -> list[KeyValue]:
+    """Entries that are no part of the job's records; none where an etcd's user is confined to those."""
+    try:
+        return access.range(prefix)
+    except StoreRefused:
+        return []
 
 
 def watch(access: Access, name: str) -> None:

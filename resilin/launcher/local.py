@@ -25,12 +25,13 @@ from typing import Any
 
 from resilin._base import auth, env, framing
 from resilin._base.clock import Deadline
-from resilin.elastic import records
+from resilin.elastic import records, stragglers
 from resilin.errors import ResilinError, StoreError, StoreTimeout
 from resilin.store.base import KeyValue, Lease, Store
 
 _MAX_BYTES = 16 << 20
 _BACKLOG = 8
+_TEXT = ("utf-8", "surrogateescape")  # JSON carries any bytes so: the roster is compressed
 HOLD_S = 10.0
 TIMEOUT_S = 5.0
 
@@ -73,7 +74,7 @@ class Desk:
         self._store = store
         self._in_process = in_process  # then calls never block
         self._who = {"job": job, "node": node_id, "alone": alone}
-        self._prefixes = (records.Keys(job).job, records.live_prefix(job))
+        self._prefixes = (records.Keys(job).job, records.live_prefix(job), stragglers.slow_prefix(job))
 
     @contextlib.asynccontextmanager
     async def opened(self) -> Any:
@@ -139,9 +140,11 @@ class Desk:
             raise ValueError(f"{key!r} does not belong to this job")
         if op == "range":
             entries, _ = await self._call(lambda: self._store.range(key))
-            return {"entries": [[kv.key, kv.value.decode(), kv.create_revision, kv.mod_revision] for kv in entries]}
+            return {
+                "entries": [[kv.key, kv.value.decode(*_TEXT), kv.create_revision, kv.mod_revision] for kv in entries]
+            }
         if op == "put":
-            value, revision = str(request["text"]).encode(), int(request["mod"])
+            value, revision = str(request["text"]).encode(*_TEXT), int(request["mod"])
             written, _ = await self._call(lambda: self._store.compare_and_put(key, revision, value))
             return {"written": written}
         if op == "hold":
@@ -183,13 +186,13 @@ class AgentClient:
     def range(self, prefix: str) -> list[KeyValue]:
         """The entries whose keys begin with `prefix`."""
         return [
-            KeyValue(key=key, value=text.encode(), create_revision=create, mod_revision=mod, version=0)
+            KeyValue(key=key, value=text.encode(*_TEXT), create_revision=create, mod_revision=mod, version=0)
             for key, text, create, mod in self._ask(op="range", prefix=prefix)["entries"]
         ]
 
     def compare_and_put(self, key: str, revision: int, value: bytes) -> bool:
         """Write `value` if the entry is still that of `revision` (0: none); whether it was."""
-        return bool(self._ask(op="put", key=key, mod=revision, text=value.decode())["written"])
+        return bool(self._ask(op="put", key=key, mod=revision, text=value.decode(*_TEXT))["written"])
 
     def hold(self, key: str) -> None:
         """Have `key` there until `close`."""

@@ -83,6 +83,7 @@ async def _run(
         shutdown_timeout_s=what.shutdown_timeout_s,
         join_timeout_s=what.meeting.join_timeout_s,
         hang_timeout_s=what.hang_timeout_s,
+        compare_ranks=True,
         lease_ttl_s=what.meeting.lease_ttl_s,
         signals=what.signals,
         store_in_process=opened.in_process,

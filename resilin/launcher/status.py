@@ -34,6 +34,7 @@ def as_json(job: Job) -> dict[str, object]:
         "generation": _generation(job.generation) if job.generation else None,
         "closed": asdict(job.closed) if job.closed else None,
         "wanted": asdict(job.wanted),
+        "slow": [asdict(slow) for slow in job.slow],
         "live": {node: asdict(live) for node, live in job.live.items()},
     }
 
@@ -69,6 +70,11 @@ def notes(job: Job, node: Node) -> list[str]:
     return [text for text, applies in found if applies]
 
 
+def slow(job: Job) -> list[str]:
+    """A line for each rank that the others wait for."""
+    return [f"{each.sentence}, for {each.for_s:.0f} s" if each.for_s else each.sentence for each in job.slow]
+
+
 def ranks(job: Job) -> dict[tuple[str, int, int], int]:
     """The rank of each member, by node, slot and incarnation."""
     members = job.generation.members if job.generation is not None else ()
@@ -88,4 +94,4 @@ def lines(job: Job) -> list[str]:
             rank = known.get((node.id, slot.index, slot.incarnation))
             who = f"rank {rank}" if rank is not None else "no rank"
             result.append(f"  slot {slot.index}: {who}, {slot.state}{f', pid {slot.pid}' if slot.pid else ''}")
-    return result
+    return [*result, *slow(job)]

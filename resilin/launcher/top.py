@@ -98,4 +98,4 @@ def table(job: Job, rates: Rates) -> list[str]:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     said_last = [(node.host, job.live[node.id].failure) for node in job.nodes if node.id in job.live]
     failures = [f"last failure on {host}: {sentence}" for host, sentence in said_last if sentence]
-    return [f"job {job.name}, {status.headline(job)}", *lines, *failures]
+    return [f"job {job.name}, {status.headline(job)}", *lines, *status.slow(job), *failures]

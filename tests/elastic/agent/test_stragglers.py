@@ -1,14 +1,14 @@
 """Who is slower than the others for long: from the times of collectives alone."""
 
 import asyncio
-import json
 from dataclasses import replace
 
 import pytest
 
 from resilin._base.flight import Call, State
 from resilin.elastic import looking, stragglers
-from resilin.elastic.stragglers import LOOKS, Stragglers, slow, tempo
+from resilin.elastic.stragglers import LOOKS, Looked, Stragglers, from_json, slow, slow_prefix, tempo
+from resilin.errors import RendezvousError
 from resilin.testing.clock import FakeClock
 
 
@@ -51,7 +51,15 @@ def marks(*work_s):
 def test_the_slow_rank_is_named_with_its_factor():
     found = slow(marks(0.10, 0.11, 0.24, 0.10))
     assert list(found) == [2]
-    assert found[2] == pytest.approx(2.4, abs=0.05)
+    assert found[2].factor == pytest.approx(2.4, abs=0.05)
+    assert found[2].step_s == 0
+
+
+def test_where_steps_are_known_their_times_are_told():
+    tempos = {rank: replace(mark, own_step_s=5 * mark.own_s) for rank, mark in marks(0.1, 0.1, 0.3).items()}
+    assert slow(tempos)[2].sentence.endswith("(last 49), 1.500 s instead of 0.500 s a step; the others wait for it")
+    unknown = {**tempos, 0: replace(tempos[0], own_step_s=0.0), 1: replace(tempos[1], own_step_s=0.0)}
+    assert slow(unknown)[2].sentence.endswith("(last 49); the others wait for it")
 
 
 def test_of_two_the_slower_one_is_named():
@@ -88,27 +96,54 @@ class Aside:
         return [Entry(value) for key, value in self.keys.items() if key.startswith(prefix)], 1
 
 
-def test_it_is_said_once_when_it_lasts_and_by_the_leader_alone(tmp_path, monkeypatch):
+@pytest.fixture
+def looks(tmp_path, monkeypatch):
+    """`looks(count)`: two agents look so often; rank 1, of agent b, is slow. What was said, and the store's keys."""
     monkeypatch.setattr(stragglers, "tempo", lambda made, host, pid: replace(made[0], host=host, pid=pid))
     times = marks(0.1, 0.3)
     monkeypatch.setattr(looking, "calls", lambda folder, pid: [times[pid]])
-    store, said = Aside(), []
-    leader, other = (
-        Stragglers("job", node, node, store, lambda text, node=node: said.append((node, text)), FakeClock())
+    store, said, clock = Aside(), [], FakeClock()
+    agents = [
+        Stragglers("job", node, node, store, lambda text, node=node: said.append((node, text)), clock)
         for node in ("a", "b")
-    )
+    ]
 
-    async def look():
-        await other.look(1, {1: (tmp_path, 1)}, leads=False)
-        await leader.look(1, {0: (tmp_path, 0)}, leads=True)
+    async def look(step):
+        for rank, agent in reversed(list(enumerate(agents))):
+            who = Looked(folder=tmp_path, pid=rank, step=step)
+            await agent.look(1, {rank: who}, leads=rank == 0)
 
-    for _ in range(LOOKS - 1):
-        asyncio.run(look())
+    def run(count):
+        for _ in range(count):
+            run.step += 40
+            asyncio.run(look(run.step))
+            clock.advance(20.0)
+        return said, store.keys
+
+    run.step = 0
+    return run
+
+
+def test_it_is_said_once_when_it_lasts_and_by_the_leader_alone(looks):
+    said, _ = looks(LOOKS - 1)
     assert said == []
-    for _ in range(3):
-        asyncio.run(look())
+    said, _ = looks(3)
     ((node, text),) = said
     assert node == "a"
     assert text.startswith("rank 1 (host b, pid 1) is slow: it takes 3.0x the time of the median rank between coll")
-    assert len(store.keys) == 2
-    assert all(json.loads(value)["generation"] == 1 for value in store.keys.values())
+
+
+def test_every_look_is_set_down_for_who_asks(looks):
+    _, keys = looks(1)
+    key = f"{slow_prefix('job')}found"
+    (found,) = from_json(key, keys[key], 1)
+    assert (found.rank, found.host, found.for_s, found.step_s) == (1, "b", 0.0, 0.0)
+    assert found.factor == pytest.approx(3.0, abs=0.05)
+    _, keys = looks(2)
+    (found,) = from_json(key, keys[key], 1)
+    assert found.for_s == 40.0
+    assert found.step_s == pytest.approx(0.5 * 0.3 / 0.3, abs=0.01)  # 40 steps in 20 s, in which it never waits
+    assert found.usual_step_s == pytest.approx(0.5 * 0.1 / 0.3, abs=0.01)
+    assert from_json(key, keys[key], 2) == ()  # of another world
+    with pytest.raises(RendezvousError, match="the same version"):
+        from_json(key, b'{"generation": 1, "slow": [7]}', 1)
