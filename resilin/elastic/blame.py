@@ -88,6 +88,11 @@ def _waits(found: Sequence[Group]) -> dict[int, set[int]]:
 def _nobody_waits(standings: Sequence[Standing], inside: Collection[int], found: Sequence[Group]) -> Verdict:
     if len(standings) == 1 and not inside:
         return Verdict(ranks=(standings[0].rank,), reason="it is the only worker")
+    if len(inside) == len(standings):
+        return Verdict(
+            reason=f"all ranks are in the same collective, so none waits for another: {_others(inside, found)}; look "
+            "at the links between their hosts, and with `resilin trace` at their calls; their group's timeout ends it"
+        )
     if inside:
         return Verdict(reason=f"all that are in a collective are in the same one: {_others(inside, found)}")
     return Verdict(reason="no rank waits for another")

@@ -147,7 +147,18 @@ def test_who_receives_from_one_that_does_not_send_waits_for_it():
 def test_all_inside_the_same_collective_is_nobodys_fault():
     verdict = blame.judge([waits(0, 7), waits(1, 7), waits(2, 7)])
     assert verdict.ranks == ()
-    assert "all that are in a collective are in the same one" in verdict.reason
+    assert verdict.reason.startswith(
+        "all ranks are in the same collective, so none waits for another: ranks 0, 1, 2 wait in all_reduce #7"
+    )
+    assert "look at the links between their hosts" in verdict.reason
+
+
+def test_ranks_in_a_collective_of_their_own_group_say_nothing_of_those_outside():
+    pair = {"group": "pair", "size": 2, "key": 2}
+    standings = [stands(rank, joined(rank, **pair), call(rank, 7, **pair)) for rank in (0, 1)]
+    verdict = blame.judge([*standings, stands(2)])
+    assert verdict.ranks == ()
+    assert verdict.reason.startswith("all that are in a collective are in the same one: ranks 0, 1 wait in")
 
 
 @pytest.mark.parametrize("doing", ["busy", "idle"])
