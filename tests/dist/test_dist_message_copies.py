@@ -94,7 +94,7 @@ def test_all_ways_to_send_and_to_receive_can_follow_one_another(seed, transport)
 
 
 def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_written_and_the_next_one_is():
-    busy, announced, free = threading.Event(), threading.Event(), threading.Event()
+    posted, busy, announced, free = (threading.Event() for _ in range(4))
 
     def hold(_):
         busy.set()  # in the thread that maps memory
@@ -103,6 +103,7 @@ def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_wr
     def work(rank):
         mine = np.full(LARGE, 3.0)
         if rank == 1:
+            assert posted.wait(20)  # else the message could be here first, and `hold` in the receiver's own thread
             dist.send(np.ones(1), 0, tag=1)
             assert busy.wait(20)
             sending = dist.isend(mine, 0)
@@ -110,6 +111,7 @@ def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_wr
             assert sending.wait(20)
             return
         dist.irecv(np.zeros(1), 1, tag=1).get_future().add_done_callback(hold)
+        posted.set()
         assert announced.wait(20)
         late, got = np.zeros(LARGE), np.zeros(LARGE)
         with pytest.raises(CollectiveTimeout):
