@@ -62,6 +62,11 @@ class Leading:
         """Whether this node leads, and has looked around."""
         return self._entry is not None
 
+    def leads_by(self, entry: KeyValue | None) -> bool:
+        """Whether `entry` is the record by which this node leads, and not one of a later election."""
+        mine = self._entry
+        return mine is not None and entry is not None and entry.create_revision == mine.create_revision
+
     async def stand(self, lease: Lease) -> KeyValue | None:
         """Lead if nobody does. The record of whoever leads."""
         me = self._member.own().id.encode()
@@ -75,6 +80,7 @@ class Leading:
         entries, revision = await self._call(lambda: self._store.range(self._keys.nodes))
         self._crew.read(entries)
         self._entry, self._lease, self._told = entry, lease, b""
+        self._told_at = self._clock.monotonic()  # what comes meanwhile goes with the first roster
         self._watch = await self._call(
             lambda: self._store.watch(self._keys.nodes, self._member.heard, revision + 1, self._member.look_again)
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from resilin.elastic import stalls
@@ -213,6 +214,7 @@ def node(key: str, value: bytes) -> Node:
         raise _bad(key, value) from error
 
 
+@lru_cache(maxsize=2)  # the many agents of a simulation read the same one; it cannot be changed
 def generation(key: str, value: bytes) -> Generation:
     """The inverse of `to_bytes`."""
     body = _load(key, value)

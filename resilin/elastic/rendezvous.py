@@ -421,7 +421,7 @@ class Rendezvous:
         """Stand when nobody leads, look around when this node shall, end what is over."""
         leader = self._entries.get(self._keys.leader)
         elected = self._elected(leader)
-        if self._leading.active and not elected:
+        if self._leading.active and not (elected and self._leading.leads_by(leader)):
             self._leading.end()
             roster = self._entries.get(self._keys.roster)
             if roster is not None:

@@ -236,6 +236,37 @@ def test_a_node_leads_though_the_answers_that_said_so_were_lost(lost):
     asyncio.run(scenario())
 
 
+def test_a_leader_that_is_elected_again_before_it_has_heard_of_its_end_leads():
+    class Late(MemoryStore):
+        def watch(self, prefix, on_events, start_revision=None, on_error=None):
+            def on_puts(events):
+                on_events([event for event in events if event.kind == "put"])
+
+            return super().watch(prefix, on_puts, start_revision, on_error)
+
+    async def scenario():
+        changed = asyncio.Event()
+
+        async def until(condition):
+            while not condition():
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), 10)
+
+        with Late() as store:
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            await until(lambda: one.view.leader() == "a")
+            first = store.get(KEYS.leader)
+            store.hub.revoke(first.lease)
+            await until(lambda: (now := store.get(KEYS.leader)) is not None and now.lease != first.lease)
+            await until(lambda: one.view.leader() == "a" and one.view.nodes[0].create_revision > first.mod_revision)
+            one.propose(generation(1))
+            await until(lambda: one.view.generation is not None)
+            await one.leave()
+
+    asyncio.run(scenario())
+
+
 def test_the_last_node_to_leave_removes_the_jobs_records():
     async def scenario(store, open_, until):
         a, b = await open_("a"), await open_("b")
