@@ -399,8 +399,9 @@ class InPlace(SimWorker):
                 parts = await group.exchange(mine, what.timeout_s)
                 self.witness.reduced(offer.number, plan, parts, offer.world_size)
                 self.sampler.advance(plan)
+                after = 0 if self.lineage is None else self.lineage[2]
                 self.lineage = (self.lineage, plan.step, offer.number)
-                entry = Entry(plan.epoch, plan.step, plan.position, plan.size, offer.number, offer.rank)
+                entry = Entry(plan.epoch, plan.step, plan.position, plan.size, offer.number, offer.rank, after)
                 self.witness.committed(entry, self.lineage)
                 self.tell(f"committed step {self.step}")
                 self._say(control.Committed(generation=offer.number, step=self.step))
