@@ -156,6 +156,8 @@ class Mailbox:
         """Wait for a message; `receive.finish` is called at once if it is already here, or can no longer come."""
         with self._lock:
             early = next((m for m in self._early if receive.matches(m.source, m.tag)), None)
+            if early is not None and not early.complete and self._error is not None:
+                early = None  # nobody reads the rest of it
             if early is not None:
                 self._early.remove(early)
                 early.receive = receive

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.dist.mailbox import Mailbox, Receive
+from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Kind
+from resilin.dist.reduce_op import DTYPE_CODES
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
 from resilin.testing.ranks import run_ranks
 
@@ -152,3 +155,20 @@ def test_a_dead_peer_ends_the_wait_for_a_receive_that_was_asked_about_before():
 
     outcome = run_ranks(2, step, abort=False)
     assert 0 in outcome.values, outcome.errors
+
+
+def test_a_receive_that_comes_just_after_the_end_of_the_group_does_not_wait_for_the_rest_of_a_message():
+    box, ends = Mailbox(), []
+    what = Descriptor(0, Kind.P2P, DTYPE_CODES[np.dtype(np.float32)], shape=(4,))
+    half = box.start(1, 0, DESCRIPTOR_BYTES + 16)
+
+    def descriptor(into):
+        into[:] = what.pack()
+        return len(into)
+
+    assert not half.advance(half.take(descriptor))
+    box.fail(GroupAborted("over"))
+    box.post(Receive(1, 0, what, memoryview(bytearray(16)), lambda error, source: ends.append((error, source))))
+    ((error, source),) = ends
+    assert isinstance(error, GroupAborted)
+    assert source == 1
