@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 from resilin._base import moments
 from resilin.errors import StateError, UsageError
@@ -101,10 +102,24 @@ def read(path: str) -> list[Entry]:
     A last line without its end (a write torn by a crash of the machine) is left out: it was never complete. StateError
     names the first other line that is no entry.
     """
+    entries, errors = sift(path)
+    if errors:
+        raise errors[0]
+    return entries
+
+
+def sift(path: str) -> tuple[list[Entry], list[StateError]]:
+    """As `read`, and what is wrong with each line that is no entry, in place of an exception."""
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     lines.pop()  # what follows the last newline: empty, or torn
-    return [_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    entries, errors = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(_parse(line, f"{path}, line {number}"))
+        except StateError as error:
+            errors.append(error)
+    return entries, errors
 
 
 def _parse(line: bytes, where: str) -> Entry:
@@ -121,7 +136,10 @@ def _parse(line: bytes, where: str) -> Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong. `what`: "lost", "repeated", "missing step", "disagreement", "nothing committed"."""
+    """Something that is wrong.
+
+    `what`: "lost", "repeated", "missing step", "disagreement", "another order", "nothing committed".
+    """
 
     what: str
     text: str
@@ -193,6 +211,7 @@ def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfin
         samples = samples_per_epoch or steps[-1].samples
         if not samples:
             raise UsageError("the ledger does not say how many samples an epoch has: give their number")
+        problems += _other_orders(steps)
         problems += _check_epoch(steps, samples, unfinished_last and epoch == last)
     numbers = sorted(counted)
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
@@ -214,8 +233,8 @@ def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Prob
         known = by_step.setdefault(entry.step, {}).setdefault(entry.generation, entry)
         if _span(known) != _span(entry):
             text = (
-                f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known)}, "
-                f"rank {entry.rank} applied {_text(entry)}"
+                f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known, entry)}, "
+                f"rank {entry.rank} applied {_text(entry, known)}"
             )
             problems.append(Problem(what="disagreement", text=text, epoch=entry.epoch))
     redone = sum(len(generations) > 1 for generations in by_step.values())
@@ -238,6 +257,21 @@ def _line_of_descent(by_step: Mapping[int, Mapping[int, Entry]]) -> Iterator[Ent
             entry = by_step[step][max(before)]
             yield entry
             generation = entry.generation if entry.after is None else entry.after
+
+
+def _other_orders(steps: list[Entry]) -> list[Problem]:
+    """Where an epoch goes on in another order: the same positions are then other samples, so tiling proves nothing."""
+    told = [entry for entry in steps if entry.length]
+    return [
+        Problem(
+            what="another order",
+            text=f"epoch {entry.epoch}: {_place(entry)} has another order than {_place(before)}: {_order(entry)}, "
+            f"before {_order(before)}; samples may be lost or counted twice, whatever the positions say",
+            epoch=entry.epoch,
+        )
+        for before, entry in pairwise(told)
+        if (before.seed, before.length) != (entry.seed, entry.length)
+    ]
 
 
 def _check_epoch(steps: list[Entry], samples: int, may_end_early: bool) -> list[Problem]:
@@ -275,9 +309,15 @@ def _place(entry: Entry) -> str:
     return f"step {entry.step} (generation {entry.generation})"
 
 
-def _span(entry: Entry) -> tuple[int, int, int]:
-    return entry.epoch, entry.position, entry.size
+def _span(entry: Entry) -> tuple[int | None, ...]:
+    return entry.epoch, entry.position, entry.size, entry.samples, entry.length, entry.seed
 
 
-def _text(entry: Entry) -> str:
-    return f"[{entry.position}, {entry.position + entry.size}) of epoch {entry.epoch}"
+def _text(entry: Entry, other: Entry) -> str:
+    text = f"[{entry.position}, {entry.position + entry.size}) of epoch {entry.epoch}"
+    return text if _order(entry) == _order(other) else f"{text} ({_order(entry)})"
+
+
+def _order(entry: Entry) -> str:
+    order = "not shuffled" if entry.seed is None else f"seed {entry.seed}"
+    return f"{order}, {entry.samples} of {entry.length} samples"

@@ -9,7 +9,7 @@ from typing import Any
 
 from resilin.elastic import ledger
 from resilin.elastic.ledger import Entry, Problem, Verdict
-from resilin.errors import StateError, UsageError
+from resilin.errors import UsageError
 from resilin.launcher import exit_codes
 
 _SHOWN = 20  # samples that people are shown of one problem; --json has them all
@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="check that every sample of every epoch counted once",
         description="Check that the steps in the ledgers of one job (RESILIN_LEDGER) count every sample of every epoch "
         "once. Several files are one ledger: those of nodes without a shared folder.",
-        epilog="Returns 0 when every sample counted once, 1 when not, 2 when a file cannot be read as a ledger.",
+        epilog="Returns 0 when every sample counted once, 1 when not, 2 when a file, or a line of one, cannot be read "
+        "(such lines are named, and the others judged).",
     )
     verify.add_argument("path", nargs="+", help="a ledger")
     verify.add_argument(
@@ -39,23 +40,31 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdict. UsageError (exit code 2) when a file cannot be read, or samples are not known."""
     if args.samples is not None and args.samples < 1:
         raise UsageError(f"--samples: expected at least 1, got {args.samples}")
-    verdict = ledger.verify(_read(args.path), args.samples, args.unfinished)
+    entries, unreadable = _read(args.path)
+    verdict = ledger.verify(entries, args.samples, args.unfinished)
     problems = [*verdict.problems, *_absent_epochs(verdict, args.epochs)]
     named = [(problem, _samples(problem)) for problem in problems]
-    print(json.dumps(_as_json(verdict, named), indent=2) if args.json else "\n".join(_lines(verdict, named)))
-    return exit_codes.FAILED if problems else exit_codes.OK
+    if args.json:
+        print(json.dumps(_as_json(verdict, named, unreadable), indent=2))
+    else:
+        print("\n".join(_lines(verdict, named, unreadable)))
+    return exit_codes.USAGE if unreadable else exit_codes.FAILED if problems else exit_codes.OK
 
 
-def _read(paths: Sequence[str]) -> list[Entry]:
-    entries = []
+def _read(paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
+    """All entries, and what is wrong with lines between them. A file without any entry is no ledger."""
+    entries: list[Entry] = []
+    unreadable: list[str] = []
     for path in paths:
         try:
-            entries += ledger.read(path)
+            found, errors = ledger.sift(path)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-        except StateError as error:
-            raise UsageError(f"{error}; is it the file of RESILIN_LEDGER?") from None
-    return entries
+        if errors and not found:
+            raise UsageError(f"{errors[0]}; is it the file of RESILIN_LEDGER?")
+        entries += found
+        unreadable += map(str, errors)
+    return entries, unreadable
 
 
 def _absent_epochs(verdict: Verdict, wanted: int) -> list[Problem]:
@@ -74,8 +83,10 @@ def _samples(problem: Problem) -> list[int]:
     return sample_ids.of(problem)
 
 
-def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]]) -> list[str]:
-    lines = [f"{verdict.headline}: {'WRONG' if named else 'every sample once'}"]
+def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]) -> list[str]:
+    judged = "WRONG" if named else "every sample once"
+    lines = [f"{verdict.headline}: {judged}{', as far as the ledger can be read' if unreadable else ''}"]
+    lines += [f"  {line} (left out)" for line in unreadable]
     for problem, samples in named:
         lines.append(f"  {problem}")
         if samples:
@@ -84,9 +95,10 @@ def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]]) -> list
     return lines
 
 
-def _as_json(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]]) -> dict[str, Any]:
+def _as_json(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]) -> dict[str, Any]:
     return {
-        "ok": not named,
+        "ok": not named and not unreadable,
+        "unreadable": list(unreadable),
         "steps": verdict.steps,
         "redone": verdict.redone,
         "epochs": {str(epoch): count for epoch, count in verdict.epochs.items()},

@@ -89,6 +89,32 @@ def test_older_ledgers_need_the_number_of_samples(tmp_path, capsys):
     assert verify(capsys, str(path), "--samples", "5")[0] == exit_codes.FAILED
 
 
+def test_an_order_that_changes_in_mid_epoch_is_wrong(tmp_path, capsys):
+    path = tmp_path / "ledger"
+    lines = [Entry(0, step, step * 5, 5, 1, 0, samples=10, length=10, seed=step).to_line() for step in range(2)]
+    path.write_bytes(b"".join(lines))
+    code, out = verify(capsys, str(path))
+    assert code == exit_codes.FAILED
+    assert "step 1 (generation 1) has another order than step 0 (generation 1): seed 1, 10 of 10 samples" in out
+
+
+def test_a_torn_line_in_the_middle_is_named_and_the_others_are_judged(book, capsys):
+    path = book()
+    with open(path, "rb") as file:
+        lines = file.readlines()
+    with open(path, "wb") as file:
+        file.writelines([*lines[:3], lines[3][:17] + b"\n", *lines[3:]])
+    code, out = verify(capsys, path)
+    assert code == exit_codes.USAGE
+    head, torn = out.splitlines()
+    assert head == "6 steps, 20 samples in 2 epochs: every sample once, as far as the ledger can be read"
+    assert torn.startswith(f"  {path}, line 4: expected an object with epoch, ")
+    assert torn.endswith("(left out)")
+    code, out = verify(capsys, path, "--json")
+    told = json.loads(out)
+    assert (code, told["ok"], len(told["unreadable"]), told["problems"]) == (exit_codes.USAGE, False, 1, [])
+
+
 @pytest.mark.parametrize("text", [None, "no ledger\n"], ids=["absent", "something else"])
 def test_what_is_no_ledger_is_a_mistake_of_usage(tmp_path, capsys, text):
     path = tmp_path / "file"

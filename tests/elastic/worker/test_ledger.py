@@ -52,6 +52,10 @@ def test_a_torn_last_line_is_left_out_and_any_other_bad_line_is_named(tmp_path: 
     path.write_bytes(good.to_line() + b'{"epoch":0}\n')
     with pytest.raises(StateError, match=r"line 2: expected an object with epoch"):
         ledger.read(str(path))
+    path.write_bytes(good.to_line() + good.to_line()[:20] + b"\n" + good.to_line())
+    found, errors = ledger.sift(str(path))
+    assert found == [good, good]
+    assert [str(error).partition(": ")[0] for error in errors] == [f"{path}, line 2"]
     path.write_bytes(good.to_line().replace(b":4", b":4.5"))
     with pytest.raises(StateError, match=r"line 1: expected integers"):
         ledger.read(str(path))
@@ -127,3 +131,46 @@ def test_any_single_lost_line_is_noticed(sizes: list[int], data: st.DataObject) 
     assert ledger.verify(lines, sum(sizes)).ok
     lost = data.draw(st.integers(0, len(lines) - 1))
     assert not ledger.verify(lines[:lost] + lines[lost + 1 :], sum(sizes)).ok
+
+
+def in_order(*sizes: int, seed: int | None = 0, length: int = 12, rank: int = 0) -> list[Entry]:
+    return [replace(entry, samples=length, length=length, seed=seed) for entry in entries(*sizes, rank=rank)]
+
+
+@pytest.mark.parametrize("order", [{"seed": 99}, {"seed": None}, {"length": 13}], ids=str)
+def test_an_epoch_that_goes_on_in_another_order_is_not_called_complete(order: dict[str, int]) -> None:
+    lines = in_order(4, 4, 4)
+    assert ledger.verify(lines).ok
+    (problem,) = ledger.verify([*lines[:2], replace(lines[2], **order)]).problems
+    assert problem.what == "another order"
+    assert "epoch 0: step 2 (generation 1) has another order than step 1 (generation 1): " in problem.text
+    assert "before seed 0, 12 of 12 samples" in problem.text
+
+
+def test_each_epoch_may_have_an_order_of_its_own_and_a_step_given_up_another_one() -> None:
+    later = [replace(entry, epoch=1, step=entry.step + 3, seed=99) for entry in in_order(4, 4, 4)]
+    assert ledger.verify([*in_order(4, 4, 4), *later]).ok
+    given_up = replace(in_order(4, 4)[1], seed=99)
+    redone = [replace(entry, generation=2) for entry in in_order(4, 4, 4)[1:]]
+    assert ledger.verify([in_order(4)[0], given_up, *redone]).ok
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 99}, "seed 99, 12 of 12 samples"),
+        ({"length": 13}, "seed 0, 12 of 13 samples"),
+        ({"samples": 8}, "seed 0, 8 of 12 samples"),
+    ],
+    ids=str,
+)
+def test_ranks_that_applied_a_step_in_different_orders_disagree(other: dict[str, int], said: str) -> None:
+    lines = [*in_order(4, 4, 4), *in_order(4, 4, 4, rank=1)]
+    assert ledger.verify(lines).ok
+    lines[4] = replace(lines[4], **other)
+    (problem,) = ledger.verify(lines).problems
+    assert problem.what == "disagreement"
+    assert problem.text == (
+        "step 1, generation 1: rank 0 applied [4, 8) of epoch 0 (seed 0, 12 of 12 samples), "
+        f"rank 1 applied [4, 8) of epoch 0 ({said})"
+    )
