@@ -54,6 +54,8 @@ def write(path: Path, error: BaseException) -> None:
     stack = "".join(traceback.format_exception(error))[-_MAX_TEXT_CHARS:]
     # the last line of what tracebacks show has a text, too, of an exception that cannot make its own
     text = "".join(traceback.format_exception_only(error)).strip().removeprefix(f"{type(error).__module__}.")
+    if isinstance(error, SyntaxError):  # that shows the place first
+        text = f"{type(error).__name__}: {error}"
     message = text[:_MAX_TEXT_CHARS]
     extra = {"py_callstack": stack, "timestamp": str(int(SYSTEM.wall()))}
     with path.open("x", encoding="utf-8") as file:

@@ -12,6 +12,7 @@ left, and the random state of other libraries is made anew. The template itself 
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import importlib
@@ -127,33 +128,41 @@ def become(order: Order) -> None:
     uncaught.watch()
     try:
         _run(request["program"], as_module=request["module"])
-    except Exception as error:  # noqa: BLE001 - as the interpreter does it, without the frames of this file
-        error.__traceback__ = _of_program(error.__traceback__)
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(1)
+    except BaseException:  # KeyboardInterrupt, too; the interpreter shows it, and ends as it does
+        _show_only_the_program()
+        raise
 
 
 def _run(argv: Sequence[str], *, as_module: bool) -> None:
-    path = argv[0]
     sys.argv[:] = argv
     main: Any = ModuleType("__main__")
+    main.__builtins__ = builtins  # without this a program finds a dictionary there
+    if "__annotations__" in vars(sys.modules["__main__"]):
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     if not sys.flags.safe_path:
-        sys.path.insert(0, os.getcwd() if as_module else os.path.dirname(os.path.realpath(path)))
+        sys.path.insert(0, os.getcwd() if as_module else os.path.dirname(os.path.realpath(argv[0])))
     if as_module:
-        runpy._run_module_as_main(path)  # type: ignore[attr-defined]  # what `python -m` calls
+        runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]  # what `python -m` calls
         return
-    main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
-    with io.open_code(os.path.abspath(path)) as file:
+    path = os.path.join(os.getcwd(), argv[0])  # the program may go to another folder and ask for its file there
+    main.__file__, main.__cached__, main.__loader__ = path, None, SourceFileLoader("__main__", path)
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 
-def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first frame on."""
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-        trace = trace.tb_next
-    return trace
+def _show_only_the_program() -> None:
+    """Have whatever shows the exception that ends this process begin with the program's first frame."""
+    shown_by = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<string>", "<frozen runpy>"):
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        shown_by(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _rename(command: Sequence[str]) -> None:

@@ -86,23 +86,66 @@ def test_a_forked_worker_has_its_arguments_environment_streams_and_random_state(
     assert first[1] != second[1]
 
 
-def test_what_a_forked_worker_raises_is_shown_as_an_interpreter_shows_it(tmp_path: Path) -> None:
-    script = tmp_path / "prog.py"
-    script.write_text("def f():\n    raise ValueError('wrong')\nf()\n")
-    what = program(str(script))
-    texts = {}
+async def executed_and_forked(
+    process: SpawnerProcess, supervisor: Supervisor, what: Program, folder: Path
+) -> list[str]:
+    """What `what` writes on standard error, and its exit code, as an interpreter and as a forked worker runs it."""
+    texts = []
+    for name in ("executed", "forked"):
+        with (folder / name).open("wb") as err:
+            code = await start(supervisor, what, stderr=err.fileno()).ended
+        texts.append(f"{(folder / name).read_text()}ended with {code}")
+        process.prepare(what.template(env.snapshot()))
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("def f():\n    raise ValueError('wrong')\nf()\n", "ValueError: wrong\nended with 1"),
+        ("def f():\n    raise KeyboardInterrupt\nf()\n", f"KeyboardInterrupt\nended with {-signal.SIGINT}"),
+        ("import os\nos.chdir('/')\nraise SystemExit('enough')\n", "enough\nended with 1"),
+        ("import os\nos.chdir('/')\nraise OSError\n", "OSError\nended with 1"),
+        ("def f(:\n", "SyntaxError: invalid syntax\nended with 1"),
+    ],
+)
+def test_what_ends_a_forked_worker_is_shown_as_an_interpreter_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, shown: str
+) -> None:
+    (tmp_path / "prog.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    texts = []
 
     async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
-        for name in ("executed", "forked"):
-            with (tmp_path / name).open("wb") as err:
-                worker = start(supervisor, what, stderr=err.fileno())
-            assert await worker.ended == 1
-            texts[name] = (tmp_path / name).read_text()
-            process.prepare(what.template(env.snapshot()))
+        texts.extend(await executed_and_forked(process, supervisor, program("prog.py"), tmp_path))
 
     run(work)
-    assert texts["forked"] == texts["executed"]
-    assert "ValueError: wrong" in texts["forked"]
+    executed, forked = texts
+    assert forked == executed
+    assert forked.endswith(shown)
+
+
+@pytest.mark.parametrize("path", ["sub/prog.py", "./sub/../sub/prog.py", "link.py"])
+def test_a_forked_worker_finds_the_names_of_its_main_module_as_an_interpreter_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "prog.py").write_text(
+        "import os, sys\nos.chdir('/')\nopen(__file__).close()\n"
+        "print(__file__, sys.argv, sys.path[0], __spec__, sys._getframe().f_code.co_filename, file=sys.stderr)\n"
+        "print(sorted(globals()), __builtins__, __loader__.path, __package__, file=sys.stderr)\n"
+    )
+    (tmp_path / "link.py").symlink_to("sub/prog.py")
+    monkeypatch.chdir(tmp_path)
+    texts = []
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        texts.extend(await executed_and_forked(process, supervisor, program(path, "--x"), tmp_path))
+
+    run(work)
+    executed, forked = texts
+    assert forked == executed
+    assert forked.endswith("ended with 0")
 
 
 def test_a_worker_is_executed_when_the_template_cannot_import(tmp_path: Path) -> None:
