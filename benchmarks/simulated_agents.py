@@ -16,9 +16,9 @@ node, a program that recovers in place, a network of 0.2 to 2 ms a message (now 
 agents; the others are a record in the store and a watch. Where the program recovers in place, they say nothing, as the
 agents of such nodes: the notes count what those agents wrote that neither led nor were the node in question. Where all
 workers start again ("restart", up to 1,000 nodes), they write when those agents do.
-Messages: writes, and one event to each watcher for each write: all nodes where it is under `world/`, the leader where it is a node's record; renewals of
-leases (three per time to live and node)
-are not among them. Time: simulated, from the cause until every real worker has its new world; after a loss it holds
+Messages: writes, and one event to each watcher for each write: all nodes where it is under `world/`, the leader where
+it is a node's record; renewals of leases (three per time to live and node) are not among them.
+Time: simulated, from the cause until every real worker has its new world; after a loss it holds
 the rest of the lease (2 s here). CPU: processor time of this machine for one agent, and its share of the simulation."""
 
 
