@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 KEPT = 256  # steps that are remembered: a checkpoint every 200 steps is among them
-FACTOR = 10.0  # of the usual step: what is longer is worth a look, which costs the workers nothing
+FACTOR = 10.0  # of the usual step: what is longer is worth a look, which costs the workers a signal
 SPREADS = 3.0  # median absolute deviations above the median: still a usual step
 AGAIN = 2.0  # of the longest pause remembered: what was normal once may come again, and longer
 FLOOR_S = 5.0  # steps of milliseconds vary for reasons that are not theirs: a loaded machine, a slow disk

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         _EXAMPLE + f"\nkinds of faults: {', '.join(KINDS)}\nmoments: {', '.join(MOMENTS)}\n\n"
-        "Returns 0 when every run recovered to the same result with a whole ledger, 1 when one did not, 2 on a mistake."
+        "Returns 0 when every run recovered to the same result with a whole ledger, 1 when one did not or none of its\n"
+        "faults came about, 2 on a mistake."
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seeds", metavar="FIRST:END", help="one run for each seed from FIRST up to END, or one seed")
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         for one in schedules:
             job = Job(command=(*given.flags, *given.program), nodes=args.nodes, store=store, link=link)
             judged.append(_one(job, one, expected, args))
-    return exit_codes.OK if all(one.ok for one in judged) else exit_codes.FAILED
+    return exit_codes.OK if all(one.ok and one.disturbed for one in judged) else exit_codes.FAILED
 
 
 @contextlib.contextmanager
@@ -176,7 +177,7 @@ def _one(job: Job, faults: Schedule, expected: str, args: argparse.Namespace) ->
         found = judge.judge(run_job(job, faults, folder, args.limit), expected)
         text = json.dumps(judge.as_json(found)) if args.json else "\n".join(chaos_report.lines(found))
         print(text, flush=True)
-        if args.keep is not None and not (found.ok and found.attributed):
+        if args.keep is not None and not (found.ok and found.disturbed and found.attributed):
             args.keep.mkdir(parents=True, exist_ok=True)
             shutil.copytree(folder, args.keep / f"seed-{faults.seed}", dirs_exist_ok=True)
         return found

@@ -7,7 +7,7 @@ from resilin.elastic.chaos.judge import Judgement
 
 def lines(found: Judgement) -> list[str]:
     """The judgement for people."""
-    verdict = "same result" if found.ok else "WRONG"
+    verdict = "WRONG" if not found.ok else "same result" if found.disturbed else "NOT DISTURBED: no fault came about"
     wrong = (
         (not found.recovered, f"not brought to its end: exit codes {found.run.codes}"),
         (found.same is False, "workers ended with another fingerprint"),

@@ -1,7 +1,8 @@
 """Which command the workers run, as far as files tell that it can run. Imports nothing of the program.
 
 A script or module whose text imports resilin is run in processes in which that is done already, from the first start on
-(`elastic/warm.py`); `--start-method spawn` has it executed afresh.
+(`elastic/warm.py`). `--start-method spawn` has it executed afresh, and so has a text that changes `os.environ` before
+it imports resilin: libraries read their variables once, when they are imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from resilin.errors import UsageError
 
 _MAX_TEXT_BYTES = 1 << 20
 _IMPORTS_US = re.compile(rb"^[ \t]*(?:import|from)[ \t]+resilin\b", re.MULTILINE)
+_SETS_VARIABLES = re.compile(
+    rb"\benviron\s*(?:\[[^\]]*\]\s*\|?=(?!=)|\|=|\.(?:setdefault|update|pop|clear)\()"
+    rb"|\bdel[ \t]+(?:os\.)?environ\b|\b(?:put|unset)env\("
+)
 
 
 def of(args: argparse.Namespace) -> Program:
@@ -39,8 +45,12 @@ def of(args: argparse.Namespace) -> Program:
         _check_script(name)
         text, head = _text(name), (name,)
         is_source = bool(text) and b"\0" not in text  # no folder, archive or bytecode
-    warm = is_source and args.start_method != "spawn"
-    early = warm and interpreter == sys.executable and _IMPORTS_US.search(text) is not None
+    if interpreter == sys.executable and b"\0" not in text and len(text) < _MAX_TEXT_BYTES:
+        _check_syntax(text, source if args.module else name)
+    imports_us = _IMPORTS_US.search(text)
+    before = text[: imports_us.start()] if imports_us is not None else text
+    warm = is_source and args.start_method != "spawn" and _SETS_VARIABLES.search(before) is None
+    early = warm and interpreter == sys.executable and imports_us is not None
     command = (interpreter, "-u", *head, *rest)
     return Program(command=command, argv=(name, *rest), module=args.module, warm=warm, early=early)
 
@@ -52,6 +62,17 @@ def _text(path: str | None) -> bytes:
             return file.read(_MAX_TEXT_BYTES)
     except OSError:
         return b""
+
+
+def _check_syntax(text: bytes, path: str | None) -> None:
+    """UsageError for a source file that no worker could run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # each worker shows its own
+            compile(text, os.path.abspath(path or ""), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
+        raise UsageError(f"program {path!r} cannot run: {type(error).__name__}: {error}{line}") from None
 
 
 def _check_command(name: str) -> None:

@@ -67,6 +67,16 @@ def test_a_schedule_is_replayed_and_a_wrong_end_is_kept_and_told(tmp_path, capsy
 
 
 @pytest.mark.multiproc
+def test_a_run_in_which_no_fault_came_about_has_shown_nothing_and_is_no_success(tmp_path, capsys):
+    path = tmp_path / "one.toml"
+    path.write_text('[[faults]]\ndo = "kill"\nrank = 1\nat = "optimizer"\nstep = 4000\n')
+    assert main.main(["chaos", "--schedule", str(path), "--", *JOB, "--steps", "5"]) == exit_codes.FAILED
+    head, fault = capsys.readouterr().out.splitlines()
+    assert head.startswith("the schedule: NOT DISTURBED: no fault came about after ")
+    assert fault.endswith("step 4000: did not come about")
+
+
+@pytest.mark.multiproc
 def test_of_two_nodes_one_is_killed_named_by_the_other_and_started_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("RESILIN_SECRET", "word")
     path = tmp_path / "one.toml"

@@ -193,6 +193,33 @@ def test_a_program_that_cannot_run_is_refused_before_anything_starts(argv, says)
         made(*argv)
 
 
+@pytest.mark.parametrize("start", ["auto", "spawn"])
+def test_a_program_with_a_syntax_error_is_refused_with_its_words(tmp_path, monkeypatch, start):
+    (tmp_path / "syn.py").write_text("import resilin\ndef f(:\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (["syn.py"], ["-m", "syn"]):
+        with pytest.raises(UsageError, match=r"SyntaxError: invalid syntax \(syn.py, line 2\): def f\(:"):
+            made("--start-method", start, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "forked"),
+    [
+        ("import os\nimport resilin\nos.environ['A'] = '1'\n", True),
+        ("import os\nif os.environ['A'] == '1': pass\nprint(os.environ['B'])\nimport resilin\n", True),
+        ("import os\nos.environ['A'] = '1'\nimport resilin\n", False),
+        ("from os import environ\nenviron.setdefault('A', '1')\nfrom resilin import nn\n", False),
+        ("import os\nos.environ.update(A='1')\nimport resilin\n", False),
+        ("import os\nos.environ |= {'A': '1'}\nimport resilin\n", False),
+        ("import os\ndel os.environ['A']\nimport resilin\n", False),
+        ("import os\nos.putenv('A', '1')\nimport helper\n", False),
+    ],
+)
+def test_a_program_that_changes_variables_before_it_imports_us_is_executed_afresh(tmp_path, text, forked):
+    (tmp_path / "prog.py").write_text(text)
+    assert made(str(tmp_path / "prog.py")).program.warm is forked
+
+
 MODULES = {
     "plain.py": "",
     "package/__init__.py": "raise SystemExit('imported')",

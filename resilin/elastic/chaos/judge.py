@@ -85,6 +85,11 @@ class Judgement:
         return self.recovered and self.same is not False and self.counted is not False
 
     @property
+    def disturbed(self) -> bool:
+        """Whether a fault came about, if there was to be any: otherwise the run has shown nothing."""
+        return bool(self.run.fired) or not self.run.schedule.faults
+
+    @property
     def attributed(self) -> bool:
         """Whether every failure was put down to the right one, for the right cause."""
         return all(one.rank_named and one.cause_named for one in self.attributions)
