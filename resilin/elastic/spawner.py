@@ -18,6 +18,7 @@ The socket is SOCK_SEQPACKET, one JSON object per packet:
                        + descriptors [request file, control, stdout?, stderr?]
                    {"op": "prepare"} + [request file]       start the template, unless there is one
                    {"op": "signal", "id": n, "signal": s}   SIGKILL: its whole process group
+                   {"op": "retire"}                         end the template
                    {"op": "purge"}                          kill whatever earlier workers left behind
     here -> agent  {"op": "spawned", "id": n, "pid": p} | {"op": "refused", "id": n, "errno": e, "text": t}
                    {"op": "exited", "id": n, "code": c}     c >= 0: exit status; c < 0: killed by signal -c
@@ -134,6 +135,8 @@ class Spawner:
                 self._spawn(message, fds)
         elif message["op"] == "prepare":
             self._prepare(fds)
+        elif message["op"] == "retire":
+            self._end_template()
         elif message["op"] == "signal":
             self._signal(message["id"], message["signal"])
         elif message["op"] == "purge" and not self._ids and (self._template is None or not self._template.asked):
@@ -196,11 +199,7 @@ class Spawner:
         with contextlib.suppress(OSError):
             packet = template.socket.recv(MAX_PACKET_BYTES)
         if not packet:
-            self._poll.unregister(template.socket)
-            template.socket.close()
-            self._template = None
-            for worker_id in list(template.asked):
-                self._spawn_after_all(template, worker_id)
+            self._end_template()
             return
         answer = json.loads(packet)
         if answer["id"] not in template.asked:
@@ -210,6 +209,15 @@ class Spawner:
             template.forget(answer["id"], b"g")
         else:
             self._spawn_after_all(template, answer["id"])
+
+    def _end_template(self) -> None:
+        """It ends when its socket is closed, if it has not ended; workers that it has not begun are executed."""
+        template, self._template = self._template, None
+        if template is not None:
+            self._poll.unregister(template.socket)
+            template.socket.close()
+            for worker_id in list(template.asked):
+                self._spawn_after_all(template, worker_id)
 
     def _spawn_after_all(self, template: Template, worker_id: int) -> None:
         message, fds, _ = template.asked[worker_id]

@@ -30,6 +30,10 @@ class Starting(Protocol):
         """See `Supervisor.prepare`."""
         ...
 
+    def retire(self) -> None:
+        """See `Supervisor.retire`."""
+        ...
+
     def start(self, command: Command, on_message: Callable[[Message], None]) -> Worker:
         """See `Supervisor.start`."""
         ...
@@ -183,6 +187,10 @@ class Supervisor:
         """Have the process that workers are forked from, if there is none."""
         with request_file(template) as file:
             self.request([file.fileno()], op="prepare")
+
+    def retire(self) -> None:
+        """End the process that workers are forked from; until the next `prepare` they are executed."""
+        self.request(op="retire")
 
     def request(self, fds: Sequence[int] = (), **message: Any) -> None:
         """Send one request to the spawner."""

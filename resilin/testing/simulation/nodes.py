@@ -304,6 +304,9 @@ class SimSpawner:
     def prepare(self, template: Command) -> None:
         """As `Supervisor.prepare`: how workers start makes no difference here."""
 
+    def retire(self) -> None:
+        """As `Supervisor.retire`."""
+
     def start(self, command: Command, on_message: Callable[[Message], None]) -> SimProcess:
         """As `Supervisor.start`."""
         self._count += 1

@@ -198,7 +198,9 @@ def test_elastic_functions_cannot_be_nested() -> None:
 
 
 def test_the_public_names_are_those_that_are_written_down() -> None:
-    assert sorted(elastic.__all__) == ["ElasticSampler", "State", "World", "is_elastic", "record", "run", "world"]
+    assert sorted(elastic.__all__) == sorted(
+        ["ElasticSampler", "State", "World", "is_elastic", "long_pause", "record", "run", "world"]
+    )
     assert all(getattr(elastic, name) is not None for name in elastic.__all__)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = elastic.absent
