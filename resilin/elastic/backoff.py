@@ -24,10 +24,6 @@ class Backoff:
         self._in_a_row = self._in_a_row + 1 if lived_s < QUICK_S else 1
         return 0.0 if self._in_a_row == 1 else min(LONGEST_S, FIRST_S * 2.0 ** min(self._in_a_row - 2, 10))
 
-    def succeeded(self) -> None:
-        """It did what it was started for: the row ends."""
-        self._in_a_row = 0
-
 
 class Restarts:
     """Of a whole program, generation by generation, as one agent sees them."""

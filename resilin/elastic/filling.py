@@ -22,7 +22,7 @@ class Filler:
         self._slots = slots
         self._supervisor = supervisor
         self._prepared = config.program.early  # the launcher asked for it
-        self._rows = [Backoff() for _ in slots]  # of replacements that fail before they join
+        self._rows = [Backoff() for _ in slots]  # of workers that fail soon after their start
         self._not_before = [0.0] * len(slots)  # monotonic
 
     def variables(self, place: environment.Place) -> Callable[[str], dict[str, str]]:
@@ -32,7 +32,7 @@ class Filler:
     def fill(self, view: View, limits: Config, now: float) -> tuple[bool, float | None]:
         """Start what is missing, and say whether something was.
 
-        Also when to come back for a replacement that has to wait, because those before it failed before they joined.
+        Also when to come back for a replacement that has to wait, because those before it failed soon.
         """
         current, node_id = view.generation, self._config.node_id
         if current is None or not membership.recovers_in_place(view) or sizing.is_dismissed(view, limits, node_id):
@@ -68,8 +68,7 @@ class Filler:
             self._supervisor.prepare(self._config.program.template(self._config.inherited))
 
     def failed(self, slot: LocalSlot, *, joined: bool, now: float) -> None:
-        """The process in `slot` failed; `joined`: as a member of a generation."""
-        if joined:
-            self._rows[slot.index].succeeded()
-        elif slot.fault == "own":
-            self._not_before[slot.index] = now + self._rows[slot.index].failed(0.0)
+        """The process in `slot` failed; `joined`: as a member of a generation. One that never was had no life."""
+        if slot.fault == "own":
+            lived_s = now - slot.started_at if joined else 0.0
+            self._not_before[slot.index] = now + self._rows[slot.index].failed(lived_s)

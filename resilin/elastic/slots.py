@@ -54,6 +54,7 @@ class LocalSlot:
         self._owner = owner
         self.state: SlotState = "idle"
         self.incarnation = 0
+        self.started_at = 0.0  # monotonic
         self.stopped = 0  # the last incarnation that was ended on purpose
         self.endpoint = ""
         self.fault: str = ""
@@ -144,8 +145,8 @@ class LocalSlot:
         if self.streams is not None:
             self.streams.close()
         self._reset(rank, generation)
-        self.incarnation = incarnation
         owner = self._owner
+        self.incarnation, self.started_at = incarnation, owner.clock.monotonic()
         self.streams = owner.plan.open(
             incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
         )
