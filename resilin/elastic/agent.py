@@ -44,7 +44,8 @@ class _Told:
 
     applied: int = 0  # number of the last generation carried out
     restarted: int = 0  # number of the last one that starts all workers
-    closing: bool = False
+    closed: Closed | None = None  # the end that is being carried out
+    alone: bool = False  # that end was not agreed on in the store, which was away
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
     stateful: bool = False  # a worker committed a step: the next generation takes the state over from somebody
@@ -170,6 +171,8 @@ class Agent:
             self._stepping = False
 
     def _evaluate(self) -> None:
+        if self._told.alone:
+            return  # the store may be back meanwhile: too late
         refusal = self._rendezvous.refusal
         if refusal is not None and self._leaving is None:
             self._end(ending.refused(refusal, self._mishaps.first(self._rendezvous.view.generation)))
@@ -184,8 +187,11 @@ class Agent:
         if situation.reason != self._told.reason:
             log.event(_log, logging.INFO, "situation", action=situation.action, reason=situation.reason)
             self._told.reason = situation.reason
-        if view.closed is not None:
-            self._close_down(view.closed)
+        away = self._rendezvous.outage
+        untold, alone = self._waiting.alone(view, situation, away, self._config.node_id, self._clock.monotonic())
+        if (closed := view.closed or alone) is not None:
+            self._told.alone = view.closed is None
+            self._close_down(closed)
             return
         cause = self._waiting.cause(view, situation, self._clock.monotonic())
         if situation.action == "stop" and self._leaving is None and cause is None:  # to leave has its own way to stop
@@ -202,7 +208,7 @@ class Agent:
         unanswered = self._teller.unresponsive(view, self._clock.monotonic())
         silent = self._watchdog.look(view, self._clock.monotonic())
         absent = self._look_for_absent(view, situation)
-        self._arm(situation, cause, paused, held, unanswered, silent, absent, excluded)
+        self._arm(situation, cause, paused, held, unanswered, silent, absent, excluded, untold)
 
     def _lead(self, view: View, situation: Situation) -> None:
         if situation.action in ("form", "reshape"):
@@ -264,7 +270,7 @@ class Agent:
         """Start a generation after ending the processes in `old`; also when it has been reshaped meanwhile."""
         self._stop_workers(old, everything=True)
         await asyncio.gather(*(slot.worker.ended for slot in old if slot.worker is not None and slot.running))
-        if self._told.restarted == new.number and not self._told.closing:
+        if self._told.restarted == new.number and self._told.closed is None:
             self._begin_now(new)
             current = self._rendezvous.view.generation
             if current is not None and current.kind == "inplace":
@@ -312,7 +318,7 @@ class Agent:
             self._told.stateful = True
             self._told.last_commit = self._clock.monotonic()
             self._reporter.committed(message.generation, message.step)
-            if message.generation == self._told.applied and self._leaving is None and not self._told.closing:
+            if message.generation == self._told.applied and self._leaving is None and self._told.closed is None:
                 self._filler.keep_template(self._rendezvous.view.generation)
         elif isinstance(message, control.Hello | control.Stuck):
             self._step()
@@ -323,11 +329,11 @@ class Agent:
     def _on_end(self, slot: LocalSlot) -> None:
         if self._outcome.done():
             return
-        if slot.state == "failed" and slot.failure is not None and self._leaving is None and not self._told.closing:
+        if slot.state == "failed" and slot.failure is not None and self._leaving is None and self._told.closed is None:
             self._on_failure(slot, slot.failure)
         elif slot.state == "failed" and slot.failure is not None:
-            self._mishaps.add_late(slot.failure, self._rendezvous.view.closed)
-        elif slot.state == "left" and self._leaving is None and not self._told.closing:
+            self._mishaps.add_late(slot.failure, self._told.closed)
+        elif slot.state == "left" and self._leaving is None and self._told.closed is None:
             self._reporter.left(slot.rank, slot.leaves or "exited with code 0")
         self._step()
 
@@ -357,8 +363,8 @@ class Agent:
     # ------------------------------------------------------------------------------------------ the end
 
     def _close_down(self, closed: Closed) -> None:
-        if not self._told.closing:
-            self._told.closing = True
+        if self._told.closed is None:
+            self._told.closed = closed
             self._spawn_task(self._wind_up(closed))
 
     async def _wind_up(self, closed: Closed) -> None:

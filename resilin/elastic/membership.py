@@ -135,6 +135,15 @@ def failed_by_itself(view: View) -> bool:
     return any(fate(view, m) == "failed" and _slot(view, m).fault == "own" for m in members)
 
 
+def ends_alone(view: View, node_id: str) -> bool:
+    """Whether this node can end a job that has succeeded without a store: all members, and so all state, are its own.
+
+    While another node takes part, it may have been told of a generation that this one has not heard of.
+    """
+    others = any(seen.node.id != node_id and not seen.node.leaving for seen in view.nodes)
+    return not others and view.generation is not None and all(m.node == node_id for m in view.generation.members)
+
+
 def judgement(view: View, config: Config) -> poison.Judgement:
     """What failures at one and the same step come to."""
     staying = [seen.node.id for seen in view.nodes if not seen.node.leaving]

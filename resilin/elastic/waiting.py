@@ -3,6 +3,7 @@
 only failures that follow from another    ──CAUSE_SETTLE_S──> that one has not ended by itself: go on without it
 too few nodes         ──some seconds──> "waiting for 1 more node at HOST:PORT"    ──join_timeout──> this node gives up
 the store is away     ──at once──> "the store does not answer"                    ──outage_timeout──> this node gives up
+the store is away, and all are done here  ──TELL_S──> the job ends without it, if nobody else has a part in it
 a rank without hello  ──some seconds──> "waiting for rank 1 (host, pid)"  ──join_timeout──> the job is closed
 """
 
@@ -20,6 +21,7 @@ from resilin.errors import RendezvousTimeout, StoreTimeout
 
 NOTICE_S = 5.0  # shorter waits are normal: programs import and load for as long
 CAUSE_SETTLE_S = 1.0  # a rank that raised may take longer to end than its peers to hear that it left them
+TELL_S = 5.0  # for so long a store that went away may be back to be told that the job has succeeded
 QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 _NAMES_SHOWN = 4
 
@@ -90,6 +92,20 @@ class Waiting:
         self._cause.at(view.generation.number if due and view.generation is not None else 0, now)
         until = self._cause.since + CAUSE_SETTLE_S
         return until if self._cause.key and now < until else None
+
+    def alone(
+        self, view: View, situation: Situation, away: Outage | None, node_id: str, now: float
+    ) -> tuple[float | None, Closed | None]:
+        """When to look again, and the end of a job that has succeeded here, needs nobody else, and cannot say so."""
+        if away is None or situation.action != "succeed" or not membership.ends_alone(view, node_id):
+            return None, None
+        if now < away.since + TELL_S:
+            return away.since + TELL_S, None
+        self._say(
+            "all workers are done, and nobody else has a part in the job: it ends here, "
+            f"though the store could not be told ({away.error})"
+        )
+        return None, Closed(outcome="succeeded", reason=situation.reason)
 
     def patience(
         self, situation: Situation, away: Outage | None, last_commit: float, now: float

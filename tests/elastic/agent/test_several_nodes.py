@@ -109,6 +109,22 @@ def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
     assert "is gone" not in first.err
 
 
+def test_the_last_node_ends_well_when_the_one_that_served_the_store_has_left(launch, steps, free_port):
+    meeting = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "left", "--rdzv-conf", "lease_ttl=2")
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
+    second.until(lambda: "world 2 rank 1/2" in second.out)
+    first.signal(signal.SIGTERM)
+    second.until(lambda: "world 3 rank 0/1" in second.out)
+    assert first.wait() == 128 + signal.SIGTERM
+    second.until(lambda: "does not answer" in second.err)
+    (steps / "hold").unlink()
+    assert second.wait(50) == 0
+    assert "it ends here, though the store could not be told" in second.err
+
+
 def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
     program = script(
         "import os, sys, time\n"

@@ -9,8 +9,9 @@ import sys
 from functools import partial
 
 import pytest
+from membership_script import Script
 
-from resilin.elastic import environment
+from resilin.elastic import environment, membership
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig
 from resilin.elastic.errands import Outage
@@ -172,3 +173,45 @@ def test_too_few_nodes_are_waited_for_from_when_they_were_missed_first():
     assert one.patience(Situation(action="steady", reason=""), None, 0.0, 6.0) is None
     end, outcome = one.patience(wait, None, 0.0, 8.0)
     assert (end, outcome.code, outcome.reason) == (15.0, 4, "gave up after 7 s: 1 of at least 2 nodes are there")
+
+
+@pytest.mark.parametrize(
+    ("story", "who", "alone"),
+    [
+        (["join a slots 2", "wait 1", "hello all", "done all"], "a", True),
+        (["join a", "join b", "hello all", "done all"], "a", False),
+        (["join a", "join b", "hello all", "leave b", "done all"], "a", True),
+        (["join a", "join b", "hello all", "lost b", "done all"], "a", True),
+        (["join a", "join b", "join spare", "hello all", "lost b", "done a/0"], "a", False),
+        (["join a", "join b", "hello all", "leave b", "done all"], "b", False),
+        ([], "a", False),
+    ],
+    ids=["only node", "members elsewhere", "the other leaves", "the other is gone", "a spare", "asked of it", "no job"],
+)
+def test_a_job_ends_without_the_store_only_where_nobody_else_has_a_part_in_it(story, who, alone):
+    script = Script()
+    for line in ("job 1:2", *story):
+        script.do(line)
+    view, config = script.seen()
+    assert membership.ends_alone(view, who) is alone
+    told: list[str] = []
+    one, away = waiting(told), Outage(since=10.0, error="planned")
+    situation = membership.assess(view, config, script.now)
+    assert one.alone(view, situation, None, who, 100.0) == (None, None), "the store is there: it says when"
+    if not alone:
+        assert one.alone(view, situation, away, who, 100.0) == (None, None)
+        return
+    assert one.alone(view, situation, away, who, 12.0) == (15.0, None)
+    assert not told
+    again, closed = one.alone(view, situation, away, who, 15.0)
+    assert (again, closed.outcome, closed.reason) == (None, "succeeded", "all workers are done")
+    assert told[0].endswith("it ends here, though the store could not be told (planned)")
+
+
+def test_nobody_ends_alone_while_a_worker_is_not_done():
+    script = Script()
+    for line in ("job 1:1", "join a slots 2", "hello all", "done a/0"):
+        script.do(line)
+    view, config = script.seen()
+    situation = membership.assess(view, config, script.now)
+    assert waiting([]).alone(view, situation, Outage(since=0.0, error="x"), "a", 99.0) == (None, None)
