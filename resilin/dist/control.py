@@ -33,6 +33,8 @@ from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import HEADER, Frame
 from resilin.errors import DistNetworkError
 
+_PIECE_BYTES = 256 << 10  # as in native/stream.cpp
+
 
 class Events(Protocol):
     """What the owner of a control channel is told, on the reader's thread."""
@@ -233,12 +235,12 @@ class Control:
 def _send_all(link: Link, parts: tuple[memoryview | bytes, ...], deadline: Deadline) -> None:
     """Send everything on its non-blocking socket. TimeoutError when the peer's buffer stays full past the deadline.
 
-    In as few packets as there can be: each wakes the peer's reader.
+    A small frame goes in as few packets as there can be, since each wakes the peer's reader; a large one in pieces.
     """
     left = [memoryview(part) for part in parts if len(part)]
     while left:
         try:
-            sent = link.sock.sendmsg(left)
+            sent = link.sock.sendmsg(_piece(left))
         except BlockingIOError:
             _wait_writable(link, deadline)
             continue
@@ -248,6 +250,17 @@ def _send_all(link: Link, parts: tuple[memoryview | bytes, ...], deadline: Deadl
             sent -= len(left.pop(0))
         if sent:
             left[0] = left[0][sent:]
+
+
+def _piece(parts: list[memoryview]) -> list[memoryview]:
+    """What one system call sends: while it copies, the socket takes no acknowledgements."""
+    piece, room = [], _PIECE_BYTES
+    for part in parts:
+        piece.append(part[:room])
+        room -= len(piece[-1])
+        if not room:
+            break
+    return piece
 
 
 def _wait_writable(link: Link, deadline: Deadline) -> None:
