@@ -96,7 +96,7 @@ class Sent:
         self.what = what
         self.to = to
         self.tag = tag
-        self.ticket = -1  # the native one, while it waits to be copied
+        self.number = -1  # the native one, while it waits to be copied
         self._lock = threading.Lock()
         self._ended = False  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock

@@ -49,6 +49,7 @@ class Messages:
     def join(self, post: LocalPost) -> None:
         """From now on messages between ranks of this host go through shared memory."""
         self._post = self._mailbox.post_office = post
+        post.left_half_way = lambda error: self._left_half_way(f"messages, {self._title()}", error, None)
         post.collect()
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Messages:
         try:
             return self._post.delivered(sent, math.inf if left is None else SYSTEM.monotonic() + left)
         except BaseException as error:  # an interrupt
-            self._left_half_way(sent.to, sent.tag, error, entry)
+            self._left_half_way(self._sending(sent.to, sent.tag), error, entry)
             raise
 
     def start(self, array: Array, tensor: Any, to: int, tag: int, timeout_s: float) -> Work:
@@ -117,14 +118,14 @@ class Messages:
             _end(entry)
             raise self._lost(error, to, tag) from error
         except BaseException as error:  # an interrupt: perhaps half of the message is on its way
-            self._left_half_way(to, tag, error, entry)
+            self._left_half_way(self._sending(to, tag), error, entry)
             raise
         if phases.heard:
             phases.reached("moved", "send")
         return sent
 
-    def _left_half_way(self, to: int, tag: int, error: BaseException, entry: Entry | None) -> None:
-        self._fate.fail(GroupAborted(f"{self._sending(to, tag)}: left half-way: {error!r}"), explain=True)
+    def _left_half_way(self, what: str, error: BaseException, entry: Entry | None) -> None:
+        self._fate.fail(GroupAborted(f"{what}: left half-way: {error!r}"), explain=True)
         _end(entry)
 
     def _work_of(
@@ -138,6 +139,8 @@ class Messages:
                 self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
 
         def finish(error: BaseException | None) -> None:
+            if work._future.done():  # told again after an interrupt
+                return
             _end(entry, error is not None)
             if error is None:
                 work._future.set_result([tensor])
@@ -183,31 +186,38 @@ class Messages:
         entry = self._begin("recv", array, source)
         if phases.heard:
             phases.reached("moved", "recv")
-        post, letter = self._post, None
-        if post is not None and post.reaches(source):
-            try:
-                got, letter = post.receive(array, source, tag, SYSTEM.monotonic() + timeout_s)
-            except BaseException:
-                _end(entry)
-                raise
-            if got == Got.RECEIVED:
-                _end(entry, False)
-                return source
-            if got == Got.STUCK:
-                words = f"recv from rank {source} with tag {tag}: it stopped in the middle of the message"
-                self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
-        work = self._receive(array, source, tag, timeout_s, None, entry, letter)
-        if post is not None:
-            work._attend = lambda _: post.wait(work._future.done, deadline.left())
+        post, letter, work = self._post, None, None
         try:
+            if post is not None and post.reaches(source):
+                got, letter = post.receive(array, source, tag, SYSTEM.monotonic() + timeout_s)
+                if got == Got.RECEIVED:
+                    _end(entry, False)
+                    return source
+                if got == Got.STUCK:
+                    words = f"recv from rank {source} with tag {tag}: it stopped in the middle of the message"
+                    self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
+            work = self._receive(array, source, tag, timeout_s, None, entry, letter)
+            if post is not None:
+                attending = work._future.done
+                work._attend = lambda _: post.wait(attending, deadline.left())
             work.wait()
         except BaseException as error:
-            if (
-                work._on_timeout is not None and not work.is_completed()
-            ):  # an interrupt: no later message shall be for it
-                work._on_timeout(error)
+            self._gave_up(work, letter, error, entry)
             raise
         return work.source_rank()
+
+    def _gave_up(self, work: Work | None, letter: Letter | None, error: BaseException, entry: Entry | None) -> None:
+        """A receive raises `error`: no later message shall be for it, and none is lost unless the group ends."""
+        if work is None:
+            taken = letter is not None
+        else:
+            if work._on_timeout is not None and not work.is_completed():  # an interrupt
+                work._on_timeout(error)
+            taken = work.is_success() or not work.is_completed()
+        if taken:
+            self._left_half_way(f"recv, {self._title()}" if work is None else work.what, error, entry)
+        elif work is None:
+            _end(entry)
 
     def _receive(
         self,
@@ -226,6 +236,8 @@ class Messages:
         post = self._post
 
         def finish(error: BaseException | None, sender: int) -> None:
+            if work._future.done():  # told again after an interrupt
+                return
             _end(entry, error is not None)
             if error is not None:
                 failed = self._fate.failure is not None
@@ -256,11 +268,15 @@ class Messages:
         else:
             work._attend = lambda limit: post.wait(work._future.done, limit)
             post.expect(1)
-            if letter is None:
-                self._mailbox.post(posted)
-            else:
-                letter.receive = posted
-                deliver(letter)
+            try:
+                if letter is None:
+                    self._mailbox.post(posted)
+                else:
+                    letter.receive = posted
+                    deliver(letter)
+            except BaseException as error:  # an interrupt, and nobody has the work to wait for
+                self._left_half_way(what, error, entry)
+                raise
             post.collect()
         return work
 

@@ -44,7 +44,11 @@ def isend(
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
-    """Receive into `tensor` from rank `src` (None: from whoever sends first). Returns the sender's global rank."""
+    """Receive into `tensor` from rank `src` (None: from whoever sends first). Returns the sender's global rank.
+
+    What a signal handler raises meanwhile (KeyboardInterrupt) leaves the message for a later recv where it has not come
+    yet. Once it has, or is being copied, it ends the group as in an interrupted `send`: its sender hears of it at once.
+    """
     pg = at_once(group, "recv")
     if pg is None:
         return -1

@@ -31,7 +31,7 @@ from resilin.dist.backends.shm_memory import Place, SharedMemory
 from resilin.dist.letter import WITHDRAWN, Letter, Sent
 from resilin.dist.mailbox import Mailbox, Receive, deliver, lost
 from resilin.dist.reduce_op import DTYPE_CODES, Array
-from resilin.errors import DistNetworkError
+from resilin.errors import DistError, DistNetworkError
 
 _CELL_BYTES: int = getattr(loader.native, "CELL_BYTES", 0)
 _SHARED_MIN_BYTES: int = getattr(loader.native, "SHARED_MIN_BYTES", 0)
@@ -73,8 +73,10 @@ class LocalPost:
         self._spin_s = 2 * spin_s  # the peer wakes up and answers in this time
         self._mailbox = mailbox
         self._call = call
+        self.left_half_way: Callable[[BaseException], None] = lambda error: None
+        """Called when something was raised after messages were taken from the inbox and before all heard of it."""
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
-        self._sent: dict[int, Sent] = {}  # guarded by _lock: by ticket
+        self._sent: dict[int, Sent] = {}  # guarded by _lock: by number
         self._queues: dict[int, deque[Sent]] = {
             peer: deque() for peer in self._seats
         }  # guarded by _lock: yet to be put
@@ -112,17 +114,16 @@ class LocalPost:
     def delivered(self, sent: Sent, until: float) -> bool:
         """Wait until it has been copied, in one native call; False: something else came first, or it is `until`."""
         native = self._native
-        if native is None or sent.ticket < 0:
+        if native is None or sent.number < 0:
             return False
         try:
-            acked: bool = native.settled_within(sent.ticket, until, self._spin_s)
+            acked: bool = native.settled_within(sent.number, until, self._spin_s)
         finally:
             if native.unattended():
                 self.collect()  # what came since, and called nobody
         if acked:
             with self._lock:
-                if self._sent.get(sent.ticket) is sent:
-                    del self._sent[sent.ticket]
+                self._sent.pop(sent.number, None)
         return acked
 
     def _placed(self, array: Array) -> tuple[Array, Place | None]:
@@ -145,10 +146,10 @@ class LocalPost:
             return _PUT_FULL
         if sent.place is None:
             return int(native.put(seat, sent.tag, sent.what, sent.array))
-        status, ticket = native.announce(seat, sent.tag, sent.what, sent.array, sent.place)
+        status, number = native.announce(seat, sent.tag, sent.what, sent.array, sent.place)
         if not status & _PUT_FULL:
-            sent.ticket = ticket
-            self._sent[ticket] = sent
+            sent.number = number
+            self._sent[number] = sent
         return int(status)
 
     def _advance(self) -> None:
@@ -193,33 +194,52 @@ class LocalPost:
         if to in self._gone:
             raise BrokenPipeError("the peer has gone")
 
-    def _settle(self, ticket: int) -> Sent | None:
-        """The message of a ticket, which is free from now on. Under the lock."""
-        sent = self._sent.pop(ticket, None)
+    def _settle(self, number: int) -> Sent | None:
+        """The message of a number, whose ticket is free from now on. Under the lock."""
+        sent = self._sent.pop(number, None)
         if sent is not None and self._native is not None:
-            self._native.settle(ticket)
+            self._native.settle(number)
         return sent
 
     # --- receiving ---
 
     def receive(self, array: Array, source: int, tag: int, until: float) -> tuple[Got, Letter | None]:
-        """Wait until `until` for a message and copy it into contiguous `array`, all in one native call."""
-        place = self._shared.place(array) if array.nbytes >= _SHARED_MIN_BYTES else None
+        """Wait until `until` for a message and copy it into contiguous `array`, all in one native call.
+
+        What a signal handler raises leaves the message in the inbox, or ends the group when it has been taken.
+        """
+        place = self._receivable(array) if array.nbytes >= _SHARED_MIN_BYTES else None
         with self._lock:
             native = self._native
             if native is None or self._mailbox.concerned(source, tag):
                 return Got.ELSE, None
             since = native.changes()
-        seat = self._seats[source]
+        seat, dtype = self._seats[source], DTYPE_CODES[array.dtype]
+        answer: list[Any] = []  # filled though a handler raises as soon as the native call returns
         try:
-            got, taken = native.receive(seat, tag, DTYPE_CODES[array.dtype], array, place, since, until, self._spin_s)
+            native.receive(seat, tag, dtype, array, place, since, until, self._spin_s, answer)
+            got, taken = answer
+            if got == Got.CALL:
+                self._call(source)
+                got = Got.RECEIVED
+            return got, None if taken is None else Letter(self, taken)
+        except BaseException as error:
+            if answer and answer[0] not in (Got.ELSE, Got.LATE):
+                self.left_half_way(error)
+            raise
         finally:
             if native.unattended():
                 self.collect()  # what came since, and called nobody
-        if got == Got.CALL:
-            self._call(source)
-            got = Got.RECEIVED
-        return got, None if taken is None else Letter(self, taken)
+
+    def _receivable(self, array: Array) -> Place | None:
+        """Where peers find an array to help to fill it, which they may be told now."""
+        try:
+            return self._shared.place(array)
+        except (OSError, DistError):
+            raise
+        except BaseException as error:  # an interrupt: perhaps a connection is left in the middle of a frame
+            self.left_half_way(error)
+            raise
 
     def expect(self, change: int) -> None:
         """One more (1) or one less (-1) receive is posted, or message is on its way."""
@@ -233,6 +253,18 @@ class LocalPost:
         """Take in what has come: match messages with receives, complete sends. Any thread."""
         matched: list[Letter] = []
         acknowledged: list[Sent] = []
+        try:
+            self._take_in(matched, acknowledged)
+        except BaseException as error:  # an interrupt: some who wait have not heard
+            with self._lock:
+                self._stalled += matched  # they end with the group
+            for sent in acknowledged:
+                sent.end(None)
+            self.left_half_way(error)
+            raise
+
+    def _take_in(self, matched: list[Letter], acknowledged: list[Sent]) -> None:
+        """As collect. The lists are for those that have not heard when something is raised."""
         with self._lock:
             native = self._native
             if native is None:
@@ -243,14 +275,17 @@ class LocalPost:
                     matched.append(letter)
             crowd = native.relieve()
             if self._sent:
-                acknowledged = [sent for ticket in native.acked() if (sent := self._settle(ticket)) is not None]
+                acknowledged += [sent for number in native.acked() if (sent := self._settle(number)) is not None]
         for seat in crowd:
             self._call(self.members[seat])
-        for letter in matched:
-            deliver(letter)
-        for sent in acknowledged:
-            sent.end(None)
-        if acknowledged:
+        while matched:
+            deliver(matched[0])
+            del matched[0]
+        settled = bool(acknowledged)
+        while acknowledged:
+            acknowledged[0].end(None)
+            del acknowledged[0]
+        if settled:
             native.ring()
         if any(self._queues.values()):
             self._advance()
@@ -350,7 +385,7 @@ class LocalPost:
             if self._native is not None and rank in self._seats:
                 self._native.gone(self._seats[rank])
                 self._native.disturb()
-            failed = [sent for t in [t for t, s in self._sent.items() if s.to == rank] if (sent := self._settle(t))]
+            failed = [sent for n in [n for n, s in self._sent.items() if s.to == rank] if (sent := self._settle(n))]
             failed += self._dequeue(rank)
             stalled = [letter for letter in self._stalled if letter.source == rank]
             self._stalled = [letter for letter in self._stalled if letter.source != rank]
@@ -363,7 +398,7 @@ class LocalPost:
                 self._native.withdraw()
                 self._native.disturb()
             self._error = self._error or error
-            failed = [sent for ticket in list(self._sent) if (sent := self._settle(ticket))]
+            failed = [sent for number in list(self._sent) if (sent := self._settle(number))]
             failed += [sent for rank in self._queues for sent in self._dequeue(rank)]
             stalled, self._stalled = self._stalled, []
         self._end(failed, stalled, error)

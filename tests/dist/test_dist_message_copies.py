@@ -4,11 +4,13 @@ import os
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.dist.world import default_group
 from resilin.errors import CollectiveTimeout
 from resilin.testing.ranks import run_ranks, start_ranks
 
@@ -213,3 +215,82 @@ def test_a_large_send_that_a_signal_ended_ends_the_group_for_its_array_may_chang
     with ranks[0], ranks[1]:
         assert ranks[0].read_line() == "interrupted"
         assert [each.read_line() for each in ranks] == ["GroupAborted True"] * 2
+
+
+@pytest.mark.parametrize("size", [8 * KIB, 64 * KIB, MIB])
+@pytest.mark.parametrize("crosswise", [False, True])
+def test_threads_of_a_rank_that_send_at_once_each_hear_that_their_messages_were_copied(size, crosswise):
+    def work(rank):
+        def talk(thread):
+            for turn in range(50):
+                sends = (rank == 0) != (crosswise and thread % 2 == 1)
+                mine = np.full(size, (turn + 100 * thread) % 256, np.uint8)
+                if sends:
+                    dist.send(mine, 1 - rank, tag=thread, group=group)
+                else:
+                    got = np.zeros(size, np.uint8)
+                    dist.recv(got, 1 - rank, tag=thread, group=group)
+                    assert (got == mine).all(), (thread, turn)
+
+        group = default_group()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(talk, range(4)))
+
+    run_ranks(2, work).results()
+
+
+INTERRUPTED_OFTEN = """
+import os, random, signal
+import numpy as np
+from resilin import dist
+from resilin.errors import DistError
+from resilin.testing.ranks import join_from_environment
+join_from_environment(timeout_s=20)
+class Alarm(Exception): pass
+def ring(*_): raise Alarm
+signal.signal(signal.SIGALRM, ring)
+size, chance = int(os.environ["SIZE"]), random.Random(int(os.environ["SEED"]))
+array = np.zeros(size, np.uint8)
+def send(number):
+    array.fill(number)
+    if os.environ["WAY"] == "send":
+        dist.send(array, 1)
+        return
+    sending = dist.isend(array, 1)
+    while not sending.is_completed():
+        signal.sigtimedwait([signal.SIGUSR1], 0.001)
+    sending.wait()
+def receive(number):
+    array.fill(0)
+    while not (array == number).all():
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-4 + size * 1e-9))
+                dist.recv(array, 0)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert (array == number).all(), (array[0], array[-1], number)
+        except Alarm:
+            pass
+try:
+    for number in range(1, 201):
+        send(number) if dist.get_rank() == 0 else receive(number)
+    dist.barrier()
+    print("all", flush=True)
+except DistError as error:
+    print(type(error).__name__, "half-way" in str(error), flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [8 * KIB, 64 * KIB, MIB, 16 * MIB])
+@pytest.mark.parametrize("way", ["send", "isend"])
+def test_a_message_whose_receive_a_signal_ended_is_received_later_or_the_group_ends_for_both(size, way, tmp_path):
+    for seed in range(3):
+        here = tmp_path / str(seed)
+        here.mkdir()
+        ranks = start_ranks(2, INTERRUPTED_OFTEN, str(here), SIZE=str(size), WAY=way, SEED=str(seed))
+        with ranks[0], ranks[1]:
+            said = [each.read_line() for each in ranks]
+        if said != ["all"] * 2:
+            assert said[1] == "GroupAborted True"
+            assert said[0] in (said[1], "PeerLost False")  # the latter after half of a control frame

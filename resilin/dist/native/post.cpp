@@ -98,48 +98,48 @@ int Post::put(int to, int tag, const Descriptor &what, const Piece &piece) {
     return put(to, Head{rank_, tag, what, IN_SLOT, 0, piece.size, 0, 0}, piece.data);
 }
 
-std::pair<int, uint32_t> Post::announce(int to, int tag, const Descriptor &what, const Piece &piece) {
-    uint32_t ticket;
+std::pair<int, uint64_t> Post::announce(int to, int tag, const Descriptor &what, const Piece &piece) {
+    uint64_t number;
     {
         const std::lock_guard<std::mutex> guard(lying_mutex_);
         uint32_t &announced = announced_[static_cast<size_t>(to)];
         if (announced >= share_ || free_.empty()) return {lack(to, true) ? FULL | CALL : FULL, 0};
-        ticket = free_.back();
+        number = ++messages_ * TICKETS + free_.back();
         free_.pop_back();
         announced++;
-        lying_[ticket] = {++number_, piece.data, piece.size, to, false};
+        lying_[number % TICKETS] = {number, piece.data, piece.size, to, false};
     }
     expect(1);
-    const int status = put(to, Head{rank_, tag, what, piece.arena, piece.offset, piece.size, lying_[ticket].number, ticket}, nullptr);
-    if (status & FULL) forget(ticket);
-    return {status, ticket};
+    const auto ticket = static_cast<uint32_t>(number % TICKETS);
+    const int status = put(to, Head{rank_, tag, what, piece.arena, piece.offset, piece.size, number, ticket}, nullptr);
+    if (status & FULL) forget(number);
+    return {status, number};
 }
 
-std::vector<uint32_t> Post::acked() {
-    std::vector<uint32_t> found;
+std::vector<uint64_t> Post::acked() {
+    std::vector<uint64_t> found;
     const std::lock_guard<std::mutex> guard(lying_mutex_);
     for (uint32_t ticket = 0; ticket < TICKETS; ticket++) {
         const uint64_t number = lying_[ticket].number;
-        if (number && own().tickets[ticket].acked.load(std::memory_order_acquire) == number) found.push_back(ticket);
+        if (number && own().tickets[ticket].acked.load(std::memory_order_acquire) == number) found.push_back(number);
     }
     return found;
 }
 
-bool Post::settled_within(uint32_t ticket, double deadline, double spin_s) {
+bool Post::lies(uint64_t number) {
+    const std::lock_guard<std::mutex> guard(lying_mutex_);
+    return lying_[number % TICKETS].number == number;
+}
+
+bool Post::settled_within(uint64_t number, double deadline, double spin_s) {
     const Watch watch(*this);
     const uint64_t since = changes();
-    uint64_t number;
-    {
-        const std::lock_guard<std::mutex> guard(lying_mutex_);
-        number = lying_[ticket].number;
-    }
-    if (!number) return false; // another thread has seen its end
     for (double spin = spin_s;;) {
-        const uint32_t seen = bell();
-        if (own().tickets[ticket].acked.load(std::memory_order_acquire) == number) {
-            forget(ticket); // before the watch ends: a rank that sends now need not call for what waits no more
+        const uint32_t seen = bell(); // before `lies`: whoever settles it rings afterwards
+        if (!lies(number)) return false; // another thread has seen its end; the ticket may be another message's
+        if (own().tickets[number % TICKETS].acked.load(std::memory_order_acquire) == number &&
+            forget(number)) // before the watch ends: a rank that sends now need not call for what waits no more
             return true;
-        }
         if (changes() != since || waiting()) return false;
         const int why = wait_for(seen, deadline, spin);
         if (why == EINTR) check_signals();
@@ -148,16 +148,18 @@ bool Post::settled_within(uint32_t ticket, double deadline, double spin_s) {
     }
 }
 
-void Post::settle(uint32_t ticket) {
-    forget(ticket);
+void Post::settle(uint64_t number) {
+    forget(number);
     ring(); // whoever waits for it sleeps on the bell
 }
 
 // The ticket of a message for a rank that has left is never used again: that rank may still be copying.
-void Post::forget(uint32_t ticket) {
+// False: another thread was first.
+bool Post::forget(uint64_t number) {
+    const auto ticket = static_cast<uint32_t>(number % TICKETS);
     std::unique_lock<std::mutex> guard(lying_mutex_);
     Lying &mine = lying_[ticket];
-    if (!mine.number) return;
+    if (mine.number != number) return false;
     mine.number = 0;
     while (mine.busy) {
         guard.unlock();
@@ -171,6 +173,7 @@ void Post::forget(uint32_t ticket) {
     }
     guard.unlock();
     expect(-1);
+    return true;
 }
 
 bool Post::lack(int to, bool lacking) {

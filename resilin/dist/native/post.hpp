@@ -36,7 +36,7 @@ struct Head { // of a message
     int32_t source, tag;
     Descriptor descriptor;
     uint64_t arena, offset, size; // arena IN_SLOT: in its cell
-    uint64_t number;              // of one that lies in its sender's memory, counted by it
+    uint64_t number;              // of one that lies in its sender's memory; never used again, as its ticket (number % TICKETS) is
     uint32_t ticket;
     bool in_cell() const { return arena == IN_SLOT; }
 };
@@ -100,12 +100,12 @@ class Post {
 
     // Put flags. FULL: nothing was put; this rank's bell rings, or it is called, when a cell is free.
     int put(int to, int tag, const Descriptor &what, const Piece &piece);
-    // As `put`, and the ticket, of a message that stays where it is until `settle`. FULL also for want of a ticket.
-    std::pair<int, uint32_t> announce(int to, int tag, const Descriptor &what, const Piece &piece);
-    std::vector<uint32_t> acked();  // tickets whose messages have been copied
-    // wait for that, and settle; false: something else has come, to be looked after, or it is the deadline
-    bool settled_within(uint32_t ticket, double deadline, double spin_s);
-    void settle(uint32_t ticket);   // from now on nobody of this process reads the message
+    // As `put`, and the number, of a message that stays where it is until `settle`. FULL also for want of a ticket.
+    std::pair<int, uint64_t> announce(int to, int tag, const Descriptor &what, const Piece &piece);
+    std::vector<uint64_t> acked();  // numbers of the messages that have been copied
+    // wait for that, and settle; false: another thread has settled it, something else has come, or it is the deadline
+    bool settled_within(uint64_t number, double deadline, double spin_s);
+    void settle(uint64_t number);   // from now on nobody of this process reads the message
     bool lack(int to, bool lacking); // say that messages for `to` wait for a ticket, or no longer; true: as CALL
     bool lacks(int rank) const { return own().lacks_tickets[rank].load(std::memory_order_seq_cst) != 0; }
     bool shortage() const { return own().shortages.load(std::memory_order_seq_cst) != 0; } // whether some rank lacks tickets
@@ -158,7 +158,8 @@ class Post {
     void release(Cell *cell);
     int sleep(uint32_t seen, double deadline, double spin_s);
     int wait_for(uint32_t seen, double deadline, double spin_s);
-    void forget(uint32_t ticket);
+    bool lies(uint64_t number); // whether it has not been settled yet
+    bool forget(uint64_t number);
     bool left(int rank) const { return gone_[static_cast<size_t>(rank)].load(std::memory_order_seq_cst); }
     bool withdrawn(int rank) const { return inboxes_[rank].withdrawn.load(std::memory_order_seq_cst) != 0; }
     bool find(const Wanted &wanted, uint64_t since, Taken &taken, Got &got);
@@ -177,7 +178,7 @@ class Post {
     std::array<Lying, TICKETS> lying_{};     // guarded by lying_mutex_
     std::vector<uint32_t> free_;             // guarded by lying_mutex_
     std::vector<uint32_t> announced_;        // guarded by lying_mutex_: tickets in use, by receiver
-    uint64_t number_ = 0;                    // guarded by lying_mutex_: messages announced
+    uint64_t messages_ = 0;                  // guarded by lying_mutex_: how many were announced
     uint32_t share_;                         // of tickets; a rank that receives nothing has no more
     std::vector<std::atomic<bool>> gone_;
 };

@@ -32,8 +32,8 @@ int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data) {
     return self.put(to, tag, described(descriptor), {held.at(), held.size(), IN_SLOT, 0});
 }
 
-std::pair<int, uint32_t> announce(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, Place place) {
-    const Held held(data, false); // the caller keeps it until the ticket is settled
+std::pair<int, uint64_t> announce(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, Place place) {
+    const Held held(data, false); // the caller keeps it until its number is settled
     return self.announce(to, tag, described(descriptor), {held.at(), held.size(), place.first, place.second});
 }
 
@@ -63,8 +63,10 @@ int fetch(Post &self, int source, Place place, nb::handle into) {
     return static_cast<int>(self.fetch(head, held.at(), IN_SLOT, 0, 0));
 }
 
-// Got, and the message in case of LETTER and STUCK
-nb::object receive(Post &self, int source, int tag, int dtype, nb::handle into, nb::handle place, uint64_t since, double deadline, double spin_s) {
+// Appends to `answer`, which the caller has even if a signal handler raises when this returns: Got, and the message in case
+// of LETTER and STUCK. Nothing is appended when a handler raised in here, before a message was taken.
+void receive(Post &self, int source, int tag, int dtype, nb::handle into, nb::handle place, uint64_t since, double deadline, double spin_s,
+             nb::list answer) {
     const Held held(into, true);
     const Place where = place_of(place);
     const Wanted wanted{source, tag, static_cast<uint8_t>(dtype), held.at(), held.size(), where.first, where.second};
@@ -75,7 +77,8 @@ nb::object receive(Post &self, int source, int tag, int dtype, nb::handle into, 
         got = self.receive(wanted, since, deadline, spin_s, taken);
     }
     const bool left = got == Got::LETTER || got == Got::STUCK;
-    return nb::make_tuple(static_cast<int>(got), left ? letter(taken) : nb::object(nb::none()));
+    answer.append(static_cast<int>(got));
+    answer.append(left ? letter(taken) : nb::object(nb::none()));
 }
 
 } // namespace
@@ -104,7 +107,7 @@ void bind_post(nb::module_ &m) {
             return self.ack(head);
         })
         .def("receive", &receive, nb::arg("source"), nb::arg("tag"), nb::arg("dtype"), nb::arg("into"), nb::arg("place").none(),
-             nb::arg("since"), nb::arg("deadline"), nb::arg("spin_s"))
+             nb::arg("since"), nb::arg("deadline"), nb::arg("spin_s"), nb::arg("answer"))
         .def("changes", &Post::changes)
         .def("disturb", &Post::disturb)
         .def("bell", &Post::bell)
