@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ TAIL_LINES = 20
 MESSAGE_CHARS = 8_000
 TRACEBACK_CHARS = 24_000
 LINE_CHARS = 1_000
+CAUSE_CHARS = 240  # in the reason of a generation, which all of its messages have
 OTHERS_LINES = 200
 _TAIL_BYTES = 16 << 10
 _CRASHES = {
@@ -73,12 +74,15 @@ class Failure:
         return f"exited with code {self.code}"
 
     @property
+    def where(self) -> str:
+        """ " at step 7 in all_reduce #41 ...", as far as it is known."""
+        return (f" at step {self.step}" if self.step is not None else "") + (f" in {self.at}" if self.at else "")
+
+    @property
     def sentence(self) -> str:
         """The first line of every report."""
-        where = f" at step {self.step}" if self.step is not None else ""
-        where += f" in {self.at}" if self.at else ""
-        where += " after training had finished: not restarted" if self.late else ""
-        return f"rank {self.rank} (host {self.host}, pid {self.pid}) {self.how}{where}"
+        late = " after training had finished: not restarted" if self.late else ""
+        return f"rank {self.rank} (host {self.host}, pid {self.pid}) {self.how}{self.where}{late}"
 
     def details(self) -> list[str]:
         """What follows the sentence: nothing that the terminal has already shown."""
@@ -128,6 +132,15 @@ def signal_name(number: int) -> str:
 def fault_of(code: int) -> Literal["own", "external"]:
     """Whether a process that ended with `code` did it itself (exit status, crash) or was killed by somebody."""
     return "own" if code >= 0 or -code in _CRASHES else "external"
+
+
+def cause_in(records: Iterable[Mapping[str, Any]]) -> str:
+    """Of failures as `Failure.to_json` the first cause: "pid 42 on box killed by SIGKILL at step 7"; "" of none."""
+    whole = [body for body in records if "pid" in body]
+    if not whole:
+        return ""
+    first = Failure.from_json(min(whole, key=lambda body: follows(str(body.get("type", "")))))
+    return shorten(f"pid {first.pid} on {first.host} {first.how}{first.where}", CAUSE_CHARS)
 
 
 def follows(kind: str) -> bool:

@@ -119,6 +119,17 @@ def calls(folder: Path, pid: int) -> tuple[Call, ...]:
     return ()
 
 
+def inside(folder: Path, pid: int) -> str:
+    """The collective or message that process `pid` is in, or was in when it ended: "all_reduce #41 float32[8] SUM of
+    group 'world'"; "" for none."""
+    path = _recorder(folder, pid)
+    with contextlib.suppress(OSError):
+        found = flight.running(path) if path is not None else ()
+        for call in sorted(found, key=lambda each: each.sequence < 0):  # collectives first
+            return f"{call} of group {call.group!r}"
+    return ""
+
+
 def count(folder: Path, pid: int) -> int:
     """How many calls its flight recorder has seen: grows with each, and costs a millisecond to read."""
     path = _recorder(folder, pid)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from resilin.elastic import poison
+from resilin.elastic import failure, poison
 from resilin.elastic.records import Generation, GenerationMember, Node, Slot
 from resilin.elastic.view import Config, Fate, Seen, Situation, View
 
@@ -431,7 +431,8 @@ def _why(view: View, current: Generation, fates: dict[GenerationMember, Fate], n
     ):
         members = [member for member, is_ in fates.items() if is_ == value]
         if members:
-            parts.append(f"{_ranks(members)} {verb}")
+            cause = failure.cause_in(_failures(view)) if value == "failed" else ""
+            parts.append(f"{_ranks(members)} {verb}{': ' if cause else ''}{cause}")
     parts += [f"node {node} leaves" for node in current.nodes if (n := view.node(node)) is not None and n.leaving]
     known, came = frozenset(current.nodes), sorted(newcomers)
     for node in came[:_NEWCOMERS_TOLD]:

@@ -100,9 +100,9 @@ class Reporter:
         if self._death is None:
             self._death, self._agreed, self._resumed = now, None, None
         self._cause_told = True
-        step = f" at step {failure.step}" if failure.step is not None else ""
         if not final:
-            self.line(f"worker died: rank {failure.rank} (pid {failure.pid}) {failure.how}{step}")
+            host = f"host {failure.host}, " if self._previous is not None and len(self._previous.nodes) > 1 else ""
+            self.line(f"worker died: rank {failure.rank} ({host}pid {failure.pid}) {failure.how}{failure.where}")
         self.event("death", **failure.to_json())
 
     def lost(self, ranks: list[int], node: str) -> None:
@@ -137,8 +137,8 @@ class Reporter:
         )
         if previous is not None:
             lost = stateful and not _stay(previous, new)
-            smaller = new.kind == "inplace" and len(new.members) < len(previous.members)
-            why = f" ({new.reason})" if smaller and not told else ""
+            fewer_stay = new.kind == "inplace" and len(_stay(previous, new)) < len(previous.members)
+            why = f" ({new.reason})" if fewer_stay and not told else ""
             self.line(f"generation {new.number}: {_describe(previous, new)}{why}{_NOTHING_LEFT if lost else ''}")
 
     def progress(self, generation: int) -> None:
@@ -165,10 +165,11 @@ class Reporter:
         )
 
 
-def _stay(old: Generation, new: Generation) -> bool:
-    """Whether a process is a member of both."""
-    before = {(m.node, m.slot, m.incarnation) for m in old.members}
-    return any((m.node, m.slot, m.incarnation) in before for m in new.members)
+def _stay(old: Generation, new: Generation) -> set[tuple[str, int, int]]:
+    """The processes that are members of both."""
+    return {(m.node, m.slot, m.incarnation) for m in old.members} & {
+        (m.node, m.slot, m.incarnation) for m in new.members
+    }
 
 
 def _describe(old: Generation, new: Generation) -> str:

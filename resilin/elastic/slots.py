@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, failure
+from resilin.elastic import control, failure, looking
 from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, OTHERS_LINES, TRACEBACK_CHARS, Failure, shorten
 from resilin.elastic.program import Program
 from resilin.elastic.records import Slot, SlotState
@@ -95,6 +96,12 @@ class LocalSlot:
     def running(self) -> bool:
         """Whether a process is in it, whatever its state."""
         return self.worker is not None and self.worker.alive
+
+    @property
+    def flights(self) -> Path:
+        """Where the flight recorders of its processes are; see `environment.variables`."""
+        assert self.streams is not None
+        return Path(self._owner.inherited.get("RESILIN_TRACE_DIR") or self.streams.error_file.parent)
 
     @property
     def redoing(self) -> bool:
@@ -230,6 +237,9 @@ class LocalSlot:
         if worker.refused is not None:
             told = {"type": "OSError", "message": f"cannot run {owner.program.command[0]}: {worker.refused.strerror}"}
         step = told.get("step", self.step)
+        at = told.get("at", self.at)
+        if not at and worker.code < 0 and not self.unanswered:  # it could not say itself where it was
+            at = looking.inside(self.flights, worker.pid)
         return Failure(
             rank=self.rank,
             local_rank=self.index,
@@ -239,7 +249,7 @@ class LocalSlot:
             generation=self.generation,
             code=worker.code,
             step=step if isinstance(step, int) else None,
-            at=shorten(str(told.get("at", self.at)), LINE_CHARS),
+            at=shorten(str(at), LINE_CHARS),
             type=shorten(str(told.get("type", "")), LINE_CHARS),
             message=shorten(str(told.get("message", "")), MESSAGE_CHARS),
             traceback=shorten(str(told.get("traceback", "")) or hang_stack, TRACEBACK_CHARS),

@@ -12,7 +12,6 @@ import contextlib
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from resilin._base import log, stacks
@@ -120,7 +119,7 @@ class Watchdog:
         """Take new calls in the flight recorder of a program that tells no steps for progress."""
         if now < track.polled + POLL_S or slot.streams is None or slot.worker is None:
             return
-        count = looking.count(self._folder(slot), slot.worker.pid)
+        count = looking.count(slot.flights, slot.worker.pid)
         if count > track.calls:
             self._progress(track, slot.generation if track.calls else 0, now, max(0.0, now - track.last - POLL_S))
         track.calls, track.polled = count, now
@@ -168,7 +167,7 @@ class Watchdog:
         if now >= self._stragglers.next:
             self._stragglers.next = now + TEMPO_S
             places = {
-                slot.rank: Looked(folder=self._folder(slot), pid=slot.worker.pid, step=slot.step)
+                slot.rank: Looked(folder=slot.flights, pid=slot.worker.pid, step=slot.step)
                 for slot in mine
                 if slot.worker is not None
             }
@@ -239,13 +238,8 @@ class Watchdog:
             doing=doing,
             at=stacks.place(stack),
             pause=track.pause if now < track.pause_end else "",
-            calls=stalls.compact(looking.calls(self._folder(slot), pid)),
+            calls=stalls.compact(looking.calls(slot.flights, pid)),
         )
-
-    def _folder(self, slot: LocalSlot) -> Path:
-        """Where the flight recorders of the worker's processes are; see `environment.variables`."""
-        assert slot.streams is not None
-        return Path(self._config.inherited.get("RESILIN_TRACE_DIR") or slot.streams.error_file.parent)
 
     # ----------------------------------------------------------------------------------- the verdict
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from resilin._base import flight_folder
-from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Place, Recorder, State, read
+from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Place, Recorder, State, read, running
 from resilin.dist import loader, recorder
 from resilin.dist.message import Kind
 from resilin.dist.recorder import GroupLog, PythonLog
@@ -70,6 +70,19 @@ def test_a_file_gives_back_what_was_recorded(tmp_path: Path, writer: str) -> Non
     assert first.line == f"{__file__}:{_line_of(_record, 1)} _record"[-144:]
     assert before - 1 < first.made <= first.started <= first.ended < time.time() + 1
     assert (third.sequence, third.started, third.ended) == (-1, 0, 0)
+
+
+def test_of_a_file_the_calls_that_run_are_found_alone_and_in_order(tmp_path: Path) -> None:
+    made = Recorder(tmp_path / "file", "here", 4)
+    place = Place(b"default", 7, 1, 0, 2)
+    slots = [made.begin(place, name, b"train.py:1") for name in (b"a", b"b", b"c", b"d", b"e")]  # e is over a
+    for sequence, slot in ((1, slots[1]), (4, slots[4]), (2, slots[2])):
+        made.start(slot, sequence)
+    made.end(slots[2], failed=False)
+    assert [(call.what, call.sequence) for call in running(tmp_path / "file")] == [("b", 1), ("e", 4)]
+    made.close()
+    (tmp_path / "file").write_bytes(b"something else")
+    assert running(tmp_path / "file") == ()
 
 
 def _line_of(function: Any, offset: int) -> int:

@@ -1,5 +1,6 @@
 """What people are told: one sentence first, nothing twice."""
 
+import dataclasses
 import io
 import json
 import signal
@@ -60,6 +61,25 @@ def test_a_long_text_loses_its_middle_and_says_how_much():
     assert failure.shorten("a" * 20 + "b" * 100 + "c" * 10, 30) == f"{'a' * 20} [... 100 characters cut ...] {'c' * 10}"
     assert failure.shorten("short", 5) == "short"
     assert len(failed(type="E", message="m" * 5000).sentence) < 1200
+
+
+def test_the_cause_in_several_records_is_the_first_that_no_other_one_has_caused():
+    lost = failed(type="PeerLost", message="rank 3", pid=7).to_json()
+    killed = failed(code=-9, step=5, at="all_reduce #2 of group 'world'").to_json()
+    text = "pid 42 on box killed by SIGKILL at step 5 in all_reduce #2 of group 'world'"
+    assert failure.cause_in([lost, killed]) == text
+    assert failure.cause_in([lost]) == "pid 7 on box raised PeerLost: rank 3"
+    assert failure.cause_in([]) == ""
+
+
+def test_in_a_job_of_several_nodes_the_line_of_a_death_names_the_host():
+    stream = io.StringIO()
+    reporter = Reporter(stream, clock=Ticks())
+    reporter.generation(dataclasses.replace(world(1, [(0, 1), (1, 1)], "restart"), nodes=("n", "m")))
+    reporter.death(failed(rank=1, code=-11, step=37, at="all_reduce #41 of group 'default'"))
+    (line,) = stream.getvalue().splitlines()
+    said = "killed by SIGSEGV at step 37 in all_reduce #41 of group 'default'"
+    assert line == f"elastic-run: worker died: rank 1 (host box, pid 42) {said}"
 
 
 def test_a_failure_survives_the_store():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -203,15 +204,28 @@ def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launc
     assert all("generation 2: " in text and "started again" not in text for text in told)
 
 
+def test_another_node_says_which_process_of_which_host_failed_and_how(launch, steps, free_port):
+    (steps / "die-10").write_text("1 SIGKILL")
+    place = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--max-restarts", 1
+    runs = [launch(*place, *command(steps, 40, size=2)) for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    other, own = sorted((run.err for run in runs), key=lambda text: "worker died" in text)
+    (died,) = re.findall(r"worker died: rank 1 \(host (\S+), pid (\d+)\) killed by SIGKILL at step 10", own)
+    line = next((line for line in other.splitlines() if "generation 2: " in line), other)
+    assert f"(rank 1 failed: pid {died[1]} on {died[0]} killed by SIGKILL at step 10" in line
+
+
 def test_it_is_said_when_nobody_is_left_who_holds_the_state(launch, steps):
     (steps / "die-10").write_text("0 SIGKILL")
     run = launch("--standalone", "--nproc-per-node", 1, "--max-restarts", 1, *command(steps, 20))
     assert run.wait() == 0
-    told = [line for line in run.err.splitlines() if "generation 2" in line]
-    assert told == [
-        "elastic-run: generation 2: 1 worker, all started again (rank 0 failed; 1 restart used); no worker is left "
-        "that holds the state: the program starts again from its beginning or its own checkpoint"
-    ]
+    (told,) = [line for line in run.err.splitlines() if "generation 2" in line]
+    assert re.fullmatch(
+        r"elastic-run: generation 2: 1 worker, all started again \(rank 0 failed: pid \d+ on \S+ killed by SIGKILL "
+        r"at step 10; 1 restart used\); no worker is left that holds the state: the program starts again from its "
+        "beginning or its own checkpoint",
+        told,
+    )
 
 
 LOOP = """

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -263,6 +264,39 @@ def test_a_worker_killed_from_outside_is_named_with_its_signal(launch, script):
     run = launch("--standalone", program)
     assert run.wait() == 1
     assert "killed by SIGSEGV" in run.err.splitlines()[-2]
+
+
+DIES_IN_A_COLLECTIVE = """
+import os, signal, sys, threading, time
+import resilin
+from resilin import dist
+from resilin._base import flight
+
+def killed_when_inside():
+    while not flight.running(dist_file):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+dist.init_process_group()
+dist.all_reduce(resilin.zeros(3))
+if dist.get_rank() == 1:
+    import pathlib
+    folder = pathlib.Path(os.environ["RESILIN_TRACE_DIR"])
+    (dist_file,) = folder.glob(f"*_{os.getpid()}*.flight")
+    threading.Thread(target=killed_when_inside, daemon=True).start()
+    dist.all_reduce(resilin.zeros(4))
+else:
+    time.sleep(600)
+"""
+
+
+def test_the_first_line_names_the_collective_in_which_a_killed_worker_was(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, script(DIES_IN_A_COLLECTIVE))
+    assert run.wait() == 1
+    (line,) = [line for line in run.err.splitlines() if "job failed" in line]
+    assert re.search(
+        r"rank 1 \(host \S+, pid \d+\) killed by SIGSEGV in all_reduce #1 float32\[4\] SUM of group '\w+'$", line
+    )
 
 
 def test_a_program_that_fails_at_once_is_started_again_at_growing_intervals(launch, script, tmp_path):
