@@ -306,7 +306,11 @@ class Agent:
         work = ending.dismiss(self._slots, self._config.shutdown_timeout_s)
         if work is not None:
             self._reporter.line("this node is to take no part: its workers finish their step and end")
-            self._spawn_task(work)
+            self._spawn_task(self._let_go(work))
+
+    async def _let_go(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self._filler.retire()
 
     # ------------------------------------------------------------------------------- what workers do
 

@@ -67,6 +67,12 @@ class Filler:
             self._prepared = True
             self._supervisor.prepare(self._config.program.template(self._config.inherited))
 
+    def retire(self) -> None:
+        """Nothing is started here for now: keep no process for it."""
+        if self._prepared:
+            self._prepared = False
+            self._supervisor.retire()
+
     def failed(self, slot: LocalSlot, *, joined: bool, now: float) -> None:
         """The process in `slot` failed; `joined`: as a member of a generation. One that never was had no life."""
         if slot.fault == "own":
