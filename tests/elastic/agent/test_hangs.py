@@ -106,7 +106,7 @@ def test_the_agent_of_another_node_judges_alike_and_ends_its_worker(launch, tmp_
     told = [line for run in runs for line in deaths(run)]
     (line,) = [line for line in told if "worker died" in line]
     assert re.search(
-        rf"rank 1 \(pid \d+\) did not answer and was killed \({WHY['lock']}; rank 0 waits in all_red", line
+        rf"rank 1 \(host \S+, pid \d+\) did not answer and was killed \({WHY['lock']}; rank 0 waits in all_red", line
     )
 
 

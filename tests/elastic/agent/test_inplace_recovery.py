@@ -200,7 +200,8 @@ def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launc
     runs = [launch(*place, *command(steps, 40, size=2), PATIENCE_S="0.3") for _ in range(2)]
     assert [run.wait() for run in runs] == [0, 0]
     told = [run.err for run in runs]
-    assert sum("did not answer and was killed (all_reduce: rank 1 did not answer)" in text for text in told) == 1
+    how = "did not answer and was killed (all_reduce: rank 1 did not answer)"
+    assert sum("worker died: rank 1 " in text and how in text for text in told) == 1
     assert all("generation 2: " in text and "started again" not in text for text in told)
 
 
