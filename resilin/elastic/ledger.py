@@ -247,10 +247,24 @@ def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Prob
     return counted, redone, problems
 
 
-def _line_of_descent(by_step: Mapping[int, Mapping[int, Entry]]) -> Iterator[Entry]:
-    """Backwards from the last step of the last generation; over a missing line to the newest that can be before it."""
-    generation = max((max(generations) for generations in by_step.values()), default=0)
-    last = max((step for step, generations in by_step.items() if generation in generations), default=0)
+def _line_of_descent(by_step: Mapping[int, Mapping[int, Entry]]) -> list[Entry]:
+    """What the last generation's last step came from, backwards.
+
+    Unless that generation's line began anew, and another one is further on: had nobody of that line come back, the new
+    one would have gone on; so it was given up for the other, which had no step left to commit.
+    """
+    if not by_step:
+        return []
+    furthest = max(by_step)
+    newest = max(max(generations) for generations in by_step.values())
+    line, other = (list(_backwards(by_step, generation)) for generation in (newest, max(by_step[furthest])))
+    anew = line[-1].after == 0 and line[-1] is not other[-1]
+    return other if anew and line[0].step < furthest else line
+
+
+def _backwards(by_step: Mapping[int, Mapping[int, Entry]], generation: int) -> Iterator[Entry]:
+    """From the last step of `generation`; over a missing line to the newest that can be before it."""
+    last = max(step for step, generations in by_step.items() if generation in generations)
     for step in sorted((step for step in by_step if step <= last), reverse=True):
         before = [number for number in by_step[step] if number <= generation]
         if before:

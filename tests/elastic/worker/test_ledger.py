@@ -97,6 +97,8 @@ def test_what_counts_is_what_the_last_state_came_from() -> None:
     assert verdict.ok
     assert verdict.redone == 2
     wrong = ledger.verify([*first, *anew, replace(on[0], after=2)], 16)
+    given_up = ledger.verify([*first, *anew], 16, unfinished_last=True)  # generation 3 had no step left to commit
+    assert (given_up.ok, given_up.steps) == (True, 3)
     assert "step 3 (generation 3) was applied after step 2 of generation 2, which has no line" in str(wrong)
 
 
