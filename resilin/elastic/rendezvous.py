@@ -58,6 +58,7 @@ class Rendezvous:
         self._own_key = f"{keys.nodes}{options.node_id}"
         self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
         self._entries: dict[str, KeyValue] = {}
+        self._deleted: dict[str, int] = {}  # at which revision: an answer that was read before it may come after it
         self._generation: Generation | None = None  # the parsed entry
         self._closed: Closed | None = None  # the parsed entry
         self._wanted: Wanted | None = None  # the parsed entry
@@ -385,7 +386,8 @@ class Rendezvous:
     def merge(self, changed: Sequence[KeyValue], gone: Sequence[KeyValue] = ()) -> None:
         """Take in entries that are news, and those that are gone."""
         ours = [kv for kv in changed if kv.key.startswith(self._keys.world)]
-        fresh = [kv for kv in ours if kv.mod_revision > self._revision_of(kv.key)]
+        fresh = [kv for kv in ours if kv.mod_revision > max(self._revision_of(kv.key), self._deleted.get(kv.key, -1))]
+        self._deleted.update((kv.key, kv.mod_revision) for kv in gone if kv.key.startswith(self._keys.world))
         dead = [kv for kv in gone if kv.key in self._entries and kv.mod_revision > self._revision_of(kv.key)]
         for kv in dead:
             del self._entries[kv.key]

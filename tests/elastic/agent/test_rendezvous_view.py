@@ -267,6 +267,23 @@ def test_a_leader_that_is_elected_again_before_it_has_heard_of_its_end_leads():
     asyncio.run(scenario())
 
 
+def test_an_answer_that_was_read_before_a_deletion_and_comes_after_it_brings_nothing_back():
+    async def scenario(store, open_, until):
+        one = await open_("a")
+        store.put(KEYS.generation, records.to_bytes(generation(1)))
+        await until(lambda: one.agreed is not None)
+        old = store.get(KEYS.generation)
+        store.delete(KEYS.generation)
+        await until(lambda: one.agreed is None)
+        one.merge([old])
+        assert one.agreed is None
+        store.put(KEYS.generation, records.to_bytes(generation(2)))
+        await until(lambda: one.agreed is not None)
+        assert one.agreed.number == 2
+
+    play(scenario)
+
+
 def test_the_last_node_to_leave_removes_the_jobs_records():
     async def scenario(store, open_, until):
         a, b = await open_("a"), await open_("b")

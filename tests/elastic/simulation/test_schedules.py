@@ -8,7 +8,6 @@ from resilin.testing import simulation
 
 SCHEDULES = 10_000
 CHUNK = 250  # a few seconds each, so that they spread over the cores
-KNOWN = {2263: "no end of n0"}  # a defect: a node alone, cut off for less than a lease, does not end its finished job
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,7 @@ def test_every_invariant_holds_in_every_schedule(first):
     broken = {}
     for seed in range(first, first + CHUNK):
         result = simulation.run(seed)
-        if result.broken and not (seed in KNOWN and KNOWN[seed] in str(result.broken)):
+        if result.broken:
             broken[seed] = result.broken
     assert not broken, "replay with: python -m resilin.testing.simulation --trace --seed N"
 
