@@ -1,10 +1,22 @@
 """Fixtures that several folders use."""
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that a test runs in this process sets up logging for itself: undone, as its end would."""
+    logger = logging.getLogger("resilin")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 @pytest.fixture
