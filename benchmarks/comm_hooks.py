@@ -67,8 +67,6 @@ def _rows(model: str, optimizer: str, results: dict[tuple[str, str, str], dict[s
         ("held-out loss", "nats", lambda result: result["loss"]),
         ("step", "ms", lambda result: statistics.median(result["samples"]) * 1e3),
     ):
-        if what == "step" and optimizer == "sgd":  # nothing about hooks that AdamW's rows do not show
-            continue
         plain = figure(results[model, optimizer, PLAIN])
         rows += [
             Row(

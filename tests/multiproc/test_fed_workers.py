@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import jobs
 import pytest
 
-from resilin._base import env
 from resilin.elastic import ledger
 
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).with_name("fed_worker.py")
 SAMPLES, EPOCHS, STEPS = 45, 4, 16  # those of fed_worker.py
-TIMEOUT_S = 60
 
 
 def launch(folder: Path, workers: int, *faults: str, restarts: int = 9) -> subprocess.CompletedProcess[str]:
     """Run the program with `workers` workers under `elastic-run`."""
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("elastic-run"),
-            "--standalone",
-            f"--nproc-per-node={workers}",
-            f"--max-restarts={restarts}",
-            WORKER,
-            folder,
-            *faults,
-        ],
-        env=env.snapshot({"RESILIN_LEDGER": str(folder / "ledger")}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return jobs.launch(WORKER, folder, workers, *faults, restarts=restarts)
 
 
 @cache
 def undisturbed() -> str:
     """The digest of one worker that trained alone, without a launcher."""
     with TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, WORKER, folder], check=True, timeout=TIMEOUT_S, capture_output=True)
+        jobs.alone(WORKER, Path(folder))
         return (Path(folder) / "digest-0").read_text()
 
 

@@ -4,52 +4,33 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import jobs
 import pytest
 
-from resilin._base import env
 from resilin.elastic import ledger
 
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).with_name("killed_worker.py")
 STEPS, SAMPLES, BATCH = 24, 124, 16  # those of killed_worker.py
-TIMEOUT_S = 60
 
 
 def launch(
     folder: Path, workers: int, *kills: str, restarts: int = 9, steps: int = STEPS
 ) -> subprocess.CompletedProcess[str]:
     """Run the program with `workers` workers under `elastic-run`."""
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("elastic-run"),
-            "--standalone",
-            f"--nproc-per-node={workers}",
-            f"--max-restarts={restarts}",
-            WORKER,
-            folder,
-            str(steps),
-            *kills,
-        ],
-        env=env.snapshot({"RESILIN_LEDGER": str(folder / "ledger")}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return jobs.launch(WORKER, folder, workers, str(steps), *kills, restarts=restarts)
 
 
 @cache
 def undisturbed(steps: int = STEPS) -> str:
     """Digest of parameters, optimizer, scheduler and sampler after one worker trained alone, without a launcher."""
     with TemporaryDirectory() as folder:
-        command = [sys.executable, WORKER, folder, str(steps)]
-        subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
+        jobs.alone(WORKER, Path(folder), str(steps))
         return (Path(folder) / "result").read_text()
 
 

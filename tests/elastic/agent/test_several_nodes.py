@@ -63,6 +63,17 @@ def inplace(steps, count):
     return "--no-python", sys.executable, INPLACE, steps, count, 0.01
 
 
+def two_in_turn(launch, steps, meeting):
+    """Two nodes of one job; the second comes when the first trains. They train on until `steps / "hold"` is gone."""
+    (steps / "hold").touch()
+    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
+    first.until(lambda: "world 1" in first.out)
+    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
+    first.until(lambda: "world 2 rank 0/2" in first.out)
+    second.until(lambda: "world 2 rank 1/2" in second.out)
+    return first, second
+
+
 def test_two_nodes_form_one_world(launch, script, meeting):
     program = script(PLACE)
     runs = [launch("--nnodes", 2, "--nproc-per-node", 2, *meeting, program, 4) for _ in range(2)]
@@ -82,11 +93,7 @@ def test_a_plain_program_is_restarted_in_the_larger_world_when_a_node_joins(laun
 
 
 def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, meeting):
-    (steps / "hold").touch()
-    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    first.until(lambda: "world 1" in first.out)
-    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    first.until(lambda: "world 2 rank 0/2" in first.out)
+    first, second = two_in_turn(launch, steps, meeting)
     second.signal(signal.SIGKILL)
     first.until(lambda: "world 3 rank 0/1" in first.out)
     (steps / "hold").unlink()
@@ -95,11 +102,7 @@ def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, m
 
 
 def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
-    (steps / "hold").touch()
-    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    first.until(lambda: "world 1" in first.out)
-    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    second.until(lambda: "world 2 rank 1/2" in second.out)
+    first, second = two_in_turn(launch, steps, meeting)
     second.signal(signal.SIGTERM)
     assert second.wait() == 128 + signal.SIGTERM
     first.until(lambda: "world 3 rank 0/1" in first.out)
@@ -111,11 +114,7 @@ def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
 
 def test_the_last_node_ends_well_when_the_one_that_served_the_store_has_left(launch, steps, free_port):
     meeting = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "left", "--rdzv-conf", "lease_ttl=2")
-    (steps / "hold").touch()
-    first = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    first.until(lambda: "world 1" in first.out)
-    second = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
-    second.until(lambda: "world 2 rank 1/2" in second.out)
+    first, second = two_in_turn(launch, steps, meeting)
     first.signal(signal.SIGTERM)
     second.until(lambda: "world 3 rank 0/1" in second.out)
     assert first.wait() == 128 + signal.SIGTERM
