@@ -1,0 +1,5 @@
+"""ZeRO: the state of training divided among the ranks that train. See README.md beside this file."""
+
+from resilin.zero.partition import Piece
+
+__all__ = ["Piece"]
