@@ -23,6 +23,14 @@
     │   ├── StoreRefused                  wrong secret or user, on either side
     │   ├── Compacted                     a watch's start revision is gone: list again
     │   └── LeaseLost                     the lease ended; its keys are gone
+    ├── CheckpointError                   a checkpoint, or a file of tensors, cannot be written or read
+    │   ├── CorruptFile                   a file is cut, damaged, or not of its format; carries `path`
+    │   ├── UnsafePickle                  a PyTorch file asks for more than tensors; nothing of it was run
+    │   └── StorageError (also OSError)   a folder or bucket refused or failed; carries `path` and `errno`
+    │       ├── StorageMissing (also FileNotFoundError)   there is no such file, folder or bucket
+    │       ├── StorageExists (also FileExistsError)      somebody else has written it already
+    │       ├── StorageDenied (also PermissionError)      credentials are missing, wrong, or do not suffice
+    │       └── StorageTimeout (also TimeoutError)        it did not answer before the deadline
     └── ElasticError
         ├── WorldChanged                  the generation ended; inside elastic.run the step is redone
         ├── RendezvousError               no agreed world
@@ -144,6 +152,51 @@ class Compacted(StoreError):
 
 class LeaseLost(StoreError):
     """The lease ended (expired or revoked); the keys attached to it are gone."""
+
+
+class CheckpointError(ResilinError):
+    """Base of the errors of checkpoints and of files of tensors."""
+
+
+class CorruptFile(CheckpointError):
+    """The file at `path` is cut short, damaged, or not of the format that it should have."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class UnsafePickle(CorruptFile):
+    """The PyTorch file at `path` asks for `refused`, which is no tensor or plain container. Nothing of it was run."""
+
+    def __init__(self, message: str, path: str = "", refused: str = "") -> None:
+        super().__init__(message, path)
+        self.refused = refused
+
+
+class StorageError(CheckpointError, OSError):
+    """A folder, disk or bucket refused or failed. `path` is what was asked for, `errno` its code where there is one."""
+
+    def __init__(self, message: str, path: str = "", errno: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.errno = errno
+
+
+class StorageMissing(StorageError, FileNotFoundError):
+    """There is no such file, folder or bucket."""
+
+
+class StorageExists(StorageError, FileExistsError):
+    """The file is there already: another writer was first."""
+
+
+class StorageDenied(StorageError, PermissionError):
+    """Credentials or permissions are missing, wrong, or do not suffice."""
+
+
+class StorageTimeout(StorageError, TimeoutError):
+    """The storage did not answer before the deadline."""
 
 
 class ElasticError(ResilinError):

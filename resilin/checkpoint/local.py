@@ -1,0 +1,278 @@
+"""`LocalStorage`: a folder of this machine, or of a network file system that it has mounted."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from resilin._base import moments
+from resilin.checkpoint.storage import LEFTOVER, Item, Storage, Writing, checked
+from resilin.errors import (
+    CorruptFile,
+    StorageDenied,
+    StorageError,
+    StorageExists,
+    StorageMissing,
+    UsageError,
+)
+
+_MOST_AT_ONCE = 1 << 30  # Linux takes no more than 2 GiB - 4 KiB in one call
+
+
+class LocalStorage(Storage):
+    """Files under the folder `root`, which is made, with its parents, when the first file is written.
+
+    A file is written beside its place, flushed (fsync), renamed, and the folder flushed: after that a power cut does
+    not take it back. Nothing is cached, and no file stays open.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        text = os.fspath(root)
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise UsageError(f"LocalStorage: expected the path of a folder, got {root!r}")
+        self.root = os.path.abspath(os.path.expanduser(text))
+
+    def path(self, name: str) -> str:
+        """Where `name` lies."""
+        return os.path.join(self.root, checked(name)) if name else self.root
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Writing]:
+        """As `Storage.writing`; a link at the name is replaced, not followed."""
+        path = self.path(name)
+        with self._partial(path) as partial:
+            with _Local(partial, path) as file:
+                yield file
+            with _told(path, "written"):
+                os.replace(partial, path)
+                _flush_folder(os.path.dirname(path))
+
+    def create(self, name: str, data: bytes) -> None:
+        """As `Storage.create`: by a link where the file system has links, else by O_EXCL."""
+        path = self.path(name)
+        with self._partial(path) as partial:
+            with _Local(partial, path) as file:
+                file.write(data)
+            with _told(path, "created"):
+                try:
+                    os.link(partial, path)
+                except OSError as error:
+                    if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                        raise
+                    _create_without_links(path, data)
+                _flush_folder(os.path.dirname(path))
+
+    @contextlib.contextmanager
+    def _partial(self, path: str) -> Iterator[str]:
+        """The name of a file that no other writer uses, which is gone afterwards whatever happens."""
+        with _told(path, "written"):
+            _make_folders(os.path.dirname(path))
+        partial = f"{path}{LEFTOVER}{os.urandom(6).hex()}"
+        try:
+            yield partial
+        finally:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has its name now, or never was
+                os.unlink(partial)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As `Storage.read`."""
+        path = self.path(name)
+        with _opened(path) as fd:
+            size = os.fstat(fd).st_size
+            end = size if stop is None else stop
+            if end > size:
+                raise _short(path, end, size)
+            data = bytearray(max(0, end - start))
+            _fill(fd, path, start, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        """As `Storage.read_into`."""
+        path = self.path(name)
+        with _opened(path) as fd:
+            _fill(fd, path, start, buffer.cast("B"))
+
+    def size(self, name: str) -> int:
+        """As `Storage.size`."""
+        path = self.path(name)
+        with _told(path, "looked at"):
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise StorageMissing(f"{path} is no file", path, errno.ENOENT)
+            return found.st_size
+
+    def list(self, folder: str = "") -> Sequence[Item]:
+        """As `Storage.list`; what is neither a file nor a folder is left out, links are followed."""
+        path = self.path(folder)
+        items = []
+        with _told(path, "listed"):
+            try:
+                entries = os.scandir(path)
+            except FileNotFoundError:
+                return []
+            with entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # deleted since, or a link to nowhere
+                        found = entry.stat()
+                        if stat.S_ISDIR(found.st_mode):
+                            items.append(Item(entry.name, None, found.st_mtime))
+                        elif stat.S_ISREG(found.st_mode):
+                            items.append(Item(entry.name, found.st_size, found.st_mtime))
+        return sorted(items, key=lambda item: item.name)
+
+    def delete(self, name: str) -> None:
+        """As `Storage.delete`."""
+        path = self.path(name)
+        with _told(path, "deleted"), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def delete_tree(self, folder: str) -> None:
+        """As `Storage.delete_tree`; of a link only the link."""
+        path = self.path(folder)
+        with _told(path, "deleted"):
+            if os.path.islink(path):
+                os.unlink(path)
+                return
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+
+    def sync(self, folder: str = "") -> None:
+        """As `Storage.sync`."""
+        path = self.path(folder)
+        with _told(path, "flushed"):
+            _flush_folder(path)
+
+    def map(self, name: str) -> Any:
+        """As `Storage.map`."""
+        path = self.path(name)
+        if not self.size(name):  # nothing to map
+            return np.empty(0, np.uint8)
+        with _told(path, "mapped"):
+            return np.memmap(path, np.uint8, "c").view(np.ndarray)
+
+
+class _Local(Writing):
+    """A new file; on leaving the block without an error its bytes are on the medium."""
+
+    def __init__(self, path: str, shown: str) -> None:
+        self._path, self._shown = path, shown
+        self._fd = -1
+
+    def __enter__(self) -> _Local:
+        with _told(self._shown, "written"):
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        with _told(self._shown, "written"):
+            try:
+                if kind is None:
+                    os.fsync(self._fd)
+            finally:
+                os.close(self._fd)
+
+    def write(self, data: Any) -> None:
+        """As `Writing.write`."""
+        moments.reached("saving")
+        left = memoryview(data).cast("B")
+        with _told(self._shown, "written"):
+            while left:
+                left = left[os.write(self._fd, left[:_MOST_AT_ONCE]) :]
+
+
+def _create_without_links(path: str, data: bytes) -> None:
+    file = _Local(path, path)
+    with file:  # who is not the first ends here
+        try:
+            file.write(data)
+        except BaseException:
+            os.unlink(path)
+            raise
+
+
+@contextlib.contextmanager
+def _told(path: str, done: str) -> Iterator[None]:
+    """Errors of the system become ours, with the path and what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        _raise(error, path, done)
+
+
+def _raise(error: OSError, path: str, done: str) -> NoReturn:
+    code = error.errno
+    why = f"{path} cannot be {done}: {error.strerror or error}"
+    if code == errno.EEXIST:
+        raise StorageExists(f"{path} is there already: another writer was first", path, code) from None
+    if code in (errno.ENOENT, errno.ENOTDIR):
+        raise StorageMissing(why, path, code) from None
+    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        raise StorageDenied(f"{why}; this process is user {os.geteuid()}", path, code) from None
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        why += f"; free space, or keep fewer checkpoints. {_space(path)}"
+    raise StorageError(why, path, code) from None
+
+
+def _space(path: str) -> str:
+    """How full the disk is, as far as it tells."""
+    folder = os.path.dirname(path)
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return f"The space on the disk of {folder} is not known"
+    return f"The disk of {folder} has {usage.free} of {usage.total} bytes free"
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    with _told(path, "read"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _fill(fd: int, path: str, start: int, buffer: memoryview) -> None:
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(fd, [buffer[done : done + _MOST_AT_ONCE]], start + done)
+        if not count:
+            raise _short(path, start + len(buffer), os.fstat(fd).st_size)
+        done += count
+
+
+def _short(path: str, wanted: int, size: int) -> CorruptFile:
+    return CorruptFile(f"{path} is cut short: bytes up to {wanted} were expected, it has {size}", path)
+
+
+def _make_folders(path: str) -> None:
+    """Make `path` and what is missing above it, each entered into its parent for good."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make_folders(parent)
+    with contextlib.suppress(FileExistsError):  # made by another writer meanwhile
+        os.mkdir(path)
+    _flush_folder(parent)
+
+
+def _flush_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems whose folders need no flushing say so
+            raise
+    finally:
+        os.close(fd)
