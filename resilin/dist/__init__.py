@@ -4,6 +4,7 @@
 `init_process_group` makes the default group the way PyTorch does.
 """
 
+from resilin.dist import algorithms as algorithms
 from resilin.dist import endpoint, group, tree
 from resilin.dist.api import (
     all_gather,

@@ -1,0 +1,220 @@
+"""Training with uneven inputs: a rank whose data ended takes part in the others' collectives until all data ended.
+
+    rank 0   step   step   shadow   shadow   post       one small all-reduce before each says who still trains
+    rank 1   step   step   step     step     post
+
+`Join` runs this for objects that are `Joinable`: what their collectives are, they alone know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from resilin.core.device import device
+from resilin.core.tensor import Tensor
+from resilin.dist.api import all_reduce
+from resilin.dist.group import ProcessGroup
+from resilin.dist.reduce_op import ReduceOp
+from resilin.dist.work import Work
+from resilin.dist.world import resolve
+from resilin.errors import DistError, UsageError
+
+_TRAINS, _JOINED = 1, 2  # what a rank says of itself
+_SKEW = 1000  # shadowed iterations after which the user is warned
+
+
+class JoinHook:
+    """What a rank that has joined (its data ended) does for one `Joinable`; override what is needed."""
+
+    def main_hook(self) -> None:
+        """Take part in the collectives of one training iteration of the ranks that still train."""
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """All ranks have joined. `is_last_joiner`: this rank trained in the last iteration that any rank trained in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinConfig:
+    """What a Joinable must know of the Join around it."""
+
+    enable: bool = False
+    throw_on_early_termination: bool = False
+    is_first_joinable: bool = False
+
+
+class Joinable(ABC):
+    """Something with collectives in each training iteration, which a `Join` can carry on for ranks without data.
+
+    It calls `Join.notify_join_context(self)` before the collectives of each iteration, and `Joinable.__init__`.
+    """
+
+    @abstractmethod
+    def __init__(self) -> None:
+        super().__init__()
+        self._join_config = _JoinConfig()
+
+    @abstractmethod
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """The hook of this object. `kwargs` are those of `Join`, the same for all its joinables: ignore the others'."""
+
+    @property
+    @abstractmethod
+    def join_device(self) -> device:
+        """The device on which `Join`'s own collectives run."""
+
+    @property
+    @abstractmethod
+    def join_process_group(self) -> Any:
+        """The process group of the collectives (None: the default group), the same for all joinables of a `Join`."""
+
+
+class Join:
+    """Context manager around training loops that are not equally long on all ranks.
+
+        with Join([model, optimizer]):
+            for x, y in batches:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+
+    At its end a rank runs the joinables' `main_hook`s, in their order, once for each iteration of those that still
+    train, then all ranks run the `post_hook`s.
+
+    joinables:  their first one announces each iteration, by an all-reduce of one byte per rank.
+    enable:     False: do nothing; for inputs known to be even.
+    throw_on_early_termination: as soon as one rank's data ended while others go on, DistError on all ranks.
+    kwargs:     for `join_hook` of every joinable.
+
+    Raises: UsageError for no joinables, joinables of several process groups, or one that is inside a Join already.
+    An error inside the block leaves it at once; an error of a hook ends the group, so that no rank waits for this one.
+    """
+
+    def __init__(
+        self,
+        joinables: Sequence[Joinable],
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not joinables:
+            raise UsageError("Join: expected at least one joinable, got none")
+        for joinable in joinables:
+            _config(joinable)
+        self._joinables = list(joinables)
+        self._enable = enable
+        self._throw = throw_on_early_termination
+        self._hooks = [joinable.join_hook(**kwargs) for joinable in joinables]
+        group = resolve(joinables[0].join_process_group)
+        if group is None or any(resolve(other.join_process_group) is not group for other in joinables):
+            raise UsageError("Join: expected joinables of one process group that this process is in, got several")
+        self._group: ProcessGroup = group
+
+    def __enter__(self) -> None:
+        if not self._enable:
+            return
+        for joinable in self._joinables:
+            if joinable._join_config.enable:
+                raise UsageError(f"Join: this {type(joinable).__name__} is inside another Join already")
+        for number, joinable in enumerate(self._joinables):
+            joinable._join_config = _JoinConfig(True, self._throw, number == 0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._enable:
+            return
+        try:
+            if kind is None:
+                self._join()
+        finally:
+            for joinable in self._joinables:
+                joinable._join_config = _JoinConfig()
+
+    def _join(self) -> None:
+        """This rank's data ended: shadow the others until theirs has, too."""
+        iterations = 0
+        while training := self._others():
+            if self._throw:
+                raise DistError(
+                    f"Join, rank {self._group.rank()}: exhausted all inputs, but {_named(training)} still had some"
+                )
+            self._run("main_hook", [hook.main_hook for hook in self._hooks])
+            iterations += 1
+            if iterations == _SKEW:
+                warnings.warn(
+                    f"Join: rank {self._group.rank()} has at least {_SKEW} fewer inputs than {_named(training)}: most "
+                    "of the time it computes nothing; divide the data more evenly",
+                    stacklevel=3,
+                )
+        self._run("post_hook", [lambda hook=hook: hook.post_hook(iterations == 0) for hook in self._hooks])  # type: ignore[misc]
+
+    def _others(self) -> list[int]:
+        """The ranks that train in the iteration that begins now."""
+        said = _said(self._joinables[0], self._group, _JOINED)
+        all_reduce(said, op=ReduceOp.MAX, group=self._group)
+        return _ranks(said, _TRAINS)
+
+    def _run(self, name: str, calls: Sequence[Any]) -> None:
+        for call, joinable in zip(calls, self._joinables, strict=True):
+            try:
+                call()
+            except BaseException as error:
+                where = f"Join, rank {self._group.rank()}, {name} of {type(joinable).__name__}"
+                error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
+                self._group.abort(error if isinstance(error, DistError) else UsageError(f"{where}: {error!r}"))
+                raise
+
+    @staticmethod
+    def notify_join_context(joinable: Joinable) -> Work | None:
+        """Say that this rank trains on: to be called before the collectives of each iteration.
+
+        The Work of an all-reduce when `joinable` is the first one of an enabled Join, else None. DistError when a rank
+        has exhausted its inputs and `throw_on_early_termination` was asked for.
+        """
+        config = _config(joinable)
+        if not config.enable or not config.is_first_joinable:
+            return None
+        group = resolve(joinable.join_process_group)
+        assert group is not None, "checked by Join"
+        said = _said(joinable, group, _TRAINS)
+        work = all_reduce(said, op=ReduceOp.MAX, group=group, async_op=True)
+        assert work is not None, "an asynchronous collective returns its Work"
+        if config.throw_on_early_termination:
+            work.wait()
+            joined = _ranks(said, _JOINED)
+            if joined:
+                raise DistError(
+                    f"Join, rank {group.rank()}: {_named(joined)} exhausted all inputs; throwing on all ranks"
+                )
+        return work
+
+
+def _config(joinable: Any) -> _JoinConfig:
+    if not isinstance(joinable, Joinable):
+        raise UsageError(f"Join: expected objects that are Joinable, got {type(joinable).__name__}")
+    config: _JoinConfig | None = getattr(joinable, "_join_config", None)
+    if config is None:
+        raise UsageError(f"Join: the constructor of {type(joinable).__name__} must call Joinable.__init__(self)")
+    return config
+
+
+def _said(joinable: Joinable, group: ProcessGroup, word: int) -> Tensor:
+    """One byte per rank, this one's set."""
+    said = np.zeros(group.size(), np.uint8)
+    said[group.rank()] = word
+    return Tensor._wrap(said).to(joinable.join_device)
+
+
+def _ranks(said: Tensor, word: int) -> list[int]:
+    return [rank for rank, other in enumerate(said.tolist()) if other == word]
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,207 @@
+"""Join: ranks whose data ended take part in the others' collectives; what it says when they must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.core.device import CPU, device
+from resilin.core.tensor import Tensor
+from resilin.dist.algorithms import join as torch_names
+from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.errors import DistBackendError, DistError, GroupAborted, UsageError
+from resilin.testing.ranks import run_ranks
+
+WORLD = 3
+
+
+class Summed(Joinable):
+    """Each step all-reduces `value`; a rank that has joined brings zero."""
+
+    def __init__(self, group: Any = None) -> None:
+        super().__init__()
+        self.group = group
+        self.sums: list[float] = []
+        self.shadowed = 0
+        self.ends: list[bool] = []
+        self.options: dict[str, Any] = {}
+        self.fails = False
+
+    def step(self, value: float) -> None:
+        work = Join.notify_join_context(self)
+        self.sums.append(self.reduce(value))
+        if work is not None:
+            work.wait()
+
+    def reduce(self, value: float) -> float:
+        total = Tensor._wrap(np.full(1, value))
+        dist.all_reduce(total, group=self.group)
+        return float(total.item())
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        self.options = kwargs
+        return Shadow(self)
+
+    @property
+    def join_device(self) -> device:
+        return CPU
+
+    @property
+    def join_process_group(self) -> Any:
+        return self.group
+
+
+class Shadow(JoinHook):
+    def __init__(self, of: Summed) -> None:
+        self.of = of
+
+    def main_hook(self) -> None:
+        if self.of.fails:
+            raise ValueError("no hook today")
+        self.of.shadowed += 1
+        self.of.reduce(0)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        self.of.ends.append(is_last_joiner)
+
+
+def counts_of(world: int, seed: int) -> list[int]:
+    return [int(count) for count in np.random.default_rng(seed).integers(0, 5, world)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_step_is_shared_by_all_ranks_until_the_last_rank_has_joined(world: int, seed: int) -> None:
+    counts = counts_of(world, seed)
+
+    def train(rank: int) -> Summed:
+        first, second = Summed(), Summed()
+        with Join([first, second], factor=2):
+            for _ in range(counts[rank]):
+                first.step(1)
+                second.step(10)
+        return first if rank % 2 else second
+
+    for rank, seen in enumerate(run_ranks(world, train).results()):
+        scale = 1 if rank % 2 else 10
+        assert seen.sums == [scale * sum(count > step for count in counts) for step in range(counts[rank])]
+        assert seen.shadowed == max(counts) - counts[rank]
+        assert seen.ends == [counts[rank] == max(counts)]
+        assert seen.options == {"factor": 2}
+
+
+def test_early_termination_raises_on_all_ranks_and_names_who_ended() -> None:
+    counts = (2, 4, 2)
+
+    def train(rank: int) -> str:
+        one = Summed()
+
+        def steps() -> None:
+            with Join([one], throw_on_early_termination=True):
+                for _ in range(counts[rank]):
+                    one.step(1)
+
+        with pytest.raises(DistError) as error:
+            steps()
+        assert one.sums == [3, 3]
+        dist.barrier()  # the group lives on
+        return str(error.value)
+
+    zero, one, two = run_ranks(WORLD, train).results()
+    assert zero == "Join, rank 0: exhausted all inputs, but rank 1 still had some"
+    assert one == "Join, rank 1: ranks 0, 2 exhausted all inputs; throwing on all ranks"
+    assert two.startswith("Join, rank 2")
+
+
+def test_even_inputs_do_not_terminate_early_and_the_context_can_be_entered_again() -> None:
+    def train(rank: int) -> list[bool]:
+        one = Summed()
+        around = Join([one], throw_on_early_termination=True)
+        for _ in range(2):
+            with around:
+                one.step(1)
+            assert Join.notify_join_context(one) is None  # outside, nothing is announced
+        return one.ends
+
+    assert run_ranks(2, train).results() == [[True, True]] * 2
+
+
+def test_a_disabled_join_does_nothing() -> None:
+    def train(rank: int) -> Summed:
+        one = Summed()
+        with Join([one], enable=False):
+            assert Join.notify_join_context(one) is None
+            one.step(1)
+        return one
+
+    assert all(one.ends == [] and one.sums == [2] for one in run_ranks(2, train).results())
+
+
+def test_an_error_of_a_hook_ends_the_others_at_once_and_names_the_rank() -> None:
+    def train(rank: int) -> None:
+        one = Summed()
+        one.fails = rank == 0
+        with Join([one]):
+            for _ in range(0 if rank == 0 else 2):
+                one.step(1)
+
+    outcome = run_ranks(2, train, abort=False)
+    assert isinstance(outcome.errors[0], ValueError)
+    assert "Join, rank 0, main_hook of Summed: the group is aborted" in outcome.errors[0].__notes__[0]
+    assert isinstance(outcome.errors[1], DistBackendError)
+    assert "rank 0" in str(outcome.errors[1])
+
+
+def test_an_error_in_the_block_leaves_it_without_waiting() -> None:
+    def train(rank: int) -> str:
+        one = Summed()
+        with pytest.raises(KeyError), Join([one]):
+            raise KeyError(rank)
+        dist.barrier()
+        return "together"
+
+    assert run_ranks(2, train).results() == ["together"] * 2
+
+
+class Forgetful(Summed):
+    def __init__(self) -> None:
+        """Does not call Joinable's."""
+
+
+def test_wrong_joinables_are_refused() -> None:
+    def train(rank: int) -> None:
+        with pytest.raises(UsageError, match="at least one joinable"):
+            Join([])
+        with pytest.raises(UsageError, match="expected objects that are Joinable, got int"):
+            Join([3])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match="Forgetful must call"):
+            Join([Forgetful()])
+        other = dist.new_group([0, 1])
+        with pytest.raises(UsageError, match="of one process group"):
+            Join([Summed(), Summed(other)])
+        one = Summed()
+        with Join([one]), pytest.raises(UsageError, match="this Summed is inside another Join"):
+            Join([one]).__enter__()
+
+    run_ranks(2, train).results()
+
+
+def test_a_group_that_is_aborted_ends_the_wait_of_those_that_joined() -> None:
+    def train(rank: int) -> None:
+        one = Summed()
+        with Join([one]):
+            if rank == 1:
+                dist.default_group().abort(GroupAborted("stopped by the test"))
+                one.step(1)
+
+    outcome = run_ranks(2, train, abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    assert all("stopped by the test" in str(error) for error in outcome.errors.values())
+
+
+def test_the_names_are_where_pytorch_has_them() -> None:
+    assert (torch_names.Join, torch_names.Joinable, torch_names.JoinHook) == (Join, Joinable, JoinHook)
+    assert dist.algorithms.join is torch_names
