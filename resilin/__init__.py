@@ -19,6 +19,7 @@ _PACKAGES = frozenset(
         "array_api",
         "autograd",
         "backends",
+        "checkpoint",
         "core",
         "cuda",
         "data",
@@ -39,9 +40,10 @@ _PACKAGES = frozenset(
         "store",
         "testing",
         "utils",
+        "zero",
     )
 )
-_LATER = frozenset(("amp", "checkpoint", "fx", "pipeline", "profiler", "rpc", "zero"))
+_LATER = frozenset(("amp", "fx", "pipeline", "profiler", "rpc"))
 _ANOMALY = ("is_anomaly_enabled", "is_anomaly_check_nan_enabled", "set_anomaly_enabled")
 _OLDER = ("lu", "lu_solve", "lu_unpack", "orgqr", "pca_lowrank", "svd_lowrank", "triangular_solve")
 _MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | dict.fromkeys(_OLDER, "resilin.linalg.older")
