@@ -1,5 +1,5 @@
 """ZeRO: the state of training divided among the ranks that train. See README.md beside this file."""
 
-from resilin.zero.partition import Piece
+from resilin.zero.optimizer import ZeroRedundancyOptimizer
 
-__all__ = ["Piece"]
+__all__ = ["ZeroRedundancyOptimizer"]

@@ -1,0 +1,74 @@
+"""Makes sure that all ranks divide the same parameters: shapes when they are added, values before the first step."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.core.tensor import Tensor
+from resilin.errors import CollectiveMismatch
+
+NAME = "ZeroRedundancyOptimizer"
+Entry = tuple[str, tuple[int, ...], str]
+
+
+def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.ProcessGroup) -> None:
+    """Compare the parameter groups over the ranks: names where there are any, shapes, dtypes, and `setting`.
+
+    Raises CollectiveMismatch on every rank; it names the first parameter that differs, and both sides.
+    """
+    mine = (setting, _entries(groups))
+    everybody: list[Any] = [None] * group.size()
+    dist.all_gather_object(everybody, mine, group=group)
+    first_setting, first = everybody[0]
+    for rank, (their_setting, theirs) in enumerate(everybody):
+        if their_setting != first_setting:
+            raise CollectiveMismatch(f"{NAME}: rank 0 was made with {first_setting}, rank {rank} with {their_setting}")
+        for zero, other in zip_longest(first, theirs):
+            if zero != other:
+                raise CollectiveMismatch(
+                    f"{NAME}: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; all "
+                    "ranks must give the same parameters, in the same groups and order"
+                )
+
+
+def _entries(groups: Sequence[dict[str, Any]]) -> list[Entry]:
+    entries, number = [], 0
+    for index, group in enumerate(groups):
+        for name, param in zip_longest(group.get("param_names", ()), group["params"]):
+            label = f"parameter {number} (group {index}{'' if name is None else f', {name}'})"
+            entries.append((label, param._array.shape, f"{param._array.dtype.name} on {param._dev.type}"))
+            number += 1
+    return entries
+
+
+def _text(entry: Entry | None) -> str:
+    return "absent" if entry is None else f"of shape {list(entry[1])} and dtype {entry[2]}"
+
+
+def check_values(params: Sequence[Tensor], numbers: Sequence[int], group: dist.ProcessGroup) -> None:
+    """Compare the parameters' values, by a checksum. Raises CollectiveMismatch on every rank, which names the first.
+
+    Without this, a rank's own range would be trained from its own start.
+    """
+    mine = np.array([zlib.crc32(_bytes(param)) for param in params], np.int64)
+    everybody = np.empty((group.size(), len(mine)), np.int64)
+    dist.all_gather_into_tensor(Tensor._wrap(everybody.reshape(-1)), Tensor._wrap(mine), group=group)
+    differs = np.argwhere(everybody != everybody[0])
+    if len(differs):
+        rank, place = (int(index) for index in differs[0])
+        raise CollectiveMismatch(
+            f"{NAME}: parameter {numbers[place]} of shape {list(params[place].shape)} has other values on rank {rank} "
+            "than on rank 0; wrap the model in DistributedDataParallel, or broadcast its parameters, before the first "
+            "step"
+        )
+
+
+def _bytes(param: Tensor) -> Any:
+    array = np.ascontiguousarray(param.detach().cpu()._array)
+    return array.reshape(-1).view(np.uint8).data if array.size else b""

@@ -1,0 +1,329 @@
+"""`ZeroRedundancyOptimizer`: any optimizer, its state divided among the ranks (ZeRO stage 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import resilin.dist as dist
+from resilin.core.autograd.grad_mode import enable_grad
+from resilin.core.device import device
+from resilin.core.tensor import Tensor
+from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.errors import UsageError
+from resilin.optim import Optimizer
+from resilin.optim.optimizer import Closure, Group, Params
+from resilin.zero import agreement, kinds, state
+from resilin.zero.gathering import Gathering, gathering_of
+from resilin.zero.owned import Owned, options_of
+from resilin.zero.row import Row, rows_of
+
+NAME = "ZeroRedundancyOptimizer"
+
+
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
+    """`optimizer_class(params, **defaults)` with its state divided: each of N ranks holds and updates 1/N of it.
+
+    A step has three parts: this rank's range of the parameters is updated, from gradients that are complete on every
+    rank (as DistributedDataParallel leaves them); the ranges are gathered; every rank has the parameters of all. The
+    parameters have the bits that `optimizer_class` alone would give them, for every number of ranks.
+
+    params:           tensors, (name, tensor) pairs, or groups with options of their own; equal on all ranks.
+    optimizer_class:  of resilin.optim or derived from its Optimizer. Where the update is elementwise (`SGD`, `Adam`,
+                      ... and classes with an attribute `elementwise = True`), parameters are cut into flat ranges, so
+                      ranks differ by less than one block of 16 elements (times the number of dtypes) from 1/N. Others
+                      (`Adafactor`, `Muon`, `SparseAdam`) have whole tensors divided, the largest first. `LBFGS` is
+                      refused.
+    process_group:    default: the default group when this is made.
+    parameters_as_bucket_view: the parameters become views of one flat array per dtype, which is gathered in place;
+                      False: they keep their memory, and what is gathered passes through a small array.
+    overlap_with_ddp: the update happens inside backward: see `resilin.ddp.comm_hooks.ddp_zero_hook`. From the first
+                      step on; `step()` then updates nothing.
+    defaults:         options of `optimizer_class`.
+
+    `param_groups` may be changed, by schedulers too, as with any optimizer; `zero_grad`, hooks, `add_param_group` as
+    well. `state` is empty but after `consolidate_state_dict`. Every rank makes the same calls.
+
+    Raises UsageError for arguments without a meaning, CollectiveMismatch (on all ranks) when ranks give different
+    parameters, or, in the first step, parameters with different values.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = False,
+        overlap_with_ddp: bool = False,
+        **defaults: Any,
+    ) -> None:
+        kinds.check_class(optimizer_class)
+        Joinable.__init__(self)
+        self.process_group = _group(process_group)
+        self.parameters_as_bucket_view, self.overlap_with_ddp = parameters_as_bucket_view, overlap_with_ddp
+        self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
+        self._rank = self.process_group.rank()
+        self._rows: list[Row] = []
+        self._gatherings: list[Gathering] = []
+        self._owned: Owned | None = None  # None while the base class reads `params`
+        self._consolidated = False
+        self._begun = False  # whether there is state, or may be
+        self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
+        super().__init__(params, dict(defaults))
+        self._user_defaults = dict(defaults)
+        self._compare_layout(self.param_groups)
+        self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
+        self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
+        self.defaults = self._owned.optimizer.defaults
+
+    # ------------------------------------------------------------------ groups and partition
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, on all ranks; its parameters form rows of their own. See Optimizer."""
+        super().add_param_group(param_group)
+        if self._owned is None:
+            return
+        added = self.param_groups[-1:]
+        try:
+            self._compare_layout(added)
+            self._take(added, [added[0]["params"]])
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    def _take(self, groups: Sequence[Group], lists: Sequence[Sequence[Tensor]]) -> None:
+        """Cut the parameters of `groups`, in `lists` that are each divided among all ranks."""
+        assert self._owned is not None, "made before"
+        numbers = {id(param): number for number, param in enumerate(self._params())}
+        size = self.process_group.size()
+        rows = [
+            row
+            for params in lists
+            for row in rows_of(params, [numbers[id(param)] for param in params], size, self._whole)
+        ]
+        gatherings = [gathering_of(row, self._rank, self.parameters_as_bucket_view) for row in rows if size > 1]
+        self._owned.extend(groups, rows)
+        self._owned.give_options(self.param_groups)
+        self._rows += rows
+        self._gatherings += gatherings
+        self._unchecked += [number for row in rows for number in row.numbers]
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _compare_layout(self, groups: Sequence[Group]) -> None:
+        setting = (
+            f"optimizer_class={self._optimizer_class.__name__}, "
+            f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
+        )
+        agreement.check_layout(groups, setting, self.process_group)
+
+    def _compare_values(self) -> None:
+        params, numbers = self._params(), self._unchecked
+        if numbers and self.process_group.size() > 1:
+            agreement.check_values([params[number] for number in numbers], numbers, self.process_group)
+        self._unchecked = []
+
+    # ------------------------------------------------------------------ the step
+
+    def step(self, closure: Closure | None = None, **kwargs: Any) -> Any:
+        """Update this rank's range, then gather all. Returns the loss of `closure` (called first) or None.
+
+        With `overlap_with_ddp` backward has done it already, and only `closure` is called. `kwargs` go to the step of
+        `optimizer_class`.
+        """
+        Join.notify_join_context(self)
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        if not self.overlap_with_ddp:
+            self._compare_values()
+            self._follow()
+            self._update_own(**kwargs)
+            self._publish([param for param in self._params() if param._grad is not None])
+        return loss
+
+    def _follow(self) -> None:
+        for gathering in self._gatherings:
+            gathering.follow()
+        self.owned.follow()
+
+    def _update_own(self, gradients: Mapping[int, Tensor | None] | None = None, **kwargs: Any) -> None:
+        """This rank's range: nobody else has seen anything of it when this returns."""
+        self._forget()
+        self._begun = True
+        self.owned.take_options(self.param_groups)
+        self.owned.update(gradients, **kwargs)
+
+    def _publish(self, written: Sequence[Tensor]) -> None:
+        """Gather the ranges: every rank has finished its update when this returns."""
+        for gathering in self._gatherings:
+            gathering.run(self.process_group)
+        if self._gatherings:
+            for param in written:
+                param._bump()
+        self.owned.give_options(self.param_groups)
+
+    @property
+    def owned(self) -> Owned:
+        """What this rank holds."""
+        assert self._owned is not None, "made by the constructor"
+        return self._owned
+
+    # ------------------------------------------------------------------ state
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Gather the whole state on the global rank `to`, whose `state_dict()` then has it until the next step.
+
+        Called by all ranks. No rank needs more memory for it than what `to` keeps.
+        """
+        target = dist.get_group_rank(self.process_group, to)
+        whole = state.consolidate(self.owned, self._rows, self.process_group, target)
+        self.state.clear()
+        self._consolidated = whole is not None
+        self.state.update(whole or {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as `optimizer_class` alone would give it, in the form of `Optimizer.state_dict`.
+
+        UsageError on ranks other than the one that `consolidate_state_dict` gathered it on, and after another step.
+        For checkpoints that are written by all ranks see `sharded_state_dict`.
+        """
+        if self.process_group.size() == 1 and not self._consolidated:
+            self.consolidate_state_dict(to=self.process_group.ranks[0])
+        if not self._consolidated:
+            raise UsageError(
+                f"{NAME}.state_dict, rank {self._rank}: the state was not gathered here since the last step; call "
+                f"consolidate_state_dict(to={dist.get_rank()}) on all ranks first, or use sharded_state_dict()"
+            )
+        return super().state_dict()
+
+    def _forget(self) -> None:
+        if self._consolidated:
+            self.state.clear()
+            self._consolidated = False
+
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
+        """Take this rank's pieces of a state of any number of ranks, or of the plain optimizer; or nothing."""
+        saved = list(state_dict["param_groups"])
+        sizes, got = [len(group["params"]) for group in self.param_groups], [len(group["params"]) for group in saved]
+        if sizes != got:
+            raise UsageError(f"{NAME}.load_state_dict: groups of {got} parameters in the state, {sizes} here")
+        places = [key for group in saved for key in group["params"]]
+        by_number = {
+            number: state_dict["state"][key] for number, key in enumerate(places) if key in state_dict["state"]
+        }
+        self.owned.load(state.parts_of(self.owned, by_number), [options_of(group) for group in saved])
+        self._forget()
+        self._begun = True
+        for group, mirror in zip(self.param_groups, self.owned.optimizer.param_groups, strict=True):
+            group.update(options_of(mirror))
+
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """The tree of `state_dict()` on every rank, with a `checkpoint.Sliced` for each tensor that is divided.
+
+        Called by all ranks. Numbers and shapes are those of the plain optimizer, whatever the partition; tensors share
+        memory with the state.
+        """
+        groups, first = [], 0
+        for group in self.param_groups:
+            numbers = list(range(first, first + len(group["params"])))
+            names = {"param_names": list(group["param_names"])} if "param_names" in group else {}
+            groups.append({**options_of(group), **names, "params": numbers})
+            first += len(numbers)
+        return {"state": state.slices(self.owned, self._rows, self.process_group), "param_groups": groups}
+
+    def load_sharded_state_dict(self, tree: Mapping[str, Any]) -> None:
+        """Take over what `sharded_state_dict()`, or `state_dict()` of the plain optimizer, gave in any world.
+
+        Leaves are tensors, or slices that cover what this rank holds. Raises as `load_state_dict`.
+        """
+        self.load_state_dict(tree)
+
+    # ------------------------------------------------------------------ with others
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For `Join`: ranks whose data ended step with those that train, on gradients that DDP's hook left them."""
+        if self.overlap_with_ddp:
+            raise UsageError(
+                f"{NAME}: Join has no meaning with overlap_with_ddp=True: ranks without data have no backward to "
+                "update in; use step() with uneven inputs"
+            )
+        return _StepWithOthers(self)
+
+    @property
+    def join_device(self) -> device:
+        """See Joinable."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """See Joinable."""
+        return self.process_group
+
+    def stats(self) -> dict[str, Any]:
+        """Elements in all, those that this rank updates, and the bytes of the state it holds for them."""
+        return {
+            "world_size": self.process_group.size(),
+            "rank": self._rank,
+            "elements": sum(row.total for row in self._rows),
+            "own_elements": self.owned.elements(),
+            "own_state_bytes": self.owned.state_bytes(),
+        }
+
+    # ------------------------------------------------------------------ inside backward (ddp_zero_hook)
+
+    def begin_early(self, buckets: Sequence[Sequence[Tensor]] | None = None) -> None:
+        """Updates will come from backward, on all ranks. With `buckets` each of them is divided among all ranks.
+
+        UsageError without overlap_with_ddp, for buckets that do not hold the same parameters, or when there is state.
+        """
+        if not self.overlap_with_ddp:
+            raise UsageError(f"{NAME}: made with overlap_with_ddp=False, its update cannot happen inside backward")
+        if buckets is not None:
+            self._recut(buckets)
+        self._compare_values()
+        self._follow()
+
+    def _recut(self, buckets: Sequence[Sequence[Tensor]]) -> None:
+        if self._begun:
+            raise UsageError(f"{NAME}: shard_buckets=True divides anew, so it comes before the first step and any load")
+        left = {id(param) for param in self._params()}
+        known = [[param for param in bucket if id(param) in left] for bucket in buckets]
+        left -= {id(param) for bucket in known for param in bucket}
+        rest = [param for param in self._params() if id(param) in left]
+        self._rows, self._gatherings, self._unchecked = [], [], []
+        self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
+        self._take(self.param_groups, [params for params in (*known, rest) if params])
+
+    def update_early(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Update this rank's pieces of `params` from gradients that are final. Any thread, one at a time."""
+        self._update_own({id(param): grad for param, grad in zip(params, gradients, strict=True)})
+
+    def finish_early(self, written: Sequence[Tensor]) -> None:
+        """All updates of this backward are done here: gather what the others have updated."""
+        self._publish(written)
+        self._opt_called = True
+
+
+class _StepWithOthers(JoinHook):
+    """A rank without data: the same step as the others'."""
+
+    def __init__(self, optimizer: ZeroRedundancyOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        """See JoinHook."""
+        self._optimizer.step()
+
+
+def _group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if process_group is not None:
+        return process_group
+    if not dist.is_initialized():
+        raise UsageError(
+            f"{NAME}: there is no process group; call resilin.dist.init_process_group() first, run inside elastic.run, "
+            "or pass process_group; a single process may make a group of one"
+        )
+    return dist.default_group()

@@ -1,0 +1,190 @@
+"""The state of a divided optimizer as a tree: described to all ranks, gathered on one, sliced, and taken apart again.
+
+Every rank tells the others what it has (`describe`, a small object); from then on all know the same. A tensor of the
+state is a *slice* of one with its parameter's shape, or, of a parameter that is not cut, of any shape and all of it on
+one rank. Everything else (counters, numbers) is a value, equal on all ranks that have a piece of the parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import resilin.dist as dist
+from resilin.checkpoint import sliced
+from resilin.checkpoint.sliced import Sliced, Slices
+from resilin.core.dtype import dtype as DType
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import ResilinError, UsageError
+from resilin.optim import Optimizer
+from resilin.zero.owned import Owned
+from resilin.zero.partition import Piece
+from resilin.zero.row import Held, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rank says of one entry of a parameter's state. `dtype` is None for a value."""
+
+    dtype: DType | None
+    shape: tuple[int, ...] | None = None
+    """Of a tensor that one rank has whole; None for a slice."""
+    value: Any = None
+
+
+Description = dict[int, dict[str, Told]]
+
+
+class Layout:
+    """Where the pieces of all parameters are: what all ranks know of the partition."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.params: dict[int, Tensor] = {}
+        self.owners: dict[int, list[tuple[int, Piece]]] = {}  # by number, in the order of elements
+        for row in rows:
+            for rank, pieces in enumerate(row.shares):
+                for piece in pieces:
+                    number = row.numbers[piece.param]
+                    self.params[number] = row.params[piece.param]
+                    self.owners.setdefault(number, []).append((rank, piece))
+
+
+def counters_of(optimizer: Optimizer) -> frozenset[str]:
+    """Names of states that are one number per parameter, whatever its shape."""
+    return frozenset({"step", *optimizer._counters})
+
+
+def describe(owned: Owned) -> Description:
+    """What this rank has."""
+    counters = counters_of(owned.optimizer)
+    state = owned.optimizer.state
+    return {
+        each.number: {name: _told(each, name, value, counters) for name, value in state[each.proxy].items()}
+        for each in owned.held
+        if each.proxy in state
+    }
+
+
+def _told(held: Held, name: str, value: Any, counters: frozenset[str]) -> Told:
+    if not isinstance(value, Tensor) or name in counters:
+        return Told(None, value=value)
+    if held.whole:
+        return Told(value.dtype, shape=tuple(value.shape))
+    if value.ndim == 1 and value.numel() == held.piece.numel:
+        return Told(value.dtype)
+    return Told(None, value=value)
+
+
+def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup) -> Description:
+    """What there is on any rank, the same on all, by number. ResilinError when owners of one parameter differ."""
+    everybody: list[Any] = [None] * group.size()
+    dist.all_gather_object(everybody, describe(owned), group=group)
+    found: Description = {}
+    for number in sorted(layout.owners):
+        said = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]
+        first_rank, first = said[0]
+        for rank, other in said:
+            if {name: told.dtype for name, told in other.items()} != {name: told.dtype for name, told in first.items()}:
+                raise ResilinError(
+                    f"ZeroRedundancyOptimizer: of parameter {number}, rank {first_rank} has the state "
+                    f"{sorted(first)} and rank {rank} has {sorted(other)}; had it a gradient on some ranks only?"
+                )
+        if first:
+            found[number] = first
+    return found
+
+
+def consolidate(
+    owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup, to: int
+) -> dict[Tensor, dict[str, Any]] | None:
+    """The whole state by parameter on rank `to` of the group, None on the others.
+
+    Tensors are sent one by one straight to their places: no rank needs memory for more than what it keeps.
+    """
+    layout = Layout(rows)
+    told = exchange(owned, layout, group)
+    here = {each.number: owned.optimizer.state.get(each.proxy, {}) for each in owned.held}
+    whole: dict[Tensor, dict[str, Any]] = {}
+    for number, entries in told.items():
+        param = layout.params[number]
+        found = {
+            name: one.value if one.dtype is None else _collect(name, one, number, layout, here, group, to)
+            for name, one in entries.items()
+        }
+        whole[param] = found
+    return whole if group.rank() == to else None
+
+
+def _collect(
+    name: str, told: Told, number: int, layout: Layout, here: Mapping[int, Any], group: dist.ProcessGroup, to: int
+) -> Tensor | None:
+    """One tensor of the state, on rank `to`."""
+    param, rank = layout.params[number], group.rank()
+    shape = tuple(param.shape) if told.shape is None else told.shape
+    assert told.dtype is not None, "values are not collected"
+    full = param._dev.xp.empty(shape, told.dtype.np) if rank == to else None
+    for owner, piece in layout.owners[number]:
+        flat = None if full is None else full.reshape(-1)
+        target = flat if flat is None or told.shape is not None else flat[piece.start : piece.stop]
+        if owner == rank:
+            mine = here[number][name].reshape(-1)
+            if target is not None:
+                target[...] = mine._array
+            elif mine.numel():
+                dist.send(mine, group=group, group_dst=to)
+        elif target is not None and target.size:
+            dist.recv(wrap(target, param._dev), group=group, group_src=owner)
+    return None if full is None else wrap(full, param._dev)
+
+
+def slices(owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup) -> dict[int, dict[str, Any]]:
+    """The state by number, the same tree on all ranks, with a Sliced for every tensor that is divided."""
+    layout = Layout(rows)
+    here = {each.number: each for each in owned.held}
+    tree: dict[int, dict[str, Any]] = {}
+    for number, entries in exchange(owned, layout, group).items():
+        param, held = layout.params[number], here.get(number)
+        tree[number] = {
+            name: told.value if told.dtype is None else _slice(name, told, param, held, owned.optimizer)
+            for name, told in entries.items()
+        }
+    return tree
+
+
+def _slice(name: str, told: Told, param: Tensor, held: Held | None, inner: Optimizer) -> Sliced:
+    assert told.dtype is not None, "values are not sliced"
+    shape = tuple(param.shape) if told.shape is None else told.shape
+    if held is None:
+        return Sliced(shape, told.dtype, 0, wrap(param._dev.xp.empty(0, told.dtype.np), param._dev))
+    mine = inner.state[held.proxy][name].detach().reshape(-1)
+    return Sliced(shape, told.dtype, held.piece.start, mine)
+
+
+def parts_of(owned: Owned, state: Mapping[Any, Mapping[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+    """What this rank's pieces need of a whole state, or of slices that cover them, by proxy.
+
+    Raises UsageError for a tensor that fits its parameter no more.
+    """
+    counters = counters_of(owned.optimizer)
+    return {
+        each.proxy: {name: _part(each, name, value, counters) for name, value in state[each.number].items()}
+        for each in owned.held
+        if each.number in state
+    }
+
+
+def _part(held: Held, name: str, value: Any, counters: frozenset[str]) -> Any:
+    if not isinstance(value, Tensor | Slices):
+        return value
+    shape = tuple(value.shape)
+    if name not in counters and not held.whole:
+        if shape == tuple(held.param.shape):
+            return sliced.part(value, held.piece.start, held.piece.stop)
+        if shape:
+            raise UsageError(
+                f"ZeroRedundancyOptimizer: {name} of shape {list(shape)} does not fit parameter {held.number} of shape "
+                f"{list(held.param.shape)}; was it saved of another model?"
+            )
+    return value if isinstance(value, Tensor) else sliced.part(value, 0, math.prod(shape)).reshape(shape)
