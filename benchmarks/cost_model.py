@@ -27,7 +27,8 @@ per process, a barrier before each call. The constants of each model are fitted 
 the rows of 2 and 4 ranks; rows of 3 and 8 ranks are predictions. Ranks beyond the number of cores take turns: what the
 model says is multiplied by ranks / cores. Bytes cost more where all ranks' buffers do not fit the last cache. TCP:
 loopback, whose bytes are copied by the same cores; the rows are the data phase of one schedule, and "agreement" is a
-barrier. Shared memory: bytes read and written per rank, and two barriers."""
+barrier. Shared memory: bytes read and written per rank, and two barriers; where ranks outnumber the cores they sleep in
+them, and each rank has to be woken once a call."""
 
 Place = tuple[int, str, int]  # ranks, schedule or collective, bytes
 Measured = dict[Place, list[float]]
@@ -118,7 +119,10 @@ def _weighed(place: Place, counts: dict[str, float]) -> dict[str, float]:
     ranks, _, size = place
     turns = max(1.0, ranks / len(os.sched_getaffinity(0)))
     far = CACHE.exists() and ranks * size > int(CACHE.read_text().strip().removesuffix("K")) * KIB
-    return {f"{k} from memory" if far and k in ("byte", "combine") else k: v * turns for k, v in counts.items()}
+    felt = {f"{k} from memory" if far and k in ("byte", "combine") else k: v * turns for k, v in counts.items()}
+    if turns > 1 and felt.pop("barrier", 0.0):
+        felt["wake"] = float(ranks)
+    return felt
 
 
 def _spelled(name: str, constant: float) -> str:
