@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
 DEFAULT_BUCKET_BYTES = 25 << 20
+DEFAULT_CAPS = (FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +47,40 @@ class BucketSpec:
 
 def assign(
     params: Sequence[ParameterSpec],
-    cap_bytes: int = DEFAULT_BUCKET_BYTES,
-    first_cap_bytes: int = FIRST_BUCKET_BYTES,
+    caps: Sequence[int] = DEFAULT_CAPS,
     order: Sequence[int] | None = None,
 ) -> tuple[BucketSpec, ...]:
-    """Cut the parameters, in the `order` their gradients become ready, into buckets of about `cap_bytes`.
+    """Cut the parameters, in the `order` their gradients become ready, into buckets of about `caps` bytes.
 
     `order` is by default the reverse of registration, which is about the order of backward. A bucket is closed as soon
-    as it holds `cap_bytes` (the first of each kind: `first_cap_bytes`), so a tensor is never cut. Buckets are numbered
-    in the order in which they become complete, which is the order of their collectives on every rank.
+    as it holds its cap, so a tensor is never cut: the k-th of its kind has the k-th cap, later ones the last. Buckets
+    are numbered in the order in which they become complete, which is the order of their collectives on every rank.
     """
     order = range(len(params) - 1, -1, -1) if order is None else order
     open_: dict[str, list[int]] = {}
     held: dict[str, int] = {}
     closed: list[tuple[int, list[int]]] = []  # (place in `order` of the last member, members)
-    full_kinds: set[str] = set()
+    full: dict[str, int] = {}  # how many of a kind are closed
     for place, number in enumerate(order):
         spec = params[number]
         members = open_.setdefault(spec.kind, [])
         members.append(number)
         held[spec.kind] = held.get(spec.kind, 0) + spec.numel * spec.itemsize
-        if held[spec.kind] >= (cap_bytes if spec.kind in full_kinds else min(first_cap_bytes, cap_bytes)):
+        if held[spec.kind] >= caps[min(full.get(spec.kind, 0), len(caps) - 1)]:
             closed.append((place, members))
-            full_kinds.add(spec.kind)
+            full[spec.kind] = full.get(spec.kind, 0) + 1
             del open_[spec.kind], held[spec.kind]
     places = {number: place for place, number in enumerate(order)}
     closed.extend((places[members[-1]], members) for members in open_.values())
     closed.sort(key=lambda item: item[0])
     return tuple(_lay_out(index, params, members) for index, (_, members) in enumerate(closed))
+
+
+def delay(order: Sequence[int], late: Collection[int], until: int) -> list[int]:
+    """`order` with the parameters `late` right after the parameter `until`."""
+    kept = [number for number in order if number not in late]
+    after = kept.index(until) + 1
+    return [*kept[:after], *(number for number in order if number in late), *kept[after:]]
 
 
 def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]) -> BucketSpec:

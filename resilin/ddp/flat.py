@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,18 @@ from resilin.core.tensor import Tensor
 from resilin.ddp.buckets import BucketSpec, ParameterSpec
 
 Array = NDArray[Any]
+
+
+class Layout:
+    """The buckets of one wrapper: their memory, and in which one and where each parameter's gradient lies."""
+
+    def __init__(self, plan: Sequence[BucketSpec], params: Sequence[Tensor]) -> None:
+        self.flats = [Flat(spec, params) for spec in plan]
+        self.where = {
+            slot.param: (flat.spec.index, flat.views[place])
+            for flat in self.flats
+            for place, slot in enumerate(flat.spec.slots)
+        }
 
 
 class Flat:
@@ -30,11 +42,17 @@ class Flat:
         ]
 
 
-def specs_of(named: Sequence[tuple[str, Tensor]]) -> list[ParameterSpec]:
-    """What `buckets.assign` needs to know of each parameter."""
+def specs_of(named: Sequence[tuple[str, Tensor]], apart: Collection[int] = ()) -> list[ParameterSpec]:
+    """What `buckets.assign` needs to know of each parameter; those with the numbers `apart` share no bucket with the
+    others."""
     return [
-        ParameterSpec(name, tensor.numel(), tensor.element_size(), f"{tensor._array.dtype.name} {tensor.device}")
-        for name, tensor in named
+        ParameterSpec(
+            name,
+            tensor.numel(),
+            tensor.element_size(),
+            f"{tensor._array.dtype.name} {tensor.device}{' late' if number in apart else ''}",
+        )
+        for number, (name, tensor) in enumerate(named)
     ]
 
 
@@ -57,23 +75,25 @@ class Listener(Protocol):
         """The gradient of parameter `number` is final for this backward."""
 
 
+class _Ready:
+    """The hook of one parameter. It holds the listener weakly: a wrapper that is dropped is not kept alive by it."""
+
+    __slots__ = ("listener", "number")
+
+    def __init__(self, listener: weakref.ref[Listener], number: int) -> None:
+        self.listener, self.number = listener, number
+
+    def __call__(self, _: Tensor) -> None:
+        alive = self.listener()
+        if alive is not None:
+            alive.on_ready(self.number)
+
+
 def listen(params: Sequence[Tensor], listener: Listener) -> Callable[[], None]:
-    """Call `listener.on_ready(number)` whenever a gradient is final. Returns the function that takes the hooks away.
-
-    Parameters hold the listener weakly: a wrapper that is dropped without being detached is not kept alive by them.
-    """
+    """Call `listener.on_ready(number)` whenever a gradient is final. Returns the function that takes the hooks away."""
     weak = weakref.ref(listener)
-
-    def hook_of(number: int) -> Callable[[Tensor], None]:
-        def ready(_: Tensor) -> None:
-            alive = weak()
-            if alive is not None:
-                alive.on_ready(number)
-
-        return ready
-
     handles: list[RemovableHandle] = [
-        param.register_post_accumulate_grad_hook(hook_of(number)) for number, param in enumerate(params)
+        param.register_post_accumulate_grad_hook(_Ready(weak, number)) for number, param in enumerate(params)
     ]
 
     def stop() -> None:
@@ -83,3 +103,10 @@ def listen(params: Sequence[Tensor], listener: Listener) -> Callable[[], None]:
             param._grad_slot = None
 
     return stop
+
+
+def listeners(param: Tensor) -> list[Listener]:
+    """Who is told when the gradient of `param` is ready."""
+    posted = [] if param._hooks is None or not param._hooks.post else list(param._hooks.post.values())
+    found = [hook.listener() for hook in posted if isinstance(hook, _Ready)]
+    return [listener for listener in found if listener is not None]

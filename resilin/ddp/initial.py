@@ -61,8 +61,9 @@ def _text(entry: Entry | None) -> str:
     return "absent" if entry is None else f"{entry[0]} of shape {entry[1]} and dtype {entry[2]}"
 
 
-def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Overwrite `tensors` with those of rank 0, small ones packed together. Only what differed counts as written."""
+def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
+    """Overwrite `tensors` with those of rank `source`, small ones packed together. Only what differed counts as
+    written."""
     packs: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor._array.size == 0:
@@ -72,18 +73,18 @@ def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
             continue
         packs.setdefault(tensor._array.dtype.name, []).append(tensor)
     for pack in packs.values():
-        _broadcast_packed(pack, group)
+        _broadcast_packed(pack, group, source)
 
 
-def _broadcast_packed(pack: list[Tensor], group: dist.ProcessGroup) -> None:
+def _broadcast_packed(pack: list[Tensor], group: dist.ProcessGroup, source: int) -> None:
     """Receive aside and compare: a module that is equal already (as after each recovery) stays untouched."""
     if len(pack) == 1 and pack[0].is_contiguous():
         own = pack[0]._array.reshape(-1)
-        flat = own if group.rank() == 0 else np.empty_like(own)
+        flat = own if group.rank() == source else np.empty_like(own)
     else:
         flat = np.concatenate([tensor._array.reshape(-1) for tensor in pack])
-    dist.broadcast(Tensor._wrap(flat), group_src=0, group=group)
-    if group.rank() == 0:
+    dist.broadcast(Tensor._wrap(flat), group_src=source, group=group)
+    if group.rank() == source:
         return
     at = 0
     for tensor in pack:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import resilin.dist as dist
-from resilin.ddp.flat import Array
+from resilin.core.tensor import Tensor
 from resilin.errors import DistError, UsageError
 
 _NAMES_SHOWN = 8
@@ -20,28 +20,77 @@ def refuse(group: dist.ProcessGroup, where: str, what: str) -> NoReturn:
     raise error
 
 
-def refuse_unused(group: dist.ProcessGroup, where: str, names: Sequence[str], missing: Collection[int]) -> NoReturn:
-    """`refuse` because the parameters with the numbers `missing`, of all those with `names`, got no gradient."""
-    chosen = [names[number] for number in sorted(missing)]
-    shown = ", ".join(chosen[:_NAMES_SHOWN]) + (", ..." if len(chosen) > _NAMES_SHOWN else "")
+def refuse_unused(
+    group: dist.ProcessGroup, where: str, named: Sequence[tuple[str, Tensor]], missing: Collection[int]
+) -> NoReturn:
+    """`refuse` because the parameters with the numbers `missing`, of all `named`, got no gradient."""
+    frozen = [named[number][0] for number in sorted(missing) if not named[number][1]._rg]
+    if frozen:
+        refuse(
+            group,
+            where,
+            f"requires_grad of {_listed(frozen)} was switched off after wrapping; wrap again, so that they are left "
+            "out, or construct with find_unused_parameters=True",
+        )
     refuse(
         group,
         where,
-        f"{len(chosen)} of {len(names)} parameters got no gradient in this backward: {shown}. Use them in the loss, "
+        f"{len(missing)} of {len(named)} parameters got no gradient in this backward: "
+        f"{_listed([named[number][0] for number in sorted(missing)])}. Use them in the loss, "
         "set requires_grad=False before wrapping, or construct with find_unused_parameters=True",
     )
 
 
-def check_fits(gradient: Array, view: Array, group: dist.ProcessGroup, name: str) -> None:
-    """`refuse` when the parameter `name` is no longer the one that its place in a bucket was made for."""
-    if gradient.dtype != view.dtype or gradient.shape != view.shape:
+def refuse_second(group: dist.ProcessGroup, name: str) -> NoReturn:
+    """`refuse` because a gradient came when its bucket could be on its way already."""
+    refuse(
+        group,
+        "",
+        f"parameter {name} got a second gradient in one backward, or one although the graph of the outputs did not "
+        "hold it (with static_graph=True: other than in the first backward). Its bucket may be on its way. Use "
+        "parameters inside forward() only; checkpoint a layer that runs several times with use_reentrant=False, or "
+        "construct with static_graph=True where the graph never changes",
+    )
+
+
+def refuse_unfrozen(group: dist.ProcessGroup, frozen: Sequence[tuple[str, Tensor]]) -> NoReturn:
+    """`refuse` because some of the parameters that were `frozen` when the module was wrapped are trained now."""
+    names = _listed([name for name, param in frozen if param._rg])
+    refuse(
+        group,
+        "",
+        f"{names} did not require a gradient when the module was wrapped, and do now: ranks would train them apart. "
+        "Wrap the module again after changing requires_grad",
+    )
+
+
+def check_gradient(
+    grad: Tensor | None, shape: tuple[int, ...], dtype: Any, group: dist.ProcessGroup, name: str
+) -> None:
+    """`refuse` when the parameter `name` is no longer the one that was wrapped, or its gradient is part of a graph."""
+    if grad is None:
+        return
+    array = grad._array
+    if array.dtype != dtype or array.shape != shape:
         refuse(
             group,
             "",
-            f"the gradient of {name} has shape {gradient.shape} and dtype {gradient.dtype}, but when the module was "
-            f"wrapped {name} had shape {view.shape} and dtype {view.dtype}. Convert parameters before wrapping, or "
+            f"the gradient of {name} has shape {array.shape} and dtype {array.dtype}, but when the module was "
+            f"wrapped {name} had shape {shape} and dtype {dtype}. Convert parameters before wrapping, or "
             "wrap again",
         )
+    if grad._node is not None:
+        refuse(
+            group,
+            "",
+            f"backward(create_graph=True) gave {name} a gradient that can be differentiated, which the mean over ranks "
+            "cannot: take the inner derivative by autograd.grad(..., create_graph=True), and call backward() of what "
+            "is made of it, or accumulate inside no_sync()",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
 
 
 @contextmanager

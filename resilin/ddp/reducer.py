@@ -3,224 +3,306 @@
 forward    prepare(): which parameters will get a gradient
 backward   on_ready(i) counts a bucket down ──> full: its all-reduce starts (buckets start in order on every rank)
 its end    finish(): waits for all buckets; gradients are views of them, so nothing is copied
+
+The first backward is listened to: at its end ranks agree on the order in which gradients became ready, the buckets are
+made in that order, and reduced. So every collective, and every hook, sees the same buckets from the first step on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 import resilin.dist as dist
-from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
-from resilin.ddp.buckets import BucketSpec
-from resilin.ddp.flat import Flat, place_gradient
+from resilin.ddp import buckets, misuse
+from resilin.ddp.arguments import Options
+from resilin.ddp.first_backward import FirstBackward
+from resilin.ddp.flat import Flat, Layout, place_gradient, specs_of
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
+from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
 from resilin.dist.future import Future
 
 
 class Reducer:
-    """The state of one wrapper's backward passes. Main thread only; all-reduces run on the group's worker thread.
+    """The state of one wrapper's backward passes. Main thread only; all-reduces run on the group's worker thread."""
 
-    as_view:      gradients live in the buckets; else they are copied in and out.
-    find_unused:  parameters outside the graph of the outputs count as ready with a zero gradient.
-    static:       the graph never changes: what the first backward did not use is never waited for.
-    """
-
-    def __init__(
-        self,
-        named: Sequence[tuple[str, Tensor]],
-        plan: Sequence[BucketSpec],
-        group: dist.ProcessGroup,
-        *,
-        as_view: bool,
-        find_unused: bool,
-        static: bool,
-    ) -> None:
-        self._names = [name for name, _ in named]
+    def __init__(self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options) -> None:
+        self.named = list(named)
+        self.timings = Timings()
+        self.traffic = Traffic()
+        self.unreduced = False  # whether gradients were accumulated on this rank alone since the last reduction
         self._params = [param for _, param in named]
-        self._group = group
-        self._as_view = as_view
-        self._find_unused = find_unused
-        self._static = static
+        self._kinds = [(param._array.dtype, param._array.shape) for param in self._params]
         self._numbers = {id(param): number for number, param in enumerate(self._params)}
-        self._flats = [Flat(spec, self._params) for spec in plan]
-        self._where = {
-            slot.param: (flat.spec.index, flat.views[place])
-            for flat in self._flats
-            for place, slot in enumerate(flat.spec.slots)
-        }
+        self._group = group
+        self._options = options
+        self._find_unused = options.find_unused and not options.static
+        self._first: FirstBackward | None = FirstBackward(len(named))  # until there are buckets
+        self._layout: Layout | None = None
+        self._awaits = [1] * len(named)  # how many gradients of each parameter a backward brings
+        self._used_by_any = [True] * len(named)
         self._hook: tuple[Hook, Any] | None = None
-        self._traffic = Traffic()
         self._sync = True  # whether the running step's backward reduces
-        self._used: set[int] | None = None  # parameters in the graph; None: all of them
-        self._never: set[int] | None = None  # static graph: what the first backward did not use
-        self._running = False  # between the first ready gradient and finish()
-        self._left: list[int] = []  # per bucket: gradients not ready
-        self._ready: set[int] = set()
-        self._fired: set[int] = set()  # of those ready: which got a gradient in this backward
+        self._lead = 0  # the rank whose order of gradients counts
+        self._scale = 1.0  # what means over all ranks are multiplied by
+        self._graph: set[int] | None = None  # parameters in the graph; None: all of them
+        self._running = False  # between the first ready gradient and the end of the backward
+        self._left: list[int] = []  # per parameter: gradients that are still to come
+        self._missing: list[int] = []  # per bucket: parameters that are not ready
+        self._fired: set[int] = set()  # parameters that got a gradient in this backward
         self._next = 0  # the bucket to start next
-        self._futures: list[Future[Any]] = []
-        self._backwards = 0
-        self._wait_s = 0.0
-        self._last_wait_s = 0.0
-        if as_view:
-            for number, (_, view) in self._where.items():
-                self._params[number]._grad_slot = view
+        self._futures: list[Future[Any] | None] = []
+        self._seen: set[int] | None = None  # with skip_unused: the parameters that the last backward used
+        if self._find_unused:  # what the first backward uses says little of the next one
+            self._lay_out(range(len(named) - 1, -1, -1))
 
     def set_hook(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
         self._hook = (hook, state)
 
-    def prepare(self, sync: bool, used: set[int] | None) -> None:
-        """A forward has run: its backward reduces if `sync`. `used`: ids of reachable parameters, if searched."""
-        self._sync = sync
+    def prepare(
+        self, sync: bool, graph: set[int] | None, lead: int = 0, scale: float = 1.0, outputs: Sequence[Tensor] = ()
+    ) -> None:
+        """A forward has run: its backward reduces if `sync`. `graph`: ids of the leaves in that of `outputs`, if
+        searched."""
+        self._sync, self._lead, self._scale = sync, lead, scale
         if self._running:  # an earlier backward died half-way
             self._running = False
-            self._used = None
-        if used is not None:
-            numbers = {self._numbers[key] for key in used if key in self._numbers}
-            self._used = numbers if self._used is None else self._used | numbers
+            self._graph = None
+            if self._first is not None:
+                self._first = FirstBackward(len(self.named))
+        if graph is not None:
+            numbers = {self._numbers[key] for key in graph if key in self._numbers}
+            self._graph = numbers if self._graph is None else self._graph | numbers
+            if not self._graph:
+                self._prepare_idle(outputs)
+
+    def _lay_out(self, order: Sequence[int]) -> Layout:
+        """Make the buckets."""
+        options = self._options
+        specs = specs_of(self.named, options.late)
+        if options.late:
+            order = buckets.delay(order, options.late, options.until)
+        layout = Layout(buckets.assign(specs, options.caps, order), self._params)
+        if options.as_view:
+            for number, (_, view) in layout.where.items():
+                self._params[number]._grad_slot = view
+        self._layout, self._first = layout, None
+        return layout
+
+    # ------------------------------------------------------------------ during backward
 
     def on_ready(self, number: int) -> None:
-        """The gradient of parameter `number` is final for this backward."""
+        """A gradient of parameter `number` is final for this backward."""
         if not self._sync:
+            self.unreduced = True
             return
         if not self._running:
             self._start()
-        param = self._params[number]
-        index, view = self._where[number]
-        if param._grad is not None:
-            misuse.check_fits(param._grad._array, view, self._group, self._names[number])
-        if self._as_view:
-            place_gradient(param, view)
-        elif param._grad is not None:
-            np.copyto(view, param._grad._array)
+            engine.queue_callback(self._finish, outermost=True)
+        grad = self._params[number]._grad
+        dtype, shape = self._kinds[number]
+        misuse.check_gradient(grad, shape, dtype, self._group, self.named[number][0])
+        left = self._left[number] - 1
+        if left < 0 and (self._layout is not None or not self._options.static):
+            misuse.refuse_second(self._group, self.named[number][0])
+        self._left[number] = left
         self._fired.add(number)
-        if number in self._ready:
-            self._refuse_late(number)
-        self._ready.add(number)
-        self._count_down(index)
+        if self._layout is None:
+            assert self._first is not None, "there are buckets, or the first backward runs"
+            self._first.on_ready(number)
+            return
+        self._bring(number, self._layout)
+        if left == 0:
+            self._count_down(number, self._layout)
 
     def _start(self) -> None:
         self._running = True
-        self._ready, self._fired = set(), set()
-        self._left = [len(flat.spec.slots) for flat in self._flats]
+        self._fired = set()
+        self._left = list(self._awaits)
         self._next = 0
         self._futures = []
-        engine.queue_callback(self._finish)
-        if self._find_unused and self._used is not None:
-            self._skip(set(range(len(self._params))) - self._used)
-        elif self._static and self._never:
-            self._skip(self._never)
+        self.timings.start()
+        if self._layout is None:
+            return
+        self._missing = [len(flat.spec.slots) for flat in self._layout.flats]
+        if self._find_unused and self._graph is not None:
+            self._skip(set(range(len(self._params))) - self._graph, self._layout)
+        elif self._options.static:
+            self._skip((number for number, times in enumerate(self._awaits) if not times), self._layout)
 
-    def _skip(self, numbers: set[int]) -> None:
+    def _skip(self, numbers: Iterable[int], layout: Layout) -> None:
         """Count parameters that get no gradient in this backward as ready, with the gradient they have or zero."""
-        for number in sorted(numbers - self._ready):
-            index, view = self._where[number]
-            grad = self._params[number]._grad
-            if grad is None:
-                view[...] = 0
-            elif grad._array is not view:
-                np.copyto(view, grad._array)
-            self._ready.add(number)
-            self._count_down(index)
+        for number in sorted(numbers):
+            self._bring(number, layout)
+            self._left[number] = 0
+            self._count_down(number, layout)
 
-    def _count_down(self, index: int) -> None:
-        self._left[index] -= 1
-        if not (self._static and self._never is None):  # a static graph's first backward learns what is used
-            self._launch_full()
+    def _bring(self, number: int, layout: Layout) -> None:
+        """Put the gradient of a parameter into its bucket; zero when there is none."""
+        param, view = self._params[number], layout.where[number][1]
+        if param._grad is None:
+            view[...] = 0
+        elif self._options.as_view:
+            place_gradient(param, view)
+        else:
+            np.copyto(view, param._grad._array)
 
-    def _launch_full(self) -> None:
-        while self._next < len(self._flats) and self._left[self._next] == 0:
-            self._launch(self._flats[self._next])
+    def _count_down(self, number: int, layout: Layout) -> None:
+        self._missing[layout.where[number][0]] -= 1
+        while self._next < len(layout.flats) and self._missing[self._next] == 0:
+            self._launch(layout.flats[self._next])
             self._next += 1
 
     def _launch(self, flat: Flat) -> None:
+        if self._options.skip_unused and not any(slot.param in self._fired for slot in flat.spec.slots):
+            self._futures.append(None)
+            return
         if self._hook is None:
-            self._traffic.all_reduce(flat.spec.nbytes, self._group.size())
+            self.traffic.all_reduce(flat.spec.nbytes, self._group.size())
             work = dist.all_reduce(flat.tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True)
             assert work is not None
-            self._futures.append(work.get_future())
-            return
-        hook, state = self._hook
-        bucket = GradBucket(flat, self._params, flat.spec.index == len(self._flats) - 1, self._traffic)
-        with misuse.of_a_hook(self._group, hook, bucket.index()):
-            self._futures.append(checked_future(hook(state, bucket)))
+            future = work.get_future()
+        else:
+            hook, state = self._hook
+            last = self._layout is not None and flat.spec.index == len(self._layout.flats) - 1
+            bucket = GradBucket(flat, self._params, last, self.traffic)
+            with misuse.of_a_hook(self._group, hook, bucket.index()):
+                future = checked_future(hook(state, bucket))
+        self.timings.launch(future)
+        self._futures.append(future)
 
-    def _take(self, flat: Flat, future: Future[Any]) -> None:
-        """Wait for a bucket."""
-        if self._hook is None:
-            future.wait()
-            return
-        with misuse.of_a_hook(self._group, self._hook[0], flat.spec.index):
-            take_result(future.wait(self._group.timeout_s), flat)
+    # ------------------------------------------------------------------ its end
 
     def _finish(self) -> None:
         """The end of a backward: nothing of it is pending after this."""
+        computed = now()
         self._running = False
-        missing = set(range(len(self._params))) - self._ready
-        if self._static and self._never is None:
-            self._never = missing
-            self._skip(missing)
-            self._launch_full()
-        elif self._find_unused:
-            self._skip(missing)
-        elif missing:
-            misuse.refuse_unused(self._group, "", self._names, missing)
-        self._used = None
-        start = SYSTEM.monotonic()
+        layout = self._layout or self._end_of_first(shadow=False)
+        if self._next < len(layout.flats):
+            missing = [number for number, left in enumerate(self._left) if left > 0]
+            if not self._find_unused:
+                misuse.refuse_unused(self._group, "", self.named, missing)
+            self._skip(missing, layout)
+        self._settle(layout)
+        self.timings.finish(computed)
+
+    def _end_of_first(self, shadow: bool) -> Layout:
+        """Make the buckets in the order of the first backward, and reduce them all. A collective."""
+        first, static = self._first, self._options.static
+        assert first is not None, "there are no buckets yet"
+        if not static and not shadow and first.missing():
+            misuse.refuse_unused(self._group, "", self.named, first.missing())
+        order, self._used_by_any = first.agree(self._group, self._lead, static)
+        if static:
+            self._awaits = first.times
+        layout = self._lay_out(order)
+        self._missing = [len(flat.spec.slots) for flat in layout.flats]
+        self._skip(range(len(self._params)), layout)
+        return layout
+
+    def _settle(self, layout: Layout) -> None:
+        """Wait for the buckets, and give gradients to the parameters that other ranks used."""
+        self._graph = None
         futures, self._futures = self._futures, []
-        for flat, future in zip(self._flats, futures, strict=True):
-            self._take(flat, future)
-        if self._find_unused or self._static:
-            self._keep_unused()
-        if not self._as_view:
-            self._copy_out()
-        self._backwards += 1
-        self._last_wait_s = SYSTEM.monotonic() - start
-        self._wait_s += self._last_wait_s
+        for flat, future in zip(layout.flats, futures, strict=True):
+            if future is not None:
+                self._take(flat, future)
+        self._share(layout)
+        if not self._options.as_view:
+            for number in self._fired:
+                grad = self._params[number]._grad
+                assert grad is not None, self.named[number][0]
+                np.copyto(grad._array, layout.where[number][1])
+        self.unreduced = False
 
-    def _keep_unused(self) -> None:
-        """Give the reduced gradient to parameters that any rank used; those that no rank used keep what they have."""
-        if self._static and not self._never:
+    def _take(self, flat: Flat, future: Future[Any]) -> None:
+        if self._hook is None:
+            future.wait()
+        else:
+            with misuse.of_a_hook(self._group, self._hook[0], flat.spec.index):
+                take_result(future.wait(self._group.timeout_s), flat)
+        if self._scale != 1:
+            np.multiply(flat.array, flat.array.dtype.type(self._scale), out=flat.array)
+
+    def _share(self, layout: Layout) -> None:
+        """Parameters that any rank used get the mean; those that no rank used keep what they have."""
+        if self._options.skip_unused:
+            self._seen = set(self._fired)
             return
-        used = np.zeros(len(self._params), np.uint8)
-        used[list(self._fired)] = 1
-        dist.all_reduce(Tensor._wrap(used), op=dist.ReduceOp.MAX, group=self._group)
-        for number, param in enumerate(self._params):
-            if used[number] and number not in self._fired:
-                self._fired.add(number)
-                view = self._where[number][1]
-                param._grad = Tensor._wrap(view if self._as_view else view.copy())
+        used: Sequence[Any] = self._used_by_any
+        if self._find_unused:
+            mine = np.zeros(len(self._params), np.uint8)
+            mine[list(self._fired)] = 1
+            dist.all_reduce(Tensor._wrap(mine), op=dist.ReduceOp.MAX, group=self._group)
+            used = mine.tolist()
+        elif len(self._fired) == len(self._params):
+            return
+        for number, by_any in enumerate(used):
+            if by_any and number not in self._fired:
+                self._give(number, layout)
 
-    def _copy_out(self) -> None:
-        for number in self._fired:
-            grad = self._params[number]._grad
-            assert grad is not None, self._names[number]
-            np.copyto(grad._array, self._where[number][1])
+    def _give(self, number: int, layout: Layout) -> None:
+        """Make what lies in the bucket the gradient of a parameter that had none."""
+        view = layout.where[number][1]
+        self._params[number]._grad = Tensor._wrap(view if self._options.as_view else view.copy())
 
-    def _refuse_late(self, number: int) -> None:
-        misuse.refuse(
-            self._group,
-            "",
-            f"parameter {self._names[number]} got a gradient although the graph of the outputs did not hold it (or, "
-            "with static_graph=True, the first backward did not use it): its bucket may be on its way. Use parameters "
-            "inside forward() only, and static_graph only for graphs that never change",
-        )
+    # ------------------------------------------------------------------ without a backward
+
+    def _prepare_idle(self, outputs: Sequence[Tensor]) -> None:
+        """No parameter is in the graph of a forward's `outputs`: take part in the others' reduction all the same, in
+        the backward if there will be one, else now."""
+        hooked = [output for output in outputs if output.requires_grad]
+        for output in hooked:
+            output.register_hook(self._begin_idle)
+        if not hooked:
+            self._start()
+            self._finish()
+
+    def _begin_idle(self, _: Tensor) -> None:
+        if not self._running:
+            self._start()
+            engine.queue_callback(self._finish, outermost=True)
+
+    def shadow(self, contributes: bool, lead: int, scale: float) -> None:
+        """Take part in the reduction of a backward that other ranks run, with what gradients there are if
+        `contributes`, else with zeros. The mean is this rank's gradient afterwards."""
+        if self._options.skip_unused and self._seen is None:
+            misuse.refuse(
+                self._group,
+                "",
+                "this rank has had no backward yet, so it does not know what skip_all_reduce_unused_params skips",
+            )
+        self._sync, self._graph, self._lead, self._scale = True, None, lead, scale
+        if not contributes:
+            for param in self._params:
+                param._grad = None
+        self._start()
+        computed = now()
+        layout = self._layout or self._end_of_first(shadow=True)
+        for number in self._seen or ():
+            self._fired.add(number)
+            if self._params[number]._grad is None:
+                layout.where[number][1][...] = 0
+                self._give(number, layout)
+        self._skip([number for number, left in enumerate(self._left) if left > 0], layout)
+        self._running = False
+        self._settle(layout)
+        self.timings.finish(computed)
 
     def stats(self) -> dict[str, Any]:
-        """Counters since construction; seconds are those that backward waited for collectives at its end."""
+        """See `DistributedDataParallel.stats`."""
+        specs = [flat.spec for flat in self._layout.flats] if self._layout else []
         return {
-            "backwards": self._backwards,
-            "bucket_bytes": [flat.spec.nbytes for flat in self._flats],
-            "bucket_parameters": [[self._names[slot.param] for slot in flat.spec.slots] for flat in self._flats],
-            "wait_s": self._wait_s,
-            "last_wait_s": self._last_wait_s,
-            "traffic": self._traffic.stats(),
+            "backwards": self.timings.steps,
+            "bucket_bytes": [spec.nbytes for spec in specs],
+            "bucket_parameters": [[self.named[slot.param][0] for slot in spec.slots] for spec in specs],
+            "rebuilt": bool(specs) and not self._find_unused,
+            **self.timings.stats(),
+            "traffic": self.traffic.stats(),
         }

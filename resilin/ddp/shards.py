@@ -95,7 +95,8 @@ class ShardReducer:
         self._run = self._plan.run(rank)
         self._group = group
         self._find_unused = find_unused
-        self._names = [name for name, _ in named]
+        self._named = list(named)
+        self._kinds = [(name, param._array.dtype, param._array.shape) for name, param in named]
         self._params = [param for _, param in named]
         self._buckets = [_Bucket(spec, self._params, self._plan, rank) for spec in specs]
         self._where = {
@@ -181,10 +182,14 @@ class ShardReducer:
             raise UsageError(f"shard {self._shard.number}: a second backward; sum the losses and call backward once")
         if not self._running:
             self._running = True
-            engine.queue_callback(self._finish_backward)
+            engine.queue_callback(self._finish_backward, outermost=True)
         param = self._params[number]
         grad, param._grad = param._grad, None  # its memory is free for the next gradient
         assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
+        name, dtype, shape = self._kinds[number]
+        misuse.check_gradient(grad, shape, dtype, self._group, name)
+        if number in self._ready:
+            misuse.refuse_second(self._group, name)
         empty = self._shard.weight == 0  # the mean over no samples is NaN, and NaN times nothing is not nothing
         self._contribute(number, None if empty else grad._array, self._shard)
         self._ready.add(number)
@@ -195,7 +200,6 @@ class ShardReducer:
         assert bucket.work is not None, "a bucket with missing gradients is not complete"
         view = bucket.work.views[place]
         if gradient is not None:
-            misuse.check_fits(gradient, view, self._group, self._names[number])
             put(view, gradient, shard.weight, bucket.fresh)
         elif bucket.fresh:
             view[...] = 0
@@ -228,7 +232,7 @@ class ShardReducer:
         self._running, self._done = False, True
         missing = [number for number in range(len(self._params)) if number not in self._ready]
         if missing and not self._find_unused:
-            misuse.refuse_unused(self._group, f", shard {shard.number}", self._names, missing)
+            misuse.refuse_unused(self._group, f", shard {shard.number}", self._named, missing)
         for number in missing:
             self._contribute(number, None, shard)
         if shard.number == self._run.stop - 1:

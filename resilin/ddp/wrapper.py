@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,32 +10,25 @@ from typing import Any
 import resilin.dist as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.autograd.tape import Node, edge_of
+from resilin.core.device import CPU, device
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets, initial, misuse
+from resilin.ddp import arguments, buckets, graph, initial, misuse, uneven
+from resilin.ddp.arguments import Options
 from resilin.ddp.flat import listen, specs_of
 from resilin.ddp.grad_bucket import Hook
+from resilin.ddp.logging_data import logging_data
+from resilin.ddp.mixed_precision import Precision, _MixedPrecision
 from resilin.ddp.reducer import Reducer
 from resilin.ddp.shards import Shard, ShardReducer
+from resilin.ddp.timings import now
+from resilin.dist.join import Join, Joinable, JoinHook
 from resilin.errors import UsageError
-from resilin.nn import Module
+from resilin.nn import Module, SyncBatchNorm
 
-_MEGABYTE = 1 << 20
-# arguments of PyTorch's constructor without a meaning here, and why
-_REFUSED = {
-    "delay_all_reduce_named_params": "gradients are reduced as they become ready",
-    "param_to_hook_all_reduce": "gradients are reduced as they become ready",
-    "mixed_precision": "keep the module in one dtype and compress gradients with a communication hook",
-    "device_mesh": "pass process_group instead",
-    "skip_all_reduce_unused_params": "unused parameters are handled by find_unused_parameters",
-    "bucket_cap_mb_list": "all buckets but the first share one size, bucket_cap_mb",
-    "batched_grad_copy": "gradients are written into the buckets by backward, nothing is copied",
-    "lazy_bucket_allocation": "buckets are needed by the first backward",
-}
 _attached: weakref.WeakKeyDictionary[Module, weakref.ref[DistributedDataParallel]] = weakref.WeakKeyDictionary()
 
 
-class DistributedDataParallel(Module):
+class DistributedDataParallel(Module, Joinable):
     """Trains copies of `module` on all ranks of a group: gradients are averaged while backward runs.
 
     After `loss.backward()` every rank's `p.grad` is the mean over the ranks of their gradients, the same bits on all
@@ -45,17 +37,25 @@ class DistributedDataParallel(Module):
     module:        parameters and buffers are made equal to those of rank 0 (`init_sync`); a module that is wrapped
                    again (as in each generation of `elastic.run`) leaves its former wrapper.
     device_ids, output_device:  None for modules on the CPU.
-    broadcast_buffers:      buffers are made equal to rank 0's before each forward in training mode.
+    broadcast_buffers, forward_sync_buffers: buffers are made equal to rank 0's before each forward in training mode.
+                            broadcast_buffers=False leaves them apart from the start.
     init_sync:              False: the caller knows that shapes and values are equal already.
     process_group:          default: the world.
-    bucket_cap_mb:          gradients are reduced in flat arrays of about so many MiB (25).
+    bucket_cap_mb, bucket_cap_mb_list: gradients are reduced in flat arrays of about so many MiB (25), or of each of
+                            the list's sizes in turn. They are made in the order of the first backward.
     find_unused_parameters: True: parameters outside the graph count as zero; they keep grad None if no rank used them.
     gradient_as_bucket_view: gradients are views of the flat arrays: nothing is copied. False: separate tensors.
-    static_graph:           the graph is the same in every step: unused parameters are found once, in the first.
+    static_graph:           the graph is the same in every step: unused parameters, and those that get several
+                            gradients (reentrant checkpoints), are found once, in the first.
+    skip_all_reduce_unused_params: flat arrays that no gradient of this backward lies in are not reduced; the
+                            parameters used must be the same on all ranks.
+    delay_all_reduce_named_params, param_to_hook_all_reduce: the former's gradients are reduced after the latter's.
+    mixed_precision:        a `_MixedPrecision`: forward and backward in a smaller dtype.
+    lazy_bucket_allocation: changes nothing: flat arrays are made in the first backward.
     shards:                 fixed-shard mode, see `shard`: the same bits for any number of ranks.
 
-    Raises UsageError for arguments without a meaning here, CollectiveMismatch (on all ranks) when ranks wrap different
-    modules; it names the parameter and both shapes.
+    Raises UsageError for arguments without a meaning here and modules without parameters, CollectiveMismatch (on all
+    ranks) when ranks wrap different modules; it names the parameter and both shapes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DistributedDataParallel(Module):
         device_ids: Sequence[Any] | None = None,
         output_device: Any = None,
         dim: int = 0,
-        broadcast_buffers: bool | None = True,
+        broadcast_buffers: bool | None = None,
         init_sync: bool = True,
         process_group: dist.ProcessGroup | None = None,
         bucket_cap_mb: float | None = None,
@@ -72,70 +72,78 @@ class DistributedDataParallel(Module):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
         static_graph: bool = False,
+        delay_all_reduce_named_params: Sequence[tuple[str, Tensor]] | None = None,
+        param_to_hook_all_reduce: Tensor | None = None,
+        mixed_precision: _MixedPrecision | None = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
+        batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
+        lazy_bucket_allocation: bool = False,
+        *,
         shards: int | None = None,
-        **refused: Any,
     ) -> None:
         super().__init__()
-        _check_arguments(module, device_ids, output_device, dim, bucket_cap_mb, refused)
-        group = process_group or (dist.default_group() if dist.is_initialized() else None)
-        if group is None:
-            raise UsageError(
-                "DistributedDataParallel: there is no process group; call resilin.dist.init_process_group() first, run "
-                "inside elastic.run, or pass process_group"
-            )
-        self.module = module
-        self.process_group = group
+        Joinable.__init__(self)
+        arguments.check(module, device_ids, output_device, dim, device_mesh, batched_grad_copy)
+        arguments.warn_of(check_reduction, broadcast_buffers, forward_sync_buffers)
+        group = arguments.group_of(process_group)
+        self.module, self.process_group = module, group
         self.dim, self.device_ids, self.output_device = dim, None, None
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view = gradient_as_bucket_view
-        self.broadcast_buffers = (forward_sync_buffers is not False) and broadcast_buffers is not False
+        buffers_too, self.broadcast_buffers = arguments.buffer_syncs(broadcast_buffers, forward_sync_buffers)
         self.require_backward_grad_sync = True
-        self.bucket_bytes_cap = int((bucket_cap_mb or buckets.DEFAULT_BUCKET_BYTES / _MEGABYTE) * _MEGABYTE)
         self.shards = shards
         _leave_former(module)
-        named = [(name, param) for name, param in module.named_parameters() if param.requires_grad]
-        if not named:
-            raise UsageError(
-                "DistributedDataParallel: the module has no parameter that requires a gradient; call it directly"
-            )
+        named = arguments.trained(module, DistributedDataParallel)
+        self._options = Options(
+            caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
+            as_view=gradient_as_bucket_view,
+            find_unused=find_unused_parameters,
+            static=static_graph,
+            skip_unused=skip_all_reduce_unused_params,
+            **arguments.delayed(named, delay_all_reduce_named_params, param_to_hook_all_reduce),
+        )
+        self.bucket_bytes_cap = self._options.caps[-1]
+        self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
         if init_sync and group.size() > 1:
-            self._make_equal()
+            self._make_equal(buffers_too)
+        self._divide_by_initial_world_size = True
+        self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
+        self._frozen = [(name, param) for name, param in module.named_parameters() if not param.requires_grad]
+        self._comm_hook: Hook | None = None
         self._reducer: Reducer | None = None
         self._sharder: ShardReducer | None = None
         self._stop: Callable[[], None] | None = None
         self._attach(named)
         _attached[module] = weakref.ref(self)
 
-    def _make_equal(self) -> None:
-        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+    def _make_equal(self, buffers_too: bool) -> None:
+        tensors = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers_too else ())]
         initial.check_equal(tensors, f"shards={self.shards}", self.process_group)
         initial.broadcast([tensor for _, tensor in tensors], self.process_group)
 
-    def _attach(self, named: Sequence[tuple[str, Tensor]]) -> None:
-        plan = buckets.assign(specs_of(named), self.bucket_bytes_cap)
-        params = [param for _, param in named]
+    def _attach(self, named: arguments.Named) -> None:
         if self.shards is not None:
+            plan = buckets.assign(specs_of(named), self._options.caps)
             self._sharder = ShardReducer(
                 self.module, named, plan, self.process_group, self.shards, self.find_unused_parameters
             )
-            self._listen(params, self._sharder)
+            self._listen(named, self._sharder)
         elif self.process_group.size() > 1:
-            self._attach_reducer(named, plan)
+            self._attach_reducer(named)
+        if self._precision is not None and self._precision.hook is not None:
+            self.register_comm_hook(self.process_group, self._precision.hook)
 
-    def _attach_reducer(self, named: Sequence[tuple[str, Tensor]], plan: Sequence[buckets.BucketSpec]) -> Reducer:
-        self._reducer = Reducer(
-            named,
-            plan,
-            self.process_group,
-            as_view=self.gradient_as_bucket_view,
-            find_unused=self.find_unused_parameters,
-            static=self.static_graph,
-        )
-        self._listen([param for _, param in named], self._reducer)
+    def _attach_reducer(self, named: arguments.Named) -> Reducer:
+        self._reducer = Reducer(named, self.process_group, self._options)
+        self._listen(named, self._reducer)
         return self._reducer
 
-    def _listen(self, params: Sequence[Tensor], listener: Reducer | ShardReducer) -> None:
+    def _listen(self, named: arguments.Named, listener: Reducer | ShardReducer) -> None:
+        params = [param for _, param in named]
         self._stop = weakref.finalize(self, listen(params, listener))  # runs once: here, or when this wrapper is gone
 
     def detach(self) -> None:
@@ -148,30 +156,41 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward, with buffers made equal before it and backward prepared after it."""
-        if self._sharder is not None:
-            if mode.grad and self.training and not self._sharder.active:
-                raise UsageError(
-                    "DistributedDataParallel(shards=...): a forward that records gradients needs "
-                    "`with model.shard(shard):` around it; evaluate under no_grad() or in eval mode"
-                )
-            return self.module(*args, **kwargs)
+        if self._sharder is not None and mode.grad and self.training and not self._sharder.active:
+            raise UsageError(
+                "DistributedDataParallel(shards=...): a forward that records gradients needs "
+                "`with model.shard(shard):` around it; evaluate under no_grad() or in eval mode"
+            )
+        records, sync = mode.grad, self.require_backward_grad_sync
+        broadcasts = sync and self.broadcast_buffers and self.training and self._sharder is None
+        lead, scale = 0, 1.0
+        if self._join_config.enable and (records or self.training):
+            lead, scale = uneven.announce(self, broadcasts, records and sync)
+        if broadcasts:
+            self._broadcast_buffers(lead)
         reducer = self._reducer
-        if reducer is None:
-            return self.module(*args, **kwargs)
-        sync = self.require_backward_grad_sync
-        if sync and self.broadcast_buffers and self.training:
-            self._broadcast_buffers()
-        output = self.module(*args, **kwargs)
-        if mode.grad:
-            search = sync and self.find_unused_parameters and not self.static_graph
-            reducer.prepare(sync, reachable(output) if search else None)
+        if reducer is None or not records:
+            return self._call(args, kwargs)
+        if self._frozen and any(param._rg for _, param in self._frozen):
+            misuse.refuse_unfrozen(self.process_group, self._frozen)
+        begin = now()
+        output = self._call(args, kwargs)
+        reducer.timings.forward(begin)
+        if sync and self.find_unused_parameters and not self.static_graph:
+            found = list(graph.tensors(output))
+            reducer.prepare(sync, graph.reachable(found), lead, scale, found)
+        else:
+            reducer.prepare(sync, None, lead, scale)
         return output
 
-    def _broadcast_buffers(self) -> None:
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.module(*args, **kwargs) if self._precision is None else self._precision(args, kwargs)
+
+    def _broadcast_buffers(self, lead: int) -> None:
         held = [buffer for _, buffer in self.module.named_buffers()]
-        if held:
+        if held and self.process_group.size() > 1:
             with trace.span("ddp.broadcast_buffers"):
-                initial.broadcast(held, self.process_group)
+                initial.broadcast(held, self.process_group, lead)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -204,67 +223,91 @@ class DistributedDataParallel(Module):
             raise UsageError("shard() needs DistributedDataParallel(..., shards=V) with the sampler's number of shards")
         return self._sharder.shard(shard)
 
+    # ------------------------------------------------------------------ uneven inputs
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Train inside the block with inputs that are not equally many on all ranks; see `resilin.dist.join.Join`.
+
+            with model.join():
+                for x, y in batches:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+
+        Each forward in training mode is an iteration, followed by at most one backward. A rank whose data ended brings
+        zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all take over the model
+        of a rank that trained to the end.
+        divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
+        those that bring gradients, so that each late sample counts more.
+        With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards.
+        """
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For Join; its argument `divide_by_initial_world_size` is meant for this."""
+        if self._sharder is not None:
+            raise UsageError("join() has no meaning with shards=...: a rank enters all of its shards, also empty ones")
+        self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
+        return uneven.DDPJoinHook(self)
+
+    @property
+    def join_device(self) -> device:
+        """The CPU."""
+        return CPU
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group of all collectives of this wrapper."""
+        return self.process_group
+
     # ------------------------------------------------------------------ extras
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         """Reduce buckets with `hook(state, bucket: GradBucket) -> Future[Tensor]` instead of the averaging all-reduce.
 
-        UsageError when one is registered already, when `hook` cannot be called with two arguments, or with shards.
+        UsageError when one is registered already (mixed_precision has one of its own), when `hook` cannot be called
+        with two arguments, or with shards.
         """
-        if not callable(hook):
-            raise UsageError(f"register_comm_hook: expected a function (state, bucket), got {type(hook).__name__}")
+        arguments.check_hook(hook)
         if self._sharder is not None:
             raise UsageError("register_comm_hook: fixed-shard mode sums along its own tree; use shards=None with hooks")
-        if getattr(self, "_comm_hook", None) is not None:
+        if self._comm_hook is not None:
             raise UsageError("register_comm_hook: a hook is registered already; it can be set once")
-        _check_signature(hook)
         self._comm_hook = hook
         if self._reducer is None:  # a world of one reduces nothing, but the hook must see every bucket
-            named = [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
-            plan = buckets.assign(specs_of(named), self.bucket_bytes_cap)
-            self._attach_reducer(named, plan)
+            self._attach_reducer(arguments.trained(self.module, DistributedDataParallel))
         assert self._reducer is not None, "attached above"
         self._reducer.set_hook(state, hook)
 
     def stats(self) -> Mapping[str, Any]:
-        """Backward passes, bucket sizes in bytes, and seconds that backward waited for collectives at its end.
+        """What this rank did since construction. Seconds are sums over `backwards`; with "last_" before the name, those
+        of the last one.
 
-        "traffic": what the collectives of gradients carried so far, see `Traffic`; without shards.
+        backwards:         reductions so far. rebuilt: whether buckets follow the order of the first backward.
+        bucket_bytes, bucket_parameters:  of each bucket, in the order of their reduction; empty before the first.
+        forward_s:         in the module's forward.
+        backward_s:        from the end of forward to the last gradient: loss and backward.
+        communication_s:   in which some bucket was on its way, also while backward ran. exposed_s: of that, after the
+                           last gradient. overlap: the share that was not exposed.
+        wait_s:            from the last gradient to the end of backward: what reducing costs, but for the cores that it
+                           takes from backward.
+        traffic:           what the collectives of gradients carried, see `Traffic`.
+        With shards: "shards", "own_shards", "steps", "bucket_bytes" and "wait_s" only.
         """
         part = self._reducer or self._sharder
         own = part.stats() if part is not None else {}
         return {"world_size": self.process_group.size(), "rank": self.process_group.rank(), **own}
 
-
-def reachable(output: Any) -> set[int]:
-    """ids of the leaves in the graph of every tensor found in `output` (tensors, lists, dicts, objects with fields)."""
-    stack: list[Any] = [edge for edge in map(edge_of, _tensors(output)) if edge is not None]
-    seen: set[int] = set()
-    leaves: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Node):
-            stack.extend(edge for edge in node.edges if edge is not None)
-        else:
-            leaves.add(id(node))
-    return leaves
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, list | tuple | set):
-        for value in output:
-            yield from _tensors(value)
-    elif hasattr(output, "__dataclass_fields__"):
-        for name in output.__dataclass_fields__:
-            yield from _tensors(getattr(output, name))
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """`stats()` and the constructor's arguments under PyTorch's names."""
+        return logging_data(self)
 
 
 def steps_in_gradients(module: Any) -> set[int]:
@@ -282,37 +325,3 @@ def _leave_former(module: Module) -> None:
     wrapper = former() if former is not None else None
     if wrapper is not None:
         wrapper.detach()
-
-
-def _check_arguments(
-    module: Any, device_ids: Any, output_device: Any, dim: int, bucket_cap_mb: float | None, refused: Mapping[str, Any]
-) -> None:
-    name = "DistributedDataParallel"
-    if not isinstance(module, Module):
-        raise UsageError(f"{name}: expected an nn.Module, got {type(module).__name__}")
-    if device_ids is not None or output_device is not None:
-        raise UsageError(f"{name}: device_ids and output_device must be None: modules here live on one device, the CPU")
-    if dim != 0:
-        raise UsageError(f"{name}: dim must be 0, got {dim}: inputs are not scattered, each rank brings its own")
-    if bucket_cap_mb is not None and not bucket_cap_mb > 0:
-        raise UsageError(f"{name}: bucket_cap_mb must be positive, got {bucket_cap_mb}")
-    for key, value in refused.items():
-        if key not in _REFUSED:
-            raise TypeError(f"{name}.__init__() got an unexpected keyword argument {key!r}")
-        if value:
-            raise UsageError(f"{name}: {key}={value!r} is not supported: {_REFUSED[key]}")
-
-
-def _check_signature(hook: Any) -> None:
-    try:
-        signature = inspect.signature(hook)
-    except (TypeError, ValueError):  # of native code: it is found out when it is called
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        takes = len(signature.parameters)
-        raise UsageError(
-            f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
-            f"{signature}"
-        ) from None

@@ -153,7 +153,7 @@ class Join:
                     "of the time it computes nothing; divide the data more evenly",
                     stacklevel=3,
                 )
-        self._run("post_hook", [lambda hook=hook: hook.post_hook(iterations == 0) for hook in self._hooks])  # type: ignore[misc]
+        self._run("post_hook", [lambda hook=hook: hook.post_hook(iterations == 0) for hook in self._hooks])
 
     def _others(self) -> list[int]:
         """The ranks that train in the iteration that begins now."""
@@ -209,7 +209,8 @@ def _said(joinable: Joinable, group: ProcessGroup, word: int) -> Tensor:
     """One byte per rank, this one's set."""
     said = np.zeros(group.size(), np.uint8)
     said[group.rank()] = word
-    return Tensor._wrap(said).to(joinable.join_device)
+    flags: Tensor = Tensor._wrap(said).to(joinable.join_device)
+    return flags
 
 
 def _ranks(said: Tensor, word: int) -> list[int]:

@@ -20,12 +20,12 @@ def test_the_last_registered_parameter_comes_first() -> None:
 
 
 def test_the_first_bucket_is_small_and_a_tensor_is_never_cut() -> None:
-    plan = buckets.assign(specs(100, 100, 100, 100, 100), cap_bytes=800, first_cap_bytes=1)
+    plan = buckets.assign(specs(100, 100, 100, 100, 100), caps=(1, 800))
     assert members(plan) == [[4], [3, 2], [1, 0]]
 
 
 def test_a_tensor_larger_than_the_cap_has_a_bucket_of_its_own_after_what_was_open() -> None:
-    plan = buckets.assign(specs(1, 1000, 1), cap_bytes=400, first_cap_bytes=400)
+    plan = buckets.assign(specs(1, 1000, 1), caps=[400])
     assert members(plan) == [[2, 1], [0]]
 
 
@@ -44,20 +44,27 @@ def test_a_given_order_replaces_reverse_registration() -> None:
     assert members(buckets.assign(specs(4, 4, 4), order=[1, 0, 2])) == [[1, 0, 2]]
 
 
+def test_each_bucket_of_a_kind_has_its_cap_and_later_ones_the_last() -> None:
+    assert members(buckets.assign(specs(*[100] * 8), caps=(400, 1200, 800))) == [[7], [6, 5, 4], [3, 2], [1, 0]]
+
+
+def test_delayed_parameters_come_right_after_the_one_they_wait_for() -> None:
+    assert buckets.delay([4, 3, 2, 1, 0], late={4, 0}, until=2) == [3, 2, 4, 0, 1]
+
+
 def test_no_parameters_give_no_buckets() -> None:
     assert buckets.assign([]) == ()
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 5000), st.sampled_from([("f4", 4), ("f8", 8), ("f2", 2)])), max_size=40),
-    st.integers(1, 40_000),
-    st.integers(1, 40_000),
+    st.lists(st.integers(1, 40_000), min_size=1, max_size=4),
 )
 def test_every_parameter_has_exactly_one_slot_of_its_size_and_nothing_lies_between(
-    sizes: list[tuple[int, tuple[str, int]]], cap: int, first: int
+    sizes: list[tuple[int, tuple[str, int]]], caps: list[int]
 ) -> None:
     params = [ParameterSpec(f"p{i}", n, item, kind) for i, (n, (kind, item)) in enumerate(sizes)]
-    plan = buckets.assign(params, cap, first)
+    plan = buckets.assign(params, caps)
     assert [bucket.index for bucket in plan] == list(range(len(plan)))
     seen = [slot.param for bucket in plan for slot in bucket.slots]
     assert sorted(seen) == list(range(len(params)))

@@ -40,11 +40,20 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def queue_callback(fn: Callable[[], None]) -> None:
-    """Call `fn` once at the end of the backward that is running in this thread. RuntimeError when none is."""
+def queue_callback(fn: Callable[[], None], outermost: bool = False) -> None:
+    """Call `fn` once at the end of the backward that is running in this thread. RuntimeError when none is.
+
+    outermost: of those that run inside one another (a reentrant checkpoint's), the one that all others are part of.
+    """
     if not _running.runs:
         raise RuntimeError("queue_callback: no backward is running in this thread")
-    _running.runs[-1].callbacks.append(fn)
+    _running.runs[0 if outermost else -1].callbacks.append(fn)
+
+
+def outermost() -> _Run | None:
+    """The backward that runs in this thread, the outer one where backwards are nested (as in a reentrant checkpoint):
+    something to tell it from others by, and its `callbacks` run at its end. None when none runs."""
+    return _running.runs[0] if _running.runs else None
 
 
 class _Run:

@@ -1,0 +1,163 @@
+"""What the constructor of DistributedDataParallel and `register_comm_hook` are given: checked, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import resilin.dist as dist
+from resilin.core.device import CPU
+from resilin.core.tensor import Tensor
+from resilin.ddp import buckets, flat, misuse
+from resilin.errors import UsageError
+from resilin.nn import Module
+from resilin.nn.parameter import is_lazy
+
+_NAME = "DistributedDataParallel"
+_MEGABYTE = 1 << 20
+Named = Sequence[tuple[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How gradients are reduced: the constructor's arguments, checked."""
+
+    caps: tuple[int, ...]
+    """Bytes of each bucket, see `buckets.assign`."""
+    as_view: bool = True
+    find_unused: bool = False
+    static: bool = False
+    skip_unused: bool = False
+    late: frozenset[int] = frozenset()
+    """Numbers of the parameters that are reduced after the one with number `until`."""
+    until: int = -1
+
+
+def check(
+    module: Any, device_ids: Any, output_device: Any, dim: int, device_mesh: Any, batched_grad_copy: bool
+) -> None:
+    """UsageError for what has no meaning here."""
+    if not isinstance(module, Module):
+        raise UsageError(f"{_NAME}: expected an nn.Module, got {type(module).__name__}")
+    if device_ids or output_device is not None:
+        raise UsageError(f"{_NAME}: device_ids and output_device must be None: a module on the CPU stays where it is")
+    if dim != 0:
+        raise UsageError(f"{_NAME}: dim must be 0, got {dim}: inputs are not scattered, each rank brings its own")
+    if device_mesh is not None:
+        raise UsageError(
+            f"{_NAME}: device_mesh is not supported: there are no device meshes; pass process_group, such as "
+            "new_group() gives"
+        )
+    if batched_grad_copy:
+        raise UsageError(
+            f"{_NAME}: batched_grad_copy is not supported: there are no copies to batch, backward itself writes "
+            "gradients into the flat arrays"
+        )
+
+
+def warn_of(check_reduction: bool, broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> None:
+    """FutureWarning for arguments that change nothing, as PyTorch gives."""
+    if check_reduction:
+        warnings.warn(f"{_NAME}: check_reduction is deprecated and changes nothing", FutureWarning, stacklevel=3)
+    if None not in (broadcast_buffers, forward_sync_buffers) and broadcast_buffers != forward_sync_buffers:
+        warnings.warn(
+            f"{_NAME}: broadcast_buffers={broadcast_buffers} is ignored, forward_sync_buffers={forward_sync_buffers} "
+            "holds",
+            FutureWarning,
+            stacklevel=3,
+        )
+
+
+def trained(module: Module, wrapper: type[Module]) -> Named:
+    """The parameters that are trained, by name. UsageError when there are none, or when they cannot be wrapped."""
+    for name, part in module.named_modules():
+        if isinstance(part, wrapper):
+            where = f"its submodule {name}" if name else "the module"
+            raise UsageError(
+                f"{_NAME}: {where} is a {_NAME} already, which averages its gradients; wrap the module inside of it "
+                f"({name + '.' if name else ''}module), or only the whole"
+            )
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise UsageError(f"{_NAME}: {name} is uninitialized; call the module with an input before wrapping it")
+        if tensor.device is not CPU:
+            raise UsageError(f"{_NAME}: {name} is on {tensor.device}; gradients are averaged on the CPU only")
+    named = [(name, param) for name, param in module.named_parameters() if param.requires_grad]
+    if not named:
+        raise UsageError(f"{_NAME}: the module has no parameter that requires a gradient; call it directly")
+    for name, param in named:
+        if flat.listeners(param):
+            raise UsageError(
+                f"{_NAME}: the gradient of {name} is averaged by another {_NAME}, around a module that holds "
+                f"{name.rpartition('.')[2]}, too; drop that wrapper first, or call its detach()"
+            )
+    return named
+
+
+def caps(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None) -> tuple[int, ...]:
+    """Bytes of each bucket. Of equally large ones the first is small, so that communication starts early."""
+    for cap in [bucket_cap_mb] if bucket_cap_mb_list is None else bucket_cap_mb_list:
+        if cap is not None and not cap > 0:
+            raise UsageError(f"{_NAME}: bucket_cap_mb must be positive, got {cap}")
+    if bucket_cap_mb_list:
+        return tuple(int(cap * _MEGABYTE) for cap in bucket_cap_mb_list)
+    cap = buckets.DEFAULT_BUCKET_BYTES if bucket_cap_mb is None else int(bucket_cap_mb * _MEGABYTE)
+    return min(buckets.FIRST_BUCKET_BYTES, cap), cap
+
+
+def delayed(named: Named, late: Sequence[tuple[str, Tensor]] | None, until: Tensor | None) -> dict[str, Any]:
+    """`late` and `until` of Options from delay_all_reduce_named_params and param_to_hook_all_reduce."""
+    if late is None and until is None:
+        return {}
+    if late is None or until is None:
+        raise UsageError(
+            f"{_NAME}: delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time"
+        )
+    numbers = {id(param): number for number, (_, param) in enumerate(named)}
+    for name, param in [*late, ("param_to_hook_all_reduce", until)]:
+        if id(param) not in numbers:
+            raise UsageError(f"{_NAME}: {name} is no parameter of the module that requires a gradient")
+    chosen = frozenset(numbers[id(param)] for _, param in late)
+    if numbers[id(until)] in chosen:
+        raise UsageError(f"{_NAME}: param_to_hook_all_reduce is among the parameters that wait for it")
+    return {"late": chosen, "until": numbers[id(until)]}
+
+
+def buffer_syncs(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> tuple[bool, bool]:
+    """Whether buffers are made equal when the module is wrapped, and before each forward."""
+    if forward_sync_buffers is None:
+        return broadcast_buffers is not False, broadcast_buffers is not False
+    return True, forward_sync_buffers
+
+
+def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`process_group`, or the default group. UsageError when there is none."""
+    if process_group is not None:
+        return process_group
+    if dist.is_initialized():
+        return dist.default_group()
+    raise UsageError(
+        f"{_NAME}: there is no process group; call resilin.dist.init_process_group() first, run inside elastic.run, or "
+        "pass process_group"
+    )
+
+
+def check_hook(hook: Any) -> None:
+    """UsageError unless `hook` can be called with (state, bucket)."""
+    if not callable(hook):
+        raise UsageError(f"register_comm_hook: expected a function (state, bucket), got {type(hook).__name__}")
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # of native code: it is found out when it is called
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        takes = len(signature.parameters)
+        raise UsageError(
+            f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
+            f"{signature}"
+        ) from None

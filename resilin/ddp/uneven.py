@@ -1,0 +1,101 @@
+"""DistributedDataParallel inside a `Join`: what a rank without data does in place of forward and backward.
+
+rank that trains                              rank that has joined
+Join.notify_join_context, announce  ────────  Join counts, announce
+broadcast of buffers                ────────  broadcast of buffers
+buckets of backward                 ────────  the same buckets, of zeros
+(after the last)                              parameters and buffers of a rank that trained to the end
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.core.tensor import Tensor
+from resilin.ddp import initial, misuse
+from resilin.dist.join import Join, JoinHook
+from resilin.errors import CollectiveMismatch
+
+if TYPE_CHECKING:
+    from resilin.ddp.wrapper import DistributedDataParallel
+
+# what a rank says of its iteration
+_TRAINS, _BROADCASTS, _REDUCES, _BRINGS, _LAST = 1, 2, 4, 8, 16
+
+
+class DDPJoinHook(JoinHook):
+    """What a rank without data does for `ddp`."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = ddp
+
+    def main_hook(self) -> None:
+        """Take part in the broadcast of buffers and in the reduction of one iteration."""
+        ddp, reducer = self._ddp, self._ddp._reducer
+        brings = reducer is not None and reducer.unreduced
+        told = _exchange(ddp, _BRINGS * brings)
+        lead, scale = _followed(ddp, told)
+        if told[lead] & _BROADCASTS:
+            ddp._broadcast_buffers(lead)
+        if told[lead] & _REDUCES and reducer is not None:
+            reducer.shadow(brings, lead, scale)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Take over the model of the first rank that trained to the end."""
+        ddp = self._ddp
+        told = _exchange(ddp, _LAST * is_last_joiner)
+        source = next(rank for rank, flags in enumerate(told) if flags & _LAST)
+        module = ddp.module
+        tensors = [*module.parameters(), *(module.buffers() if ddp.broadcast_buffers else ())]
+        if ddp.process_group.size() > 1:
+            initial.broadcast(tensors, ddp.process_group, source)
+
+
+def announce(ddp: DistributedDataParallel, broadcasts: bool, reduces: bool) -> tuple[int, float]:
+    """A forward of a rank that trains begins: tell those that have joined what it does.
+
+    The rank whose buffers count, and what means over all ranks are to be multiplied by.
+    """
+    if ddp._sync_batch_norm and not ddp._join_config.throw_on_early_termination:
+        misuse.refuse(
+            ddp.process_group,
+            "",
+            "the module has a SyncBatchNorm, whose collectives a rank without inputs cannot take part in; use "
+            "join(throw_on_early_termination=True), or BatchNorm",
+        )
+    Join.notify_join_context(ddp)
+    return _followed(ddp, _exchange(ddp, _TRAINS | _BROADCASTS * broadcasts | _REDUCES * reduces))
+
+
+def _exchange(ddp: DistributedDataParallel, flags: int) -> list[int]:
+    """What every rank says."""
+    group = ddp.process_group
+    told = np.zeros(group.size(), np.uint8)
+    told[group.rank()] = flags
+    if group.size() > 1:
+        dist.all_reduce(Tensor._wrap(told), op=dist.ReduceOp.MAX, group=group)
+    said: list[int] = told.tolist()
+    return said
+
+
+def _followed(ddp: DistributedDataParallel, told: list[int]) -> tuple[int, float]:
+    """The first rank that trains, which the others follow, and the scale of means."""
+    training = [rank for rank, flags in enumerate(told) if flags & _TRAINS]
+    lead = training[0]
+    for rank in training:
+        if told[rank] != told[lead]:
+            raise CollectiveMismatch(
+                f"DistributedDataParallel.join: the forward of rank {lead} {_text(told[lead])}, that of rank {rank} "
+                f"{_text(told[rank])}; use no_sync(), no_grad(), train() and eval() alike on all ranks"
+            )
+    if ddp._divide_by_initial_world_size:
+        return lead, 1.0
+    return lead, len(told) / sum(1 for flags in told if flags & (_TRAINS | _BRINGS))
+
+
+def _text(flags: int) -> str:
+    buffers = "broadcasts buffers" if flags & _BROADCASTS else "broadcasts no buffers"
+    return f"{buffers} and reduces {'gradients' if flags & _REDUCES else 'no gradients'}"
