@@ -116,3 +116,23 @@ def test_a_division_of_zero_by_zero_is_nan_without_a_warning():
     param.grad = resilin.zeros(2, dtype=resilin.float64)
     optim.Adagrad([param], eps=0).step()
     assert np.isnan(param.detach().numpy()).all()
+
+
+@pytest.mark.parametrize("make", [resilin.optim.AdamW, resilin.optim.SGD, resilin.optim.NAdam])
+def test_a_parameters_bits_do_not_depend_on_those_beside_it(make):
+    def run(apart):
+        rng = np.random.default_rng(2)
+        values = [rng.standard_normal((9, 7)).astype(dtype) for dtype in (np.float32, np.float64, np.float16)]
+        params = [resilin.nn.Parameter(resilin.tensor(value)) for value in (*values, values[0] + 1)]
+        optimizers = [make([param], lr=0.1) for param in params] if apart else [make(params, lr=0.1)]
+        for step in range(3):
+            for number, param in enumerate(params):
+                grad = (
+                    np.random.default_rng([step, number]).standard_normal((7, 9)).astype(param.numpy(force=True).dtype)
+                )
+                param.grad = resilin.tensor(grad).t()  # not contiguous
+            for optimizer in optimizers:
+                optimizer.step()
+        return [param.detach().numpy().tobytes() for param in params]
+
+    assert run(apart=True) == run(apart=False)

@@ -27,11 +27,48 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
     Raises: ValueError when a gradient or state does not fit its parameter, before anything is written.
     """
-    if all(isinstance(p, np.ndarray) for p in lists[0] or ()) and _native(name, tuple(lists), constants):
+    dispatch(
+        lists,
+        lambda chosen: bool(_native(name, tuple(chosen), constants)),
+        lambda chosen: _apply_reference(REFERENCES[name], chosen, constants),
+    )
+
+
+def dispatch(lists: Lists, native: Callable[[Lists], bool], reference: Callable[[Lists], None]) -> None:
+    """Step all parameters in one native call, or those that it can take, and the others by `reference`.
+
+    So a parameter's bits depend neither on the dtypes of those beside it nor on the strides of its gradient. ValueError
+    as `check_lists`, before anything is written.
+    """
+    parameters = lists[0] or ()
+    if all(isinstance(p, np.ndarray) for p in parameters) and native(lists):
         return
     check_lists(lists)
     with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
-        _apply_reference(REFERENCES[name], lists, constants)
+        whole = [
+            [np.ascontiguousarray(g) if isinstance(g, np.ndarray) else g for g in lists[1] or ()]
+            if place == 1
+            else each
+            for place, each in enumerate(lists)
+        ]
+        fast = [number for number in range(len(parameters)) if _is_native(whole, number)]
+        if not fast or not native(_chosen(whole, fast)):
+            fast = []
+        slow = sorted(set(range(len(parameters))) - set(fast))
+        reference(_chosen(whole, slow))
+
+
+def _is_native(lists: Lists, number: int) -> bool:
+    """Whether native code takes the arrays of parameter `number`: contiguous float32."""
+    return all(
+        isinstance(each[number], np.ndarray) and each[number].dtype == np.float32 and each[number].flags.c_contiguous
+        for each in lists
+        if each is not None
+    )
+
+
+def _chosen(lists: Lists, numbers: Sequence[int]) -> Lists:
+    return [None if each is None else [each[number] for number in numbers] for each in lists]
 
 
 def check_lists(lists: Lists) -> None:

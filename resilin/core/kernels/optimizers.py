@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.loader import kernel
-from resilin.core.kernels.optimizer_rules import check_lists
+from resilin.core.kernels.optimizer_rules import Lists, dispatch
 
 Arrays = Sequence[Array]
 
@@ -33,12 +32,11 @@ def sgd(
     """Stochastic gradient descent. `bufs` hold the momentum; `first` sets them to the gradient."""
     bufs = bufs if momentum and bufs is not None else None
     rates = (lr, momentum, dampening, weight_decay, nesterov, maximize, first)
-    if _here(params) and _native_sgd(params, grads, bufs, *rates):
-        return
-    check_lists((params, grads, bufs))
-    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
-        buf = None if bufs is None else bufs[i]
-        reference_sgd(p, g, buf, *rates)
+    dispatch(
+        (params, grads, bufs),
+        lambda lists: bool(_native_sgd(*lists, *rates)),
+        lambda lists: _one_by_one(reference_sgd, lists, rates),
+    )
 
 
 def adam(
@@ -59,17 +57,16 @@ def adam(
 ) -> None:
     """Adam; AdamW when `decoupled`; AMSGrad when `max_exp_avg_sq` is given. `step` counts from 1."""
     rates = (step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize)
-    if _here(params) and _native_adam(params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq, *rates):
-        return
-    check_lists((params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq))
-    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
-        top = None if max_exp_avg_sq is None else max_exp_avg_sq[i]
-        reference_adam(p, g, exp_avg[i], exp_avg_sq[i], top, *rates)
+    dispatch(
+        (params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq),
+        lambda lists: bool(_native_adam(*lists, *rates)),
+        lambda lists: _one_by_one(reference_adam, lists, rates),
+    )
 
 
-def _here(params: Arrays) -> bool:
-    """Whether the native kernels can reach the arrays: they are numpy's."""
-    return all(isinstance(p, np.ndarray) for p in params)
+def _one_by_one(reference: Callable[..., None], lists: Lists, rates: tuple[Any, ...]) -> None:
+    for number, parameter in enumerate(lists[0] or ()):
+        reference(parameter, *[None if each is None else each[number] for each in lists[1:]], *rates)
 
 
 def reference_sgd(
