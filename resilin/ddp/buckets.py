@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
 DEFAULT_BUCKET_BYTES = 25 << 20
@@ -76,11 +76,15 @@ def assign(
     return tuple(_lay_out(index, params, members) for index, (_, members) in enumerate(closed))
 
 
-def delay(order: Sequence[int], late: Collection[int], until: int) -> list[int]:
-    """`order` with the parameters `late` right after the parameter `until`."""
-    kept = [number for number in order if number not in late]
-    after = kept.index(until) + 1
-    return [*kept[:after], *(number for number in order if number in late), *kept[after:]]
+def delay(
+    params: Sequence[ParameterSpec], caps: Sequence[int], order: Sequence[int], late: Collection[int], until: int
+) -> tuple[BucketSpec, ...]:
+    """As `assign`, with the parameters `late` in buckets of their own, right after the bucket of the parameter
+    `until`."""
+    plan = list(assign(params, caps, [number for number in order if number not in late]))
+    after = next(spec.index for spec in plan if any(slot.param == until for slot in spec.slots)) + 1
+    plan[after:after] = assign(params, caps, [number for number in order if number in late])
+    return tuple(replace(spec, index=index) for index, spec in enumerate(plan))
 
 
 def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]) -> BucketSpec:

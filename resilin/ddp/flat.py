@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,17 +42,11 @@ class Flat:
         ]
 
 
-def specs_of(named: Sequence[tuple[str, Tensor]], apart: Collection[int] = ()) -> list[ParameterSpec]:
-    """What `buckets.assign` needs to know of each parameter; those with the numbers `apart` share no bucket with the
-    others."""
+def specs_of(named: Sequence[tuple[str, Tensor]]) -> list[ParameterSpec]:
+    """What `buckets.assign` needs to know of each parameter."""
     return [
-        ParameterSpec(
-            name,
-            tensor.numel(),
-            tensor.element_size(),
-            f"{tensor._array.dtype.name} {tensor.device}{' late' if number in apart else ''}",
-        )
-        for number, (name, tensor) in enumerate(named)
+        ParameterSpec(name, tensor.numel(), tensor.element_size(), f"{tensor._array.dtype.name} {tensor.device}")
+        for name, tensor in named
     ]
 
 

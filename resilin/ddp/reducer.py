@@ -85,10 +85,12 @@ class Reducer:
     def _lay_out(self, order: Sequence[int]) -> Layout:
         """Make the buckets."""
         options = self._options
-        specs = specs_of(self.named, options.late)
+        specs = specs_of(self.named)
         if options.late:
-            order = buckets.delay(order, options.late, options.until)
-        layout = Layout(buckets.assign(specs, options.caps, order), self._params)
+            plan = buckets.delay(specs, options.caps, order, options.late, options.until)
+        else:
+            plan = buckets.assign(specs, options.caps, order)
+        layout = Layout(plan, self._params)
         if options.as_view:
             for number, (_, view) in layout.where.items():
                 self._params[number]._grad_slot = view

@@ -48,8 +48,10 @@ def test_each_bucket_of_a_kind_has_its_cap_and_later_ones_the_last() -> None:
     assert members(buckets.assign(specs(*[100] * 8), caps=(400, 1200, 800))) == [[7], [6, 5, 4], [3, 2], [1, 0]]
 
 
-def test_delayed_parameters_come_right_after_the_one_they_wait_for() -> None:
-    assert buckets.delay([4, 3, 2, 1, 0], late={4, 0}, until=2) == [3, 2, 4, 0, 1]
+def test_delayed_parameters_come_right_after_the_bucket_they_wait_for() -> None:
+    plan = buckets.delay(specs(*[100] * 5), [800], [4, 3, 2, 1, 0], late={4, 0}, until=2)
+    assert members(plan) == [[3, 2], [4, 0], [1]]
+    assert [bucket.index for bucket in plan] == [0, 1, 2]
 
 
 def test_no_parameters_give_no_buckets() -> None:
