@@ -1,6 +1,7 @@
 """Communication hooks for `DistributedDataParallel.register_comm_hook`; modules and names of torch's ddp_comm_hooks."""
 
 from resilin.ddp.comm_hooks import (
+    ddp_zero_hook,
     debugging_hooks,
     default_hooks,
     onebit_hook,
@@ -13,6 +14,7 @@ from resilin.ddp.comm_hooks.hook_type import DDPCommHookType, register_ddp_comm_
 
 __all__ = [
     "DDPCommHookType",
+    "ddp_zero_hook",
     "debugging_hooks",
     "default_hooks",
     "onebit_hook",

@@ -1,0 +1,142 @@
+"""Bad input of a divided optimizer: what is wrong, where, and what to do, on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from divided import parameters
+
+import resilin
+from resilin import nn, optim
+from resilin.errors import CollectiveMismatch, UsageError, UsageTypeError
+from resilin.testing.ranks import run_ranks
+from resilin.zero import ZeroRedundancyOptimizer
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (object, "must be a class of resilin.optim, or one derived from optim.Optimizer, got object"),
+        (optim.SGD([nn.Parameter(resilin.zeros(2))]), "must be a class"),
+        ("AdamW", "got 'AdamW'"),
+    ],
+)
+def test_what_is_no_class_of_optimizers_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(UsageTypeError, match=says):
+        ZeroRedundancyOptimizer(parameters(), given)
+
+
+def test_an_optimizer_that_needs_all_parameters_at_once_is_refused_with_the_reason() -> None:
+    with pytest.raises(UsageError, match="LBFGS cannot be divided among ranks: its direction is made of dot products"):
+        ZeroRedundancyOptimizer(parameters(), optim.LBFGS)
+
+
+def test_a_step_without_a_group_says_what_to_do() -> None:
+    optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+    with pytest.raises(UsageError, match="init_process_group"):
+        optimizer.step()
+
+
+def test_mistakes_in_parameters_are_those_of_any_optimizer() -> None:
+    def work(rank: int) -> None:
+        params = parameters()
+        for wrong, kind, says in (
+            ([], UsageError, "got no parameters"),
+            (set(params), TypeError, "a set has no order"),
+            ([*params, params[0]], UsageError, "appears twice"),
+            ([resilin.zeros(2).requires_grad_() * 2], UsageError, "leaf tensors only"),
+            ([nn.Parameter(resilin.zeros(3, 4).t())], UsageError, r"parameter 0 of shape \[4, 3\] is not contiguous"),
+        ):
+            with pytest.raises(kind, match=says):
+                ZeroRedundancyOptimizer(wrong, optim.AdamW)
+        with pytest.raises(UsageError, match="AdamW: lr must not be negative"):
+            ZeroRedundancyOptimizer(params, optim.AdamW, lr=-1)
+        with pytest.raises(TypeError, match="momentum"):
+            ZeroRedundancyOptimizer(params, optim.AdamW, momentum=0.9)
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (
+            ((7, 5), (32,)),
+            r"parameter 1 \(group 0\) is of shape \[33\] and dtype float32 on cpu on rank 0 and of shape",
+        ),
+        (
+            ((7, 5),),
+            r"parameter 1 \(group 0\) is of shape \[33\] and dtype float32 on cpu on rank 0 and absent on rank 1",
+        ),
+    ],
+)
+def test_parameters_that_differ_are_named_on_all_ranks(other: Any, says: str) -> None:
+    def work(rank: int) -> None:
+        params = parameters(((7, 5), (33,)) if rank == 0 else other)
+        with pytest.raises(CollectiveMismatch, match=says):
+            ZeroRedundancyOptimizer(params, optim.AdamW)
+
+    run_ranks(2, work).results()
+
+
+def test_ranks_with_other_arguments_are_told() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(
+            CollectiveMismatch, match=r"rank 0 was made with optimizer_class=AdamW.*rank 1 with.*=Adam,"
+        ):
+            ZeroRedundancyOptimizer(parameters(), [optim.AdamW, optim.Adam][rank])
+
+    run_ranks(2, work).results()
+
+
+def test_names_of_parameters_are_told_where_there_are_any() -> None:
+    def work(rank: int) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2 + rank))
+        with pytest.raises(CollectiveMismatch, match=r"parameter 2 \(group 0, 1.weight\)"):
+            ZeroRedundancyOptimizer(model.named_parameters(), optim.AdamW)
+
+    run_ranks(2, work).results()
+
+
+def test_values_that_differ_are_found_in_the_first_step_before_anything_is_written() -> None:
+    def work(rank: int) -> None:
+        params = parameters()
+        params[2]._array[1, 1, 1] += rank == 2
+        before = [param.detach().numpy().copy() for param in params]
+        optimizer = ZeroRedundancyOptimizer(params, optim.SGD, lr=0.1)
+        for param in params:
+            param.grad = param.detach() + 1
+        with pytest.raises(
+            CollectiveMismatch, match=r"parameter 2 of shape \[3, 4, 5\] has other values on rank 2 than"
+        ):
+            optimizer.step()
+        assert all(np.array_equal(a, param.detach().numpy()) for a, param in zip(before, params, strict=True))
+
+    run_ranks(3, work).results()
+
+
+def test_a_parameter_that_was_converted_since_is_named() -> None:
+    def work(rank: int) -> None:
+        params = parameters(((64, 3),))
+        optimizer = ZeroRedundancyOptimizer(params, optim.AdamW)
+        params[0].data = params[0].detach().double()
+        params[0].grad = params[0].detach()
+        with pytest.raises(UsageError, match=r"parameter 0 had shape .* and dtype float32 .* float64"):
+            optimizer.step()
+
+    run_ranks(2, work).results()
+
+
+def test_a_gradient_of_another_shape_is_named() -> None:
+    def work(rank: int) -> None:
+        params = parameters(((64, 3),))
+        optimizer = ZeroRedundancyOptimizer(params, optim.AdamW)
+        params[0]._grad = resilin.ones(3, 64)
+        with pytest.raises(
+            UsageError, match=r"the gradient of parameter 0 has shape \[3, 64\], the parameter \[64, 3\]"
+        ):
+            optimizer.step()
+
+    run_ranks(2, work).results()
