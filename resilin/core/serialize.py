@@ -12,32 +12,27 @@ A block is the memory of one tensor, or of several that overlap: what was shared
 file is read only if its blocks cover this part, and its tensors their blocks, exactly; every way to be wrong is an
 UsageError that says which. Files of the earlier b"RESILIN1", in which each tensor is a block of its own in C order and
 has that block's "start" and "stop", are read, too.
-Tuples, sets, dicts with keys that are no text, complex numbers, bytes, numpy's scalars, dtypes and devices are tagged
-in the tree; any other object is refused when saving. The header ends with spaces, so that the blocks lie at multiples
-of 64 in the file.
+The tree is that of `typed_json`; an object that it has no form for is refused when saving. The header ends with spaces,
+so that the blocks lie at multiples of 64 in the file.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import io
 import itertools
 import json
-import math
 import operator
 import os
-from collections import Counter, OrderedDict
-from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from resilin._base import moments
 from resilin.core import dtype as dtypes
+from resilin.core import typed_json
 from resilin.core.device import device
 from resilin.core.state.copying import array_over
-from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.core.whole_file import write_whole
 from resilin.errors import UsageError
@@ -46,8 +41,6 @@ _MAGIC = b"RESILIN2"
 _MAGIC_OF_OWN_BLOCKS = b"RESILIN1"
 _ALIGN = 64  # cache line: a mapped file's tensors can be used in place
 _MAX_HEADER_BYTES = 1 << 30
-_TAG = "$"
-_MOST_BITS = 4096  # of an integer in the JSON: Python reads decimals of some thousand digits, no more
 _TOO_DEEP = "nested too deeply, or contains itself"
 
 
@@ -61,55 +54,15 @@ class _Writer:
 
     def tree(self, value: Any, path: str) -> Any:
         """The JSON form of `value`."""
-        if value is None or isinstance(value, bool | str):
-            return value
-        if type(value) is int:
-            return value if value.bit_length() <= _MOST_BITS else {_TAG: "int", "v": hex(value)}
-        if isinstance(value, float) and not isinstance(value, np.generic):
-            return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
+        return typed_json.encode(value, path, self._leaf)
+
+    def _leaf(self, value: Any, path: str) -> Any:
         if isinstance(value, Tensor):
-            return {_TAG: "tensor", "v": self._tensor(value)}
-        if isinstance(value, list):
-            return [self.tree(v, f"{path}[{i}]") for i, v in enumerate(value)]
-        if isinstance(value, dict):
-            return self._dict(value, path)
-        return self._tagged(value, path)
-
-    def _dict(self, value: dict[Any, Any], path: str) -> Any:
-        if all(isinstance(k, str) for k in value) and _TAG not in value and type(value) is dict:
-            return {k: self.tree(v, f"{path}[{k!r}]") for k, v in value.items()}
-        pairs = [[self.tree(k, f"key of {path}"), self.tree(v, f"{path}[{k!r}]")] for k, v in value.items()]
-        if isinstance(value, OrderedDict) and hasattr(value, "_metadata"):  # a module's state_dict, with versions
-            return {_TAG: "state", "v": [pairs, self.tree(value._metadata, f"{path}._metadata")]}
-        kind = "ordered" if isinstance(value, OrderedDict) else "counter" if isinstance(value, Counter) else "dict"
-        return {_TAG: kind, "v": pairs}
-
-    def _tagged(self, value: Any, path: str) -> Any:
-        if isinstance(value, tuple):
-            kind = "size" if isinstance(value, Size) else "tuple"
-            return {_TAG: kind, "v": [self.tree(v, f"{path}[{i}]") for i, v in enumerate(value)]}
-        if isinstance(value, set | frozenset):
-            kind = "set" if isinstance(value, set) else "frozenset"
-            return {_TAG: kind, "v": [self.tree(v, path) for v in sorted(value, key=repr)]}
-        if isinstance(value, bytes | bytearray):
-            kind = "bytes" if isinstance(value, bytes) else "bytearray"
-            return {_TAG: kind, "v": base64.b64encode(value).decode("ascii")}
-        if isinstance(value, complex):
-            return {_TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
-        if isinstance(value, dtypes.dtype):
-            return {_TAG: "dtype", "v": value.name}
-        if isinstance(value, device):
-            return {_TAG: "device", "v": str(value)}
+            return typed_json.tagged("tensor", self._tensor(value))
         if isinstance(value, np.ndarray):
-            _check_kind(value, path)
-            return {_TAG: "numpy", "v": self._numpy(value)}
-        if isinstance(value, np.generic):
-            name = _check_kind(value, path)
-            return {_TAG: "scalar", "v": [name, base64.b64encode(value.tobytes()).decode("ascii")]}
-        raise UsageError(
-            f"save: {path} is a {type(value).__qualname__}; expected tensors, numbers, text, bytes, lists, tuples, "
-            "sets or dicts of these: save its state_dict() instead"
-        )
+            typed_json.check_kind(value, path)
+            return typed_json.tagged("numpy", self._numpy(value))
+        return None
 
     def _tensor(self, tensor: Tensor) -> int:
         known = self._seen.get(id(tensor))
@@ -153,14 +106,6 @@ class _Writer:
             first = self.arrays[number].__array_interface__["data"][0] if high else 0
             self.entries[number] |= {"block": len(blocks) - 1, "offset": first - blocks[-1][0]}
         return [_bytes_at(low, high) for low, high in blocks]
-
-
-def _check_kind(value: Any, path: str) -> str:
-    """The name of the dtype of numpy's `value`. UsageError for text, objects, dates and records."""
-    try:
-        return dtypes.from_numpy(value.dtype).name
-    except TypeError as error:
-        raise UsageError(f"save: {path} is numpy's {type(value).__name__} of {value.dtype}: {error}") from None
 
 
 def _bytes_at(low: int, high: int) -> Any:
@@ -263,7 +208,7 @@ def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
     read = _mapped if mapped else _loaded
     tensors = _tensors(entries, read(file, 16 + length, blocks, name), map_location, name)
     try:
-        return _restore(tree, tensors)
+        return typed_json.decode(tree, {"tensor": tensors.__getitem__, "numpy": lambda number: tensors[number].numpy()})
     except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise UsageError(f"load: the tree of {name} is damaged: {error!r}") from None
 
@@ -378,43 +323,6 @@ def _placed(tensor: Tensor, saved_on: str, map_location: Any, name: str) -> Tens
             f"load: {name} has a tensor that was saved on {saved_on!r}; give map_location='cpu', or another device "
             f"that is here: {error}"
         ) from None
-
-
-_RESTORE: dict[str, Callable[[Any, list[Tensor]], Any]] = {
-    "tensor": lambda v, tensors: tensors[v],
-    "numpy": lambda v, tensors: tensors[v].numpy(),
-    "float": lambda v, tensors: float(v),
-    "int": lambda v, tensors: int(v, 16),
-    "scalar": lambda v, tensors: np.frombuffer(base64.b64decode(v[1]), dtypes.by_name(v[0]).np)[0],
-    "tuple": lambda v, tensors: tuple(_restore(x, tensors) for x in v),
-    "size": lambda v, tensors: Size(v),
-    "set": lambda v, tensors: {_restore(x, tensors) for x in v},
-    "frozenset": lambda v, tensors: frozenset(_restore(x, tensors) for x in v),
-    "bytes": lambda v, tensors: base64.b64decode(v),
-    "bytearray": lambda v, tensors: bytearray(base64.b64decode(v)),
-    "complex": lambda v, tensors: complex(float(v[0]), float(v[1])),
-    "dtype": lambda v, tensors: dtypes.by_name(v),
-    "device": lambda v, tensors: device(v),
-    "dict": lambda v, tensors: {_restore(k, tensors): _restore(x, tensors) for k, x in v},
-    "ordered": lambda v, tensors: OrderedDict((_restore(k, tensors), _restore(x, tensors)) for k, x in v),
-    "counter": lambda v, tensors: Counter(_RESTORE["dict"](v, tensors)),
-    "state": lambda v, tensors: _state(_RESTORE["ordered"](v[0], tensors), _restore(v[1], tensors)),
-}
-
-
-def _state(names: Any, metadata: Any) -> Any:
-    names._metadata = metadata
-    return names
-
-
-def _restore(tree: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(tree, list):
-        return [_restore(v, tensors) for v in tree]
-    if isinstance(tree, dict):
-        if _TAG in tree:
-            return _RESTORE[tree[_TAG]](tree["v"], tensors)
-        return {k: _restore(v, tensors) for k, v in tree.items()}
-    return tree
 
 
 def dumps(obj: Any) -> bytes:
