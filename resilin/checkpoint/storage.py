@@ -65,7 +65,7 @@ class Storage(ABC):
     def create(self, name: str, data: bytes) -> None:
         """Write `name` whole unless it is there already: of several that try, one succeeds. StorageExists for others.
 
-        A call whose answer was lost and that is tried again knows its own file by the content, so let `data` be unique.
+        When an answer was lost, a storage knows its own file by the content, so let `data` be unique to the writer.
         """
 
     @abstractmethod

@@ -1,0 +1,46 @@
+"""Which storage a path or URL stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from resilin.checkpoint.local import LocalStorage
+from resilin.checkpoint.remote import FsspecStorage
+from resilin.checkpoint.storage import Reading, Storage
+from resilin.errors import UsageError
+
+
+def open_storage(root: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage under `root`: a path, `file://PATH`, or any URL that fsspec knows (`s3://BUCKET/KEY`, `memory://X`).
+
+    options: arguments of fsspec's file system, as {"endpoint_url": ..., "key": ..., "secret": ...} of S3's; for a path
+             there are none. A Storage is given back as it is.
+    UsageError for a URL of a kind that is not known, or whose package is not installed.
+    """
+    if isinstance(root, Storage):
+        return root
+    text = os.fspath(root)
+    if isinstance(text, str) and "://" in text and not text.startswith("file://"):
+        return FsspecStorage(text, options)
+    if options:
+        raise UsageError(f"open_storage: a local folder takes no options, got {', '.join(options)} for {text!r}")
+    return LocalStorage(unquote(text.removeprefix("file://")) if text.startswith("file://") else text)
+
+
+def open_parent(path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> tuple[Storage, str]:
+    """The storage that the file at `path`, or at a URL, lies directly in, and its name there."""
+    text = os.fspath(path)
+    if "://" not in text:
+        text = os.path.abspath(os.path.expanduser(text))
+    folder, _, name = text.rpartition("/")
+    if not name or folder.endswith(":/"):
+        raise UsageError(f"{text!r} is no file: expected a folder, or a URL with a bucket, and a name")
+    return open_storage(folder or "/", options), name
+
+
+def open_file(path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Reading:
+    """The file at `path`, or at a URL, to read. StorageMissing when there is none."""
+    return Reading(*open_parent(path, options))
