@@ -118,6 +118,7 @@ class Future(Generic[T]):
             if not callbacks:
                 over()
             self._value, self._error, self._done = value, error, True
+            self._expired = _late  # who set it may hold this future: without the cycle, results go when both are let go
             if self._ready is not None:
                 self._ready.notify_all()
         for callback in callbacks:

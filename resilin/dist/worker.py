@@ -46,4 +46,5 @@ class Worker:
         self._ident = threading.get_ident()
         while (task := self._tasks.get()) is not None:
             task()
+            del task  # its tensors are not kept until the next one comes
         self._ident = None  # another thread may get it

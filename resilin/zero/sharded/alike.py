@@ -1,0 +1,60 @@
+"""Makes sure that all ranks shard the same module, and makes buffers equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import resilin.dist as dist
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import CollectiveMismatch
+
+Entry = tuple[str, tuple[int, ...], str, bool]
+
+
+def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.ProcessGroup) -> None:
+    """Compare names, shapes, dtypes, `requires_grad` and `setting` over the ranks.
+
+    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides.
+    """
+    mine = (setting, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
+    everybody: list[Any] = [None] * group.size()
+    dist.all_gather_object(everybody, mine, group=group)
+    first_setting, first = everybody[0]
+    for rank, (their_setting, theirs) in enumerate(everybody):
+        if their_setting != first_setting:
+            raise CollectiveMismatch(
+                f"zero.shard: rank 0 was called with {first_setting}, rank {rank} with {their_setting}"
+            )
+        for zero, other in zip_longest(first, theirs):
+            if zero != other:
+                raise CollectiveMismatch(
+                    f"zero.shard: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; "
+                    "all ranks must shard the same module, with parameters registered in the same order"
+                )
+
+
+def _text(entry: Entry | None) -> str:
+    if entry is None:
+        return "absent"
+    name, shape, dtype, trained = entry
+    return f"{name} of shape {list(shape)} and dtype {dtype}{'' if trained else ', frozen'}"
+
+
+def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Make `tensors` equal to those of rank 0, those of one dtype and device in one call."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor._array.size:
+            kinds.setdefault((tensor._array.dtype.name, str(tensor._dev)), []).append(tensor)
+    for pack in kinds.values() if group.size() > 1 else ():
+        dev = pack[0]._dev
+        flat = dev.xp.concatenate([tensor._array.reshape(-1) for tensor in pack])
+        dist.broadcast(wrap(flat, dev), group_src=0, group=group)
+        at = 0
+        for tensor in pack if group.rank() else ():
+            size = int(tensor._array.size)
+            tensor._array[...] = flat[at : at + size].reshape(tensor._array.shape)
+            tensor._bump()
+            at += size

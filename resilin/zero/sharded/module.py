@@ -1,0 +1,272 @@
+"""`ShardedModule`: what `zero.shard` returns, a module of which each rank holds its pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.core import trees
+from resilin.core.autograd import engine
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.dtype import dtype
+from resilin.core.tensor import Parameter, Tensor
+from resilin.errors import UsageError
+from resilin.nn import Module
+from resilin.nn.modules.state import IncompatibleKeys
+from resilin.zero.sharded import alike, clipping, cutting, states
+from resilin.zero.sharded.fetching import Fetcher
+from resilin.zero.sharded.policy import MixedPrecisionPolicy
+from resilin.zero.sharded.reducing import Reducing
+from resilin.zero.sharded.slabs import Slab
+from resilin.zero.sharded.unit import Unit
+
+
+class ShardedModule(Module):
+    """A module whose parameters' gradients (stage 2) and values (stage 3) are divided among the ranks of a group.
+
+    Made by `zero.shard`. Call it as the module itself. `parameters()` and `named_parameters()` give this rank's pieces,
+    under the names that the module's parameters have: flat tensors, for an optimizer whose update is elementwise.
+    `module` is what was sharded; its parameters can be read inside forward and backward, and inside `gathered()`.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        units: Sequence[Unit],
+        group: dist.ProcessGroup,
+        stage: int,
+        precision: MixedPrecisionPolicy,
+        broadcast_buffers: bool,
+        find_unused: bool,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.stage = stage
+        self.process_group = group
+        self.require_backward_grad_sync = True
+        self._units, self._precision, self._broadcast_buffers = list(units), precision, broadcast_buffers
+        self._by_name = {name: (unit, n) for unit in units for n, name in enumerate(unit.names)}
+        self._order = [self._by_name[name] for name, _ in module.named_parameters()]
+        self._fetcher = Fetcher(units, group, keep=stage == 2)
+        reduce_dtype = precision.reduce_dtype
+        self._reducing = Reducing(
+            self._fetcher, find_unused=find_unused, reduce_dtype=None if reduce_dtype is None else reduce_dtype.np
+        )
+        self._fetcher.begin = self._begin
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """What is gathered together."""
+        return self._units
+
+    @property
+    def keep(self) -> Callable[[Unit, Slab], None] | None:
+        """Stage 2: where the memory of whole rows is kept."""
+        return self._fetcher.keep_in if self.stage == 2 else None
+
+    def watch(self) -> None:
+        """Run the forward of each unit's modules with the unit here, and follow gradients. Once."""
+        users: dict[Module, list[Unit]] = {self.module: []}
+        for unit in self._units:
+            for module in unit.modules:
+                users.setdefault(module, []).append(unit)
+        for module, used in users.items():
+            _replace_forward(module, self._fetcher, used)
+        self._reducing.listen()
+
+    def stepped(self) -> None:
+        """An optimizer has updated pieces: graphs that saved parameters are out of date, and so are stage 2's rows."""
+        for unit in self._units:
+            for param in unit.params:
+                param._bump()
+        if self.stage == 2:
+            self._fetcher.stale()
+
+    # ---- forward ---------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward."""
+        cast = self._precision.param_dtype if self._precision.cast_forward_inputs else None
+        if cast is not None:
+            args, kwargs = _cast((args, kwargs), cast)
+        output = self.module(*args, **kwargs)
+        return output if self._precision.output_dtype is None else _cast(output, self._precision.output_dtype)
+
+    def _begin(self) -> None:
+        if mode.grad:
+            self._reducing.sync = self.require_backward_grad_sync
+        if self.training and mode.grad and self._broadcast_buffers and self.require_backward_grad_sync:
+            alike.broadcast([buffer for _, buffer in self.module.named_buffers()], self.process_group)
+        if self.stage == 2:
+            self._fetcher.prepare_all()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of forwards inside the block stay whole on this rank and add up; the next outside reduces them."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @contextlib.contextmanager
+    def gathered(self, writeback: bool = True) -> Iterator[Module]:
+        """Inside, all parameters of `module` are here, whole, in the pieces' dtype. All ranks enter together.
+
+        writeback: what was written to them is kept: each rank takes its own range, so all ranks must write the same.
+        Yields the module, whose forward cannot run meanwhile. Cost: memory for all parameters.
+        """
+        if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:
+            raise UsageError("gathered(): not inside forward, backward or another gathered()")
+        self._fetcher.stale()
+        self._fetcher.open = True
+        try:
+            for unit in self._units:
+                row = cutting.gathered_whole(unit, self.process_group)
+                if unit.home_dev is not unit.dev:
+                    row = unit.dev.backend.from_host(row, unit.dev.index or 0)
+                unit.appear(Slab(row.view(np.uint8)), unit.dtype)
+            yield self.module
+            if writeback:
+                self._write_back()
+        finally:
+            self._fetcher.open = False
+            for unit in self._units:
+                unit.vanish()
+
+    def _write_back(self) -> None:
+        for unit in self._units:
+            assert unit.slab is not None, "all units are here"
+            row = unit.slab.array(unit.dtype, unit.length)
+            mine = row[unit.rank * unit.share : (unit.rank + 1) * unit.share]
+            unit.shard[...] = mine if unit.home_dev is unit.dev else unit.dev.backend.to_host(mine)
+            for piece in unit.pieces:
+                piece._bump()
+
+    # ---- parameters ------------------------------------------------------------------------------------------------
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """This rank's pieces with the names of the module's parameters, in order of registration; some are empty.
+
+        `piece.logical_shape` is the parameter's shape.
+        """
+        for unit, number in self._order:
+            yield f"{prefix}.{unit.names[number]}" if prefix else unit.names[number], unit.pieces[number]
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+        """Scale all gradients so that their norm, over all ranks and as one vector, is at most `max_norm`.
+
+        Returns the norm before, the same bits on all ranks. All ranks call it. Order of summation: squares (or powers)
+        of a rank's range in float64, then the ranks' sums in order of ranks; `nn.utils.clip_grad_norm_` sums float32
+        norms of whole tensors, so the two agree to about 1e-6. The factor is max_norm / (norm + 1e-6), at most 1.
+        """
+        pieces = list(self.parameters())
+        return clipping.clip_grad_norm_(pieces, max_norm, norm_type, error_if_nonfinite, self.process_group)
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False, rank0_only: bool = False
+    ) -> dict[str, Any]:
+        """The state of the module as it would be without sharding: whole tensors, on every rank. All ranks call it.
+
+        rank0_only: on the other ranks an empty dict, at no cost of memory. Tensors are copies: `keep_vars` is refused.
+        """
+        if keep_vars or destination is not None:
+            raise UsageError(
+                "state_dict of a sharded module: whole tensors are copies, so keep_vars and destination have no meaning"
+            )
+        self._settled("state_dict()")
+        return states.whole(self.module, self._units, self.process_group, prefix, rank0_only)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
+        """Take over the state of a module without sharding, or of one sharded otherwise: this rank copies its ranges.
+
+        state_dict: whole tensors, or `checkpoint.Sliced` and the like that cover this rank's ranges.
+        Raises UsageError that lists all missing and unexpected names (strict) and shapes that differ; nothing is loaded
+        then.
+        """
+        if assign:
+            raise UsageError("load_state_dict of a sharded module: assign=True would replace pieces by whole tensors")
+        self._settled("load_state_dict()")
+        keys = states.load(self.module, self._units, state_dict, strict)
+        self._fetcher.stale()
+        return keys
+
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """As `state_dict()`, with this rank's ranges of the parameters as `checkpoint.Sliced`; no communication.
+
+        They share memory with the pieces.
+        """
+        self._settled("sharded_state_dict()")
+        return states.sliced(self.module, self._units)
+
+    def load_sharded_state_dict(self, tree: Mapping[str, Any]) -> None:
+        """Take over what `sharded_state_dict` gave, on any number of ranks: slices of any cut that cover this one."""
+        self.load_state_dict(tree)
+
+    def reshard(self, process_group: dist.ProcessGroup) -> None:
+        """Go on with another group: after a failure, or when ranks came or went. All its ranks call it.
+
+        Pieces stay the tensors they are, cut anew for its size; gradients are forgotten. Where rank and size are as
+        before values stay, elsewhere they are NaN until `load_state_dict` or `load_sharded_state_dict` fills them.
+        """
+        old = self.process_group
+        self.process_group = process_group
+        self._fetcher.use(process_group)
+        self._reducing.use(process_group)
+        if (old.rank(), old.size()) != (process_group.rank(), process_group.size()):
+            cutting.cut(self._units, process_group, self.keep)
+            for unit in self._units:
+                cutting.unset(unit)
+
+    def _settled(self, what: str) -> None:
+        if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:
+            raise UsageError(f"{what} of a sharded module: not inside forward, backward or gathered()")
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Mapping[str, Any]:
+        """Units with their bytes, units fetched so far, backwards reduced, seconds that backward waited at its end."""
+        return {
+            "stage": self.stage,
+            "world_size": self.process_group.size(),
+            "rank": self.process_group.rank(),
+            "units": {unit.name or "(root)": unit.nbytes for unit in self._units},
+            "piece_bytes": sum(unit.share * int(unit.dtype.itemsize) for unit in self._units),
+            "fetched": self._fetcher.fetched,
+            "backwards": self._reducing.backwards,
+            "wait_s": self._reducing.wait_s,
+        }
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoReturn:
+        raise UsageError(
+            "a sharded module cannot be moved or converted: its parameters lie in rows that are cut among the ranks. "
+            "Convert the module before zero.shard, or use mixed_precision"
+        )
+
+
+def _replace_forward(module: Module, fetcher: Fetcher, units: list[Unit]) -> None:
+    inner = module.forward
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return fetcher.calling(units, inner, args, kwargs)
+
+    object.__setattr__(module, "forward", forward)
+
+
+def _cast(value: Any, to: dtype) -> Any:
+    leaves, tree = trees.flatten(value)
+    cast = [leaf.to(to) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf for leaf in leaves]
+    return trees.unflatten(cast, tree)

@@ -1,0 +1,136 @@
+"""`shard(module, stage)`: ZeRO stages 2 and 3."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import resilin.dist as dist
+from resilin.core.device import CPU
+from resilin.core.tensor import Parameter
+from resilin.errors import UsageError, UsageTypeError
+from resilin.nn import Module
+from resilin.nn.parameter import is_lazy
+from resilin.zero.sharded import alike, cutting, stepping
+from resilin.zero.sharded.module import ShardedModule
+from resilin.zero.sharded.policy import MixedPrecisionPolicy
+from resilin.zero.sharded.unit import Unit
+from resilin.zero.sharded.units import Units, buckets, choose
+
+_MEGABYTE = 1 << 20
+BUCKET_MB = 25.0
+
+_sharded: weakref.WeakSet[Module] = weakref.WeakSet()
+
+
+def shard(
+    module: Module,
+    stage: int = 3,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    units: Units = None,
+    mixed_precision: MixedPrecisionPolicy | None = None,
+    cpu_offload: bool = False,
+    init_sync: bool = True,
+    broadcast_buffers: bool = True,
+    find_unused_parameters: bool = False,
+    bucket_cap_mb: float | None = None,
+) -> ShardedModule:
+    """Divide the training of `module` among the ranks of a group.
+
+        model = zero.shard(net, stage=3)
+        optimizer = optim.AdamW(model.parameters(), lr=1e-3)
+
+    stage 2: gradients, and what the optimizer remembers, are divided; parameters are whole on every rank.
+    stage 3: parameters, too: those of a unit are gathered before its forward and before its backward, the next unit's
+             meanwhile, and freed after. A rank holds (parameters + gradients + state) / N and two units at a time.
+
+    After `loss.backward()` every rank has its pieces of the mean of the ranks' gradients. Each element is summed along
+    the path of `dist.reduce_scatter_tensor`; inside one host, and on two ranks, that gives the bits of
+    DistributedDataParallel. Loss and gradients do not depend on the stage.
+
+    process_group:  default: the world.
+    units:          stage 3: what is gathered together, see `units.choose`. Default: the children of `module`, with the
+                    elements of ModuleList, ModuleDict and Sequential in the place of these.
+    mixed_precision: dtypes to compute and to sum in; pieces keep theirs.
+    cpu_offload:    pieces, their gradients and so the optimizer's state live on the CPU, parameters on their device
+                    while they are used.
+    init_sync:      parameters and buffers are made equal to those of rank 0. False: the caller knows that they are.
+    broadcast_buffers: buffers are made equal to rank 0's before each forward in training.
+    find_unused_parameters: parameters that get no gradient count as zero; where no rank has one, none is given.
+    bucket_cap_mb:  stage 2: gradients are reduced in rows of about so many MiB (25).
+
+    Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
+    CollectiveMismatch on all ranks when they shard different modules: it names the first difference.
+    """
+    policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
+    group = process_group or (dist.default_group() if dist.is_initialized() else None)
+    if group is None:
+        raise UsageError(
+            "zero.shard: there is no process group; call resilin.dist.init_process_group() first, run inside "
+            "elastic.run, or pass process_group"
+        )
+    members = choose(module, units) if stage == 3 else buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
+    setting = f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}"
+    if group.size() > 1:
+        alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
+        if init_sync:
+            alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
+    made = [
+        Unit(each, index, _here_dtype(each.named[0][1], policy), CPU if cpu_offload else each.named[0][1]._dev)
+        for index, each in enumerate(members)
+    ]
+    sharded = ShardedModule(module, made, group, stage, policy, broadcast_buffers, find_unused_parameters)
+    cutting.cut(made, group, sharded.keep)
+    for unit in made:
+        cutting.fill(unit, group, equal=not init_sync)
+    for unit in made:  # only now: a failure above leaves the module as it was
+        unit.vanish()
+    sharded.watch()
+    _sharded.add(module)
+    stepping.watch(sharded)
+    return sharded
+
+
+def _here_dtype(param: Parameter, policy: MixedPrecisionPolicy) -> Any:
+    floating = param._array.dtype.kind in "fV"
+    return policy.param_dtype.np if policy.param_dtype is not None and floating else None
+
+
+def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float | None) -> MixedPrecisionPolicy:
+    if not isinstance(module, Module):
+        raise UsageTypeError(f"zero.shard: expected an nn.Module, got {type(module).__name__}")
+    if stage not in (2, 3) or isinstance(stage, bool):
+        raise UsageError(
+            f"zero.shard: stage must be 2 or 3, got {stage!r}; stage 1 is ZeroRedundancyOptimizer, with "
+            "DistributedDataParallel"
+        )
+    if mixed_precision is not None and not isinstance(mixed_precision, MixedPrecisionPolicy):
+        raise UsageTypeError(
+            f"zero.shard: mixed_precision must be a MixedPrecisionPolicy, got {type(mixed_precision).__name__}"
+        )
+    if bucket_cap_mb is not None and (stage == 3 or not bucket_cap_mb > 0):
+        raise UsageError(f"zero.shard: bucket_cap_mb={bucket_cap_mb} must be positive, and is for stage 2 only")
+    for path, inner in module.named_modules():
+        where = f"its part {path!r}" if path else "the module"
+        if isinstance(inner, ShardedModule) or inner in _sharded:
+            raise UsageError(f"zero.shard: {where} is sharded already; use what the first call returned")
+    _check_parameters(module)
+    return mixed_precision or MixedPrecisionPolicy()
+
+
+def _check_parameters(module: Module) -> None:
+    params = list(module.named_parameters())
+    if not params:
+        raise UsageError("zero.shard: the module has no parameters; call it directly")
+    _, first = params[0]
+    for name, param in params:
+        if is_lazy(param):
+            raise UsageError(f"zero.shard: {name} has no shape yet; call the module once, with an input, before")
+        if param._hooks is not None and param._hooks.post:
+            raise UsageError(
+                f"zero.shard: {name} has post-accumulate-grad hooks, as of DistributedDataParallel; shard the module "
+                "without that: gradients are averaged over the ranks anyway"
+            )
+        if param._dev is not first._dev:
+            raise UsageError(f"zero.shard: {name} is on {param._dev}, {params[0][0]} on {first._dev}; one is needed")
