@@ -24,6 +24,7 @@
     │   ├── Compacted                     a watch's start revision is gone: list again
     │   └── LeaseLost                     the lease ended; its keys are gone
     ├── CheckpointError                   a checkpoint, or a file of tensors, cannot be written or read
+    │   ├── CheckpointMismatch            it is of another model: lists what is missing, unexpected, different
     │   ├── CorruptFile                   a file is cut, damaged, or not of its format; carries `path`
     │   ├── UnsafePickle                  a PyTorch file asks for more than tensors; nothing of it was run
     │   └── StorageError (also OSError)   a folder or bucket refused or failed; carries `path` and `errno`
@@ -156,6 +157,24 @@ class LeaseLost(StoreError):
 
 class CheckpointError(ResilinError):
     """Base of the errors of checkpoints and of files of tensors."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint does not fit the state that it should be loaded into. Lists of paths within the state.
+
+    missing: in the state, not in the checkpoint. unexpected: the other way round. different: in both, with another
+    shape, dtype or kind, as `path: what the checkpoint has, what the state has`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        different: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.missing, self.unexpected, self.different = tuple(missing), tuple(unexpected), tuple(different)
 
 
 class CorruptFile(CheckpointError):

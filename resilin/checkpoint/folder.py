@@ -1,0 +1,211 @@
+"""Folders of checkpoints: which are there, which are complete, which is the newest, which are deleted.
+
+    run7/
+        latest                      text: the name of the newest complete one, for people
+        step-40/manifest.json       written last: without it, or with files that do not fit it, a checkpoint is torn
+                data-00000-000-1f0c88a2b7d94e35.safetensors
+        step-50/...
+
+Which is the newest is told by the `serial` in the manifests, not by `latest`, steps or clocks: a job that goes on from
+an earlier step writes newer checkpoints of lower steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from resilin._base import log
+from resilin.checkpoint import manifest as manifests
+from resilin.checkpoint.manifest import Head, Manifest
+from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.storage import Item, Storage
+from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError
+
+_LOG = log.logger("checkpoint")
+LATEST = "latest"
+_STEP = re.compile(r"step-(0|[1-9]\d*)")
+Root = str | os.PathLike[str] | Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint in a folder.
+
+    name:    its folder's name below the path that was asked for; "" when it is that itself.
+    path:    all of it, as `load` takes it.
+    step:    what it was saved as; None without.
+    serial:  grows with each checkpoint of a path; None when the manifest does not tell.
+    nbytes:  of its files.
+    problem: why it is torn, in words that begin with its path; None when it is complete: every file is there and has
+             its size. What the bytes are is `verify`'s question.
+    """
+
+    name: str
+    path: str
+    step: int | None
+    serial: int | None
+    nbytes: int
+    problem: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be loaded, as far as the sizes of its files tell."""
+        return self.problem is None
+
+
+def step_name(step: int) -> str:
+    """The folder of a step."""
+    return f"step-{step}"
+
+
+def joined(folder: str, name: str) -> str:
+    """`name` in `folder`, which may be the root."""
+    return f"{folder}/{name}" if folder else name
+
+
+def list_checkpoints(path: Root) -> list[Found]:
+    """The checkpoints in `path` (the one that it is, or its `step-<n>` folders), oldest first, torn ones included.
+
+    Order: by serial; those whose manifest is missing or unreadable come last, by step. Errors are the storage's.
+    """
+    storage = open_storage(path)
+    return sorted((_found(storage, name) for name in _folders(storage)), key=_age)
+
+
+def latest(path: Root) -> str | None:
+    """The path of the newest complete checkpoint in `path`, or None. Torn ones that may be newer are logged by name."""
+    storage = open_storage(path)
+    name = latest_name(storage)
+    return None if name is None else storage.full(name)
+
+
+def latest_name(storage: Storage) -> str | None:
+    """The folder of the newest complete checkpoint, "" for the root itself."""
+    found = list_checkpoints(storage)
+    complete = [one for one in found if one.is_complete]
+    newest = complete[-1] if complete else None
+    for one in found[found.index(newest) + 1 if newest else 0 :]:
+        log.event(_LOG, logging.WARNING, "a checkpoint is torn", problem=one.problem)
+    return newest.name if newest else None
+
+
+def read_manifest(storage: Storage, folder: str) -> Manifest:
+    """The checked manifest of the checkpoint in `folder`. CheckpointError: none; CorruptFile: damaged."""
+    name = joined(folder, manifests.NAME)
+    try:
+        size = storage.size(name)
+    except StorageMissing:
+        raise CheckpointError(_torn(storage, folder)) from None
+    if size > manifests.MAX_BYTES:
+        raise CorruptFile(f"{storage.full(name)} has {size} bytes, the limit is {manifests.MAX_BYTES}", name)
+    return manifests.parse(storage.read(name, 0, size), storage.full(name))
+
+
+def read_head(storage: Storage, folder: str) -> Head | None:
+    """The head of the manifest in `folder`, or None when there is none that can be read."""
+    name = joined(folder, manifests.NAME)
+    try:
+        return manifests.parse_head(storage.read(name, 0, min(storage.size(name), manifests.HEAD_BYTES)), name)
+    except (StorageMissing, CorruptFile):
+        return None
+
+
+def next_serial(storage: Storage) -> int:
+    """One more than that of any checkpoint that is there."""
+    heads = (read_head(storage, name) for name in _folders(storage))
+    return max((head.serial for head in heads if head is not None), default=0) + 1
+
+
+def check_files(storage: Storage, folder: str, manifest: Manifest) -> None:
+    """CorruptFile unless every file of the manifest is there and has its size."""
+    sizes = {item.name: item.size for item in storage.list(folder)}
+    for file in manifest.files:
+        path = storage.full(joined(folder, file.name))
+        if sizes.get(file.name) is None:
+            raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is missing", path)
+        if sizes[file.name] != file.size:
+            what = f"it has {sizes[file.name]} bytes instead of {file.size}"
+            raise CorruptFile(
+                f"{path}, a file of the checkpoint {storage.full(folder)}, is cut or replaced: {what}", path
+            )
+
+
+def prune(storage: Storage, keep_last: int, current: str) -> list[str]:
+    """Delete all complete checkpoints but the newest `keep_last`, and torn ones; never `current`. Returns their names.
+
+    A manifest goes first, for good, and then the rest: what is half deleted is torn.
+    """
+    found = list_checkpoints(storage)
+    complete = [one for one in found if one.is_complete]
+    kept = {one.name for one in complete[-keep_last:]} | {current}
+    dropped = [one.name for one in found if one.name and one.name not in kept]
+    for name in dropped:
+        storage.delete(joined(name, manifests.NAME))
+        storage.sync(name)
+        storage.delete_tree(name)
+    return dropped
+
+
+def folder_of(storage: Storage, step: int | None) -> str:
+    """The folder to load from: of `step`, or the newest complete one. CheckpointError says what is there instead."""
+    if step is not None:
+        return step_name(step)
+    name = latest_name(storage)
+    if name is None:
+        torn = [one.problem for one in list_checkpoints(storage) if one.problem]
+        what = "; ".join(torn) if torn else "expected manifest.json, or folders step-<n> with one"
+        raise CheckpointError(f"{storage.root} holds no complete checkpoint: {what}")
+    return name
+
+
+def check_step(step: int | None) -> None:
+    """UsageError for what is no step."""
+    if step is not None and (type(step) is not int or step < 0):
+        raise UsageError(f"checkpoint: step must be an int of at least 0, or None, got {step!r}")
+
+
+def _folders(storage: Storage) -> Iterator[str]:
+    items = storage.list()
+    if any(item.name == manifests.NAME or _is_data(item) for item in items):
+        yield ""
+    for item in items:
+        if item.is_folder and _STEP.fullmatch(item.name):
+            yield item.name
+
+
+def _is_data(item: Item) -> bool:
+    return not item.is_folder and item.name.startswith("data-")
+
+
+def _found(storage: Storage, name: str) -> Found:
+    match = _STEP.fullmatch(name)
+    step = int(match[1]) if match else None
+    serial, problem = None, None
+    nbytes = sum(item.size or 0 for item in storage.list(name))
+    try:
+        manifest = read_manifest(storage, name)
+        step, serial = manifest.head.step, manifest.head.serial
+        check_files(storage, name, manifest)
+    except CheckpointError as error:
+        problem = str(error)
+        head = read_head(storage, name)
+        serial = head.serial if head else None
+    return Found(name, storage.full(name), step, serial, nbytes, problem)
+
+
+def _torn(storage: Storage, folder: str) -> str:
+    files = sum(_is_data(item) for item in storage.list(folder))
+    if not files and not storage.list(folder):
+        return f"{storage.full(folder)} is no checkpoint: there is nothing"
+    return (
+        f"{storage.full(folder)} is torn: it has no {manifests.NAME}, which is written last, and {files} data files; "
+        "it was being written when its writers ended, or still is"
+    )
+
+
+def _age(found: Found) -> tuple[bool, int, int]:
+    return found.serial is None, found.serial or 0, -1 if found.step is None else found.step
