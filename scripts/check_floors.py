@@ -87,6 +87,10 @@ ELASTIC_WORKER_SIDE = frozenset(
         "loop",
         "sync",
         "parts",
+        "trees",
+        "cover",
+        "divided",
+        "flows",
         "worlds",
         "warm",
         "shards",
@@ -107,9 +111,11 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
-    ("resilin.elastic.spawner", "shutil"): "with bz2 and lzma: 10 ms of a start that everything waits for",
     ("resilin.launcher.elastic_run", "resilin.launcher.dry_run"): "what opens stores, which a launch imports later",
-    ("resilin.launcher.elastic_run", "resilin.launcher.running"): "40 ms, meanwhile the job's processes start",
+    (
+        "resilin.launcher.elastic_run",
+        "resilin.launcher.running",
+    ): "most of its imports: the job's processes import theirs",
     ("resilin.launcher.arguments", "resilin.launcher.config_file"): "tomllib costs 5 ms and most launches have no file",
 }
 
@@ -124,6 +130,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.checkpoint.remote": "fsspec is optional, and only URLs need it",
     "resilin.testing.coverage": "op families are found, not listed",
     "resilin.elastic.warm": "what the first workers of a job, which are waited for, may not need",
+    "resilin.elastic.copies": "numpy, in a copy of the launcher that becomes a template",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 

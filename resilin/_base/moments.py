@@ -2,6 +2,8 @@
 
     backward     a node of the graph is about to run
     optimizer    a group of parameters is about to be written, or has been
+    buddy        a slice is about to go to the rank that keeps a second copy, and a piece of it has gone
+    gather       ranges that ranks have updated are about to be gathered, and have been
     commit       a step has been applied and is about to be committed
     ledger       its line is about to be written
     saving       a file is about to be written, and a piece of it has been
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-NAMES = ("backward", "optimizer", "commit", "ledger", "saving", "state")
+NAMES = ("backward", "optimizer", "buddy", "gather", "commit", "ledger", "saving", "state")
 
 heard: Callable[[str], None] | None = None
 """Who is told, from any thread; what it raises comes out of the work that announces."""

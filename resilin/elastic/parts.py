@@ -5,33 +5,26 @@ one *small* tree (everything else, copied at every commit):
 
     nn.Module        guarded: parameters             small: buffers, extra state
     optim.Optimizer  guarded: state tensors          small: param_groups, step numbers, the layout of the state
+    divided state    guarded: nothing                small: options; slices travel apart (`divided`)
     anything else    guarded: nothing                small: its state_dict(), tensors in it included
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import pickle
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 
 from resilin.core.tensor import Tensor
+from resilin.dist.reconfigurable import Reconfigurable
+from resilin.elastic.divided import DividedPart
+from resilin.elastic.trees import frozen, join, shape_of, split, text_of, thawed
 from resilin.errors import StateError, UsageError
 from resilin.nn import Module
 
-_SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
-
-
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]  # (name, shape, dtype) of guarded tensors, in their order
-
-
-class Hole(int):
-    """Stands in a small tree where the guarded tensor with this number belongs."""
 
 
 class Part(Protocol):
@@ -67,6 +60,8 @@ def part_of(name: str, thing: Any) -> Part:
         raise UsageError(
             f"State: {name!r} is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
         )
+    if isinstance(thing, Reconfigurable):
+        return DividedPart(name, thing)
     if isinstance(thing, Module):
         return ModulePart(name, thing)
     if hasattr(thing, "param_groups") and hasattr(thing, "state"):
@@ -94,7 +89,7 @@ class ModulePart:
 
     def layout(self) -> Layout:
         """The parameters'."""
-        return tuple((name, *_shape(tensor)) for name, tensor in self._parameters.items())
+        return tuple((name, *shape_of(tensor)) for name, tensor in self._parameters.items())
 
     def restore(self, small: Any) -> None:
         """Write the buffers back, in place, and the extra state."""
@@ -112,8 +107,8 @@ class ModulePart:
         for here, there in zip_longest(mine, layout):
             if here != there:
                 raise StateError(
-                    f"{self.name}: parameter {(here or there)[0]!r} is {_text(here)} here and {_text(there)} at the "
-                    "source; all ranks must build the same model"
+                    f"{self.name}: parameter {(here or there)[0]!r} is {text_of(here)} here and {text_of(there)} at "
+                    "the source; all ranks must build the same model"
                 )
         return list(self._parameters.values())
 
@@ -142,7 +137,7 @@ class OptimizerPart:
 
     def layout(self) -> Layout:
         """The state's."""
-        return tuple((str(number), *_shape(tensor)) for number, tensor in enumerate(self.capture()[1]))
+        return tuple((str(number), *shape_of(tensor)) for number, tensor in enumerate(self.capture()[1]))
 
     def restore(self, small: Any) -> None:
         """Options only: what else is small changes together with the tensors."""
@@ -193,141 +188,6 @@ class ObjectPart:
 
     def drop_gradients(self) -> None:
         """It has none."""
-
-
-def frozen(tree: Any) -> Any:
-    """A copy of `tree`, tensors included, that later changes do not touch."""
-    bare, tensors = split(tree)
-    return {"tree": bare, "arrays": [tensor._array.copy() for tensor in tensors]}
-
-
-def thawed(small: Any) -> Any:
-    """A copy of the tree that `frozen` was given."""
-    tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
-    return join(copy.deepcopy(small["tree"]), tensors)
-
-
-def split(tree: Any) -> tuple[Any, list[Tensor]]:
-    """A copy of `tree` (dicts, lists, tuples, leaves) with a `Hole` for every tensor, and the tensors in order."""
-    tensors: list[Tensor] = []
-    append = tensors.append
-
-    def copied(node: Any) -> Any:
-        kind = type(node)
-        if kind in _SCALARS:
-            return node
-        if kind is dict:
-            return {key: copied(value) for key, value in node.items()}
-        if isinstance(node, OrderedDict):  # a module's state_dict() is of a kind of its own, until it has been saved
-            return OrderedDict((key, copied(value)) for key, value in node.items())
-        if kind is Tensor or isinstance(node, Tensor):
-            append(node)
-            return Hole(len(tensors) - 1)
-        if kind is list or kind is tuple:
-            return kind(map(copied, node))
-        return copy.deepcopy(node)
-
-    return copied(tree), tensors
-
-
-def join(tree: Any, tensors: list[Tensor]) -> Any:
-    """The inverse of `split`: `tree` with `tensors` in its holes."""
-    if isinstance(tree, Hole):
-        return tensors[tree]
-    if type(tree) in (dict, OrderedDict):
-        return type(tree)((key, join(value, tensors)) for key, value in tree.items())
-    if type(tree) in (list, tuple):
-        return type(tree)(join(value, tensors) for value in tree)
-    return tree
-
-
-def digest(tree: Any) -> bytes:
-    """blake2b of a small tree, independent of the order of dict keys and of how equal objects are shared in it."""
-    hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, tree)
-    return hasher.digest()
-
-
-def _feed(hasher: Any, node: Any) -> None:
-    if isinstance(node, Mapping):
-        hasher.update(b"{%d" % len(node))
-        for key in sorted(node, key=repr):
-            _feed(hasher, key)
-            _feed(hasher, node[key])
-    elif isinstance(node, list | tuple):
-        hasher.update(b"[%d" % len(node))
-        for value in node:
-            _feed(hasher, value)
-    elif isinstance(node, np.ndarray):
-        hasher.update(f"a{node.dtype}{node.shape}".encode())
-        hasher.update(np.ascontiguousarray(node).reshape(-1).view(np.uint8))
-    elif type(node) in _SCALARS or isinstance(node, Hole):
-        hasher.update(f"{type(node).__name__}:{node!r};".encode())
-    else:
-        hasher.update(pickle.dumps(node))
-
-
-def difference(expected: Any, got: Any, common: bool = False, path: str = "") -> str | None:
-    """Where and how the tree `got` is not `expected`, in words; None when they are equal.
-
-    common: leave out keys that only one of two dicts has.
-    """
-    if isinstance(expected, Mapping) and isinstance(got, Mapping):
-        if expected.keys() != got.keys() and not common:
-            return f"{path or 'it'} has the keys {_short(list(got))}, expected {_short(list(expected))}"
-        below = [(f"{path}[{key!r}]", expected[key], got[key]) for key in expected if key in got]
-    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple) and len(expected) == len(got):
-        below = [(f"{path}[{index}]", *pair) for index, pair in enumerate(zip(expected, got, strict=True))]
-    elif digest(expected) == digest(got) or _equal(expected, got):
-        return None
-    else:
-        return f"{path or 'it'} is {_short(got)}, expected {_short(expected)}"
-    found = (difference(there, here, common, at) for at, there, here in below)
-    return next((text for text in found if text is not None), None)
-
-
-def different_tensor(expected: Sequence[Tensor], got: Sequence[Tensor]) -> str | None:
-    """The first tensor of `got` that has not the bits of its counterpart, in words; None when all have."""
-    for number, (there, here) in enumerate(zip(expected, got, strict=True)):
-        if here is not there and digest(there._array) != digest(here._array):
-            return f"tensor {number}, {_text(('', *_shape(here)))}, differs from {_text(('', *_shape(there)))}"
-    return None
-
-
-def check_loaded(name: str, thing: Any, saved: Any) -> None:
-    """StateError when `thing` did not take `saved` over: what both now and then have must be equal.
-
-    Another dtype of tensors is fine, and options that only one of two versions has.
-    """
-    (then, expected), (now, got) = split(saved), split(thing.state_dict())
-    wrong = difference(then, now, common=True)
-    for number, (there, here) in enumerate(zip(expected, got, strict=False)):
-        if wrong is None and not np.array_equal(there._array.astype(here._array.dtype), here._array, equal_nan=True):
-            wrong = f"tensor {number} differs"
-    if wrong is not None:
-        raise StateError(
-            f"{name}: after load_state_dict() {wrong}: this is not the state of the checkpoint; load_state_dict() must "
-            "take over everything that state_dict() returns"
-        )
-
-
-def _equal(expected: Any, got: Any) -> bool:
-    """Whether numbers and text are the same in another type, as a checkpoint's format may give them back."""
-    plain = (int, float, complex, str, bytes, np.generic)
-    return isinstance(expected, plain) and isinstance(got, plain) and bool(expected == got)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _shape(tensor: Tensor) -> tuple[tuple[int, ...], str]:
-    return tensor._array.shape, tensor._array.dtype.name
-
-
-def _text(entry: tuple[str, tuple[int, ...], str] | None) -> str:
-    return "absent" if entry is None else f"{entry[0]} {entry[1]} {entry[2]}"
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from resilin.errors import StateError
 
@@ -22,6 +23,8 @@ class Report:
     """Hash of each small part."""
     generation: int = 0
     """The generation that step was applied in: one that the others redid later has other bits (0: none)."""
+    divided: Mapping[str, Any] = field(default_factory=dict)
+    """What it says of objects whose state is divided (`divided.Stand`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class Choice:
     receivers: tuple[int, ...]
     agreed: bool
     """Whether the small parts of all sources are equal."""
+    holders: tuple[int, ...] = ()
+    """Whose slices of divided state count."""
 
 
 def choose(reports: Sequence[Report]) -> Choice:
@@ -57,4 +62,4 @@ def choose(reports: Sequence[Report]) -> Choice:
         sources = sources[:1]
     agreed = all(reports[rank].digests == reports[sources[0]].digests for rank in sources)
     receivers = tuple(rank for rank in range(len(reports)) if rank not in sources)
-    return Choice(sources=tuple(sources), receivers=receivers, agreed=agreed)
+    return Choice(sources=tuple(sources), receivers=receivers, agreed=agreed, holders=tuple(settled or sources))

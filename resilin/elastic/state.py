@@ -15,7 +15,9 @@ from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.ddp.wrapper import steps_in_gradients
-from resilin.elastic import parts, session
+from resilin.dist.reconfigurable import Version
+from resilin.elastic import parts, session, trees
+from resilin.elastic.divided import DividedPart, Stand
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.errors import StateError, UsageError
 
@@ -32,11 +34,13 @@ class Small:
     parts: dict[str, Any]
     plain: dict[str, Any]
     rng: Any
+    versions: dict[str, Version] = field(default_factory=dict)
+    """Of objects whose state is divided."""
 
     def digests(self) -> dict[str, bytes]:
         """A hash per object. The random state is left out: ranks may draw differently outside shards."""
-        hashes = {name: parts.digest(small) for name, small in self.parts.items()}
-        return {**hashes, "plain values and step": parts.digest([self.step, self.former, self.plain])}
+        hashes = {name: trees.digest(small) for name, small in self.parts.items()}
+        return {**hashes, "plain values and step": trees.digest([self.step, self.former, self.plain])}
 
 
 @dataclass(slots=True)
@@ -181,10 +185,10 @@ class State:
         The random state is left out: ranks may draw differently outside of shards. Equal on all ranks after a commit,
         and with a fixed number of shards equal for any world and any history.
         """
-        hasher = hashlib.sha256(parts.digest([self.step, self._plain]))
+        hasher = hashlib.sha256(trees.digest([self.step, self._plain]))
         for name, part in sorted(self._parts.items()):
             small, tensors = part.capture()
-            hasher.update(name.encode() + parts.digest(small) + parts.digest([tensor._array for tensor in tensors]))
+            hasher.update(name.encode() + trees.digest(small) + trees.digest([tensor._array for tensor in tensors]))
         return hasher.hexdigest()
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,8 +212,9 @@ class State:
             )
         for name, thing in self._objects.items():
             thing.load_state_dict(state["objects"][name])
-            if not isinstance(thing, ElasticSampler):  # which keeps its own batch_size and shards
-                parts.check_loaded(name, thing, state["objects"][name])
+            # a sampler keeps its own batch_size and shards, and divided state is whole on one rank only
+            if not isinstance(thing, ElasticSampler) and name not in self._divided():
+                trees.check_loaded(name, thing, state["objects"][name])
         rng.set_rng_state(state["rng"])
         self._plain.update(copy.deepcopy(state["plain"]))
         self.__dict__["_step"] = int(state["step"])
@@ -224,6 +229,8 @@ class State:
 
     def _capture(self) -> None:
         """Make the present the last commit."""
+        for part in self._divided().values():
+            part.thing.keep()
         captured = {name: part.capture() for name, part in self._parts.items()}
         small = Small(
             step=self.step,
@@ -232,6 +239,7 @@ class State:
             parts={name: tree for name, (tree, _) in captured.items()},
             plain=copy.deepcopy(self._plain),
             rng=rng.get_rng_state(),
+            versions={name: part.thing.version() for name, part in self._divided().items()},
         )
         guarded = [tensor for _, tensors in captured.values() for tensor in tensors]
         counts = {name: len(tensors) for name, (_, tensors) in captured.items()}
@@ -241,6 +249,14 @@ class State:
             copies = [_copied(tensor, reusable, index) for index, tensor in enumerate(guarded)]
         self.__dict__["_last"] = Commit(small, [(tensor, tensor._writes) for tensor in guarded], counts, copies)
 
+    def _divided(self) -> dict[str, DividedPart]:
+        return {name: part for name, part in self._parts.items() if isinstance(part, DividedPart)}
+
+    def _stands(self) -> dict[str, Stand]:
+        """What this rank says of its divided objects."""
+        versions = self._last.small.versions
+        return {name: part.stand(versions[name]) for name, part in self._divided().items()}
+
     def _guarded(self) -> list[Tensor]:
         return [tensor for part in self._parts.values() for tensor in part.capture()[1]]
 
@@ -249,11 +265,12 @@ class State:
         return {name: part.layout() for name, part in self._parts.items()}
 
     def _intact(self) -> bool:
-        """Whether the guarded tensors are those of the last commit."""
+        """Whether the guarded tensors are those of the last commit, or can be put together as they were then."""
         last: Commit = self._last
         now = self._guarded()
+        begun = {key: writes for part in self._divided().values() for key, writes in part.thing.begun().items()}
         return len(now) == len(last.guards) and all(
-            tensor is guard and tensor._writes == writes
+            tensor is guard and begun.get(id(tensor), tensor._writes) == writes
             for tensor, (guard, writes) in zip(now, last.guards, strict=True)
         )
 
@@ -310,9 +327,9 @@ class State:
         """StateError when an object's state is not what it was just told to be."""
         for name, part in self._parts.items():
             tree, tensors = part.capture()
-            wrong = parts.difference(small.parts[name], tree)
+            wrong = trees.difference(small.parts[name], tree)
             if wrong is None and name in filled:
-                wrong = parts.different_tensor(filled[name], tensors)
+                wrong = trees.different_tensor(filled[name], tensors)
             if wrong is not None:
                 raise StateError(
                     f"{name}: after load_state_dict() {wrong}: this is not the state of step {small.step} that "

@@ -3,6 +3,7 @@
 report          every member: was it ever equal to the others, its step, is it intact
 choose          sources: intact members at the highest committed step; receivers: all others
 small part      broadcast from the first source, unless every digest agrees and nobody receives
+divided state   from all who have slices to all who need them in the new world (`divided`), aside
 tensors         receivers only, from all sources (`transfer`); each chunk is checked by hash
 check           what each object says of itself after load_state_dict() against what it was given (`State._settle`)
 """
@@ -17,7 +18,9 @@ import numpy as np
 import resilin.dist as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
+from resilin.dist.byte_stream import Stream
 from resilin.elastic import transfer
+from resilin.elastic.divided import Redivision
 from resilin.elastic.roles import Choice, Report, choose
 from resilin.elastic.state import Small, State
 
@@ -38,15 +41,18 @@ def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: in
         intact=state._intact(),
         digests=own.digests(),
         generation=own.generation,
+        divided=state._stands(),
     )
     reports: list[Any] = [report]
     if world_size > 1:
         reports = [None] * world_size
         dist.all_gather_object(reports, report, group=group)
     choice = choose(reports)
-    moved = 0
+    division = Redivision(state._divided(), group)
+    moved = division.prepare([each.divided for each in reports], choice.sources, choice.holders)
     if choice.receivers or not choice.agreed:
-        moved = _exchange(state, choice, group, rank)
+        moved += _exchange(state, choice, group, rank)
+    division.take_over()
     state._joined(rank, world_size)
     log.event(
         _LOG,
@@ -68,20 +74,20 @@ def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int)
     if rank in choice.sources:
         if rank != lead and not choice.agreed:
             state._adopt_small(small, f"rank {lead} sent")
-        stream = transfer.Stream([tensor._array for tensor in state._guarded()])
+        stream = Stream([tensor._array for tensor in state._guarded()])
         return _move(stream, choice, group, rank)
     filled = state._accept(box[0][1])
     tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
     # received aside: a source that dies half-way must not leave this rank with a mixture of two steps
     staged = [np.empty(tensor._array.shape, tensor._array.dtype) for tensor in tensors]
-    moved = _move(transfer.Stream(staged), choice, group, rank)
+    moved = _move(Stream(staged), choice, group, rank)
     for tensor, array in zip(tensors, staged, strict=True):
         tensor._array[...] = array
     state._settle(small, filled, f"rank {lead} sent")
     return moved
 
 
-def _move(stream: transfer.Stream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+def _move(stream: Stream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
     if not choice.receivers:
         return 0
     return transfer.run(stream, transfer.plan(stream.nbytes, choice.sources, choice.receivers), rank, group)

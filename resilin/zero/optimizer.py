@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import resilin.dist as dist
+from resilin._base import moments
 from resilin.core.autograd.grad_mode import enable_grad
 from resilin.core.device import device
 from resilin.core.tensor import Tensor
@@ -14,6 +15,7 @@ from resilin.errors import UsageError
 from resilin.optim import Optimizer
 from resilin.optim.optimizer import Closure, Group, Params
 from resilin.zero import agreement, kinds, state
+from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
 from resilin.zero.owned import Owned, options_of
 from resilin.zero.row import Row, rows_of
@@ -21,7 +23,7 @@ from resilin.zero.row import Row, rows_of
 NAME = "ZeroRedundancyOptimizer"
 
 
-class ZeroRedundancyOptimizer(Optimizer, Joinable):
+class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
     """`optimizer_class(params, **defaults)` with its state divided: each of N ranks holds and updates 1/N of it.
 
     A step has three parts: this rank's range of the parameters is updated, from gradients that are complete on every
@@ -34,7 +36,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                       ranks differ by less than one block of 16 elements (times the number of dtypes) from 1/N. Others
                       (`Adafactor`, `Muon`, `SparseAdam`) have whole tensors divided, the largest first. `LBFGS` is
                       refused.
-    process_group:    default: the default group when this is made.
+    process_group:    default: the default group when this is made. Without one the state is whole, until `elastic.run`
+                      divides it among its workers (register the optimizer in `elastic.State`).
     parameters_as_bucket_view: the parameters become views of one flat array per dtype, which is gathered in place;
                       False: they keep their memory, and what is gathered passes through a small array.
     overlap_with_ddp: the update happens inside backward: see `resilin.ddp.comm_hooks.ddp_zero_hook`. From the first
@@ -59,10 +62,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     ) -> None:
         kinds.check_class(optimizer_class)
         Joinable.__init__(self)
-        self.process_group = _group(process_group)
+        self._live_alone()
+        self._given = process_group is not None
+        self._group = process_group or (dist.default_group() if dist.is_initialized() else None)
         self.parameters_as_bucket_view, self.overlap_with_ddp = parameters_as_bucket_view, overlap_with_ddp
         self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
-        self._rank = self.process_group.rank()
+        self._rank = 0 if self._group is None else self._group.rank()
         self._rows: list[Row] = []
         self._gatherings: list[Gathering] = []
         self._owned: Owned | None = None  # None while the base class reads `params`
@@ -95,18 +100,20 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """Cut the parameters of `groups`, in `lists` that are each divided among all ranks."""
         assert self._owned is not None, "made before"
         numbers = {id(param): number for number, param in enumerate(self._params())}
-        size = self.process_group.size()
+        size = 1 if self._group is None else self._group.size()
         rows = [
             row
             for params in lists
             for row in rows_of(params, [numbers[id(param)] for param in params], size, self._whole)
         ]
-        gatherings = [gathering_of(row, self._rank, self.parameters_as_bucket_view) for row in rows if size > 1]
         self._owned.extend(groups, rows)
         self._owned.give_options(self.param_groups)
         self._rows += rows
-        self._gatherings += gatherings
+        self._gatherings += self._ways(rows)
         self._unchecked += [number for row in rows for number in row.numbers]
+
+    def _ways(self, rows: Sequence[Row]) -> list[Gathering]:
+        return [gathering_of(row, self._rank, self.parameters_as_bucket_view) for row in rows if row.world_size > 1]
 
     def _params(self) -> list[Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
@@ -116,7 +123,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             f"optimizer_class={self._optimizer_class.__name__}, "
             f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
         )
-        agreement.check_layout(groups, setting, self.process_group)
+        if self._group is not None:
+            agreement.check_layout(groups, setting, self._group)
 
     def _compare_values(self) -> None:
         params, numbers = self._params(), self._unchecked
@@ -138,11 +146,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             with enable_grad():
                 loss = closure()
         if not self.overlap_with_ddp:
-            self._compare_values()
-            self._follow()
-            self._update_own(**kwargs)
-            self._publish([param for param in self._params() if param._grad is not None])
+            self._advance(**kwargs)
         return loss
+
+    def _advance(self, **kwargs: Any) -> None:
+        self._compare_values()
+        self._follow()
+        self._update_own(**kwargs)
+        self._publish([param for param in self._params() if param._grad is not None])
 
     def _follow(self) -> None:
         for gathering in self._gatherings:
@@ -151,6 +162,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def _update_own(self, gradients: Mapping[int, Tensor | None] | None = None, **kwargs: Any) -> None:
         """This rank's range: nobody else has seen anything of it when this returns."""
+        self._before_update()
         self._forget()
         self._begun = True
         self.owned.take_options(self.param_groups)
@@ -158,12 +170,41 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def _publish(self, written: Sequence[Tensor]) -> None:
         """Gather the ranges: every rank has finished its update when this returns."""
+        self._after_update()
         for gathering in self._gatherings:
+            moments.reached("gather")
             gathering.run(self.process_group)
+        moments.reached("gather")
         if self._gatherings:
             for param in written:
                 param._bump()
         self.owned.give_options(self.param_groups)
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """The ranks that the state is divided among. UsageError when there was none to begin with."""
+        if self._group is None:
+            raise UsageError(
+                f"{NAME}: there was no process group when it was made; call resilin.dist.init_process_group() first, "
+                "or register it in elastic.State and step inside elastic.run; a single process may make a group of one"
+            )
+        return self._group
+
+    def _divide(self, group: dist.ProcessGroup) -> Owned:
+        """See Survivor."""
+        if self._given:
+            raise UsageError(
+                f"{NAME}: made with process_group=..., but elastic.run makes a new group for every generation: leave "
+                "it out"
+            )
+        self._group, self._rank = group, group.rank()
+        self._rows = [Row(row.params, row.numbers, group.size(), self._whole) for row in self._rows]
+        self._gatherings = self._ways(self._rows)
+        self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
+        self._owned.extend(self.param_groups, self._rows)
+        self._unchecked = []  # elastic has made them equal
+        self._forget()
+        return self._owned
 
     @property
     def owned(self) -> Owned:
@@ -214,7 +255,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         by_number = {
             number: state_dict["state"][key] for number, key in enumerate(places) if key in state_dict["state"]
         }
-        self.owned.load(state.parts_of(self.owned, by_number), [options_of(group) for group in saved])
+        parts = state.parts_of(self.owned, by_number)
+        self._before_update()
+        self.owned.load(parts, [options_of(group) for group in saved])
+        self._after_update()
         self._forget()
         self._begun = True
         for group, mirror in zip(self.param_groups, self.owned.optimizer.param_groups, strict=True):
@@ -289,6 +333,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _recut(self, buckets: Sequence[Sequence[Tensor]]) -> None:
         if self._begun:
             raise UsageError(f"{NAME}: shard_buckets=True divides anew, so it comes before the first step and any load")
+        if self._pairing is not None:
+            raise UsageError(f"{NAME}: shard_buckets=True has no meaning inside elastic.run, which divides for itself")
         left = {id(param) for param in self._params()}
         known = [[param for param in bucket if id(param) in left] for bucket in buckets]
         left -= {id(param) for bucket in known for param in bucket}
@@ -315,15 +361,4 @@ class _StepWithOthers(JoinHook):
 
     def main_hook(self) -> None:
         """See JoinHook."""
-        self._optimizer.step()
-
-
-def _group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if process_group is not None:
-        return process_group
-    if not dist.is_initialized():
-        raise UsageError(
-            f"{NAME}: there is no process group; call resilin.dist.init_process_group() first, run inside elastic.run, "
-            "or pass process_group; a single process may make a group of one"
-        )
-    return dist.default_group()
+        self._optimizer._advance()

@@ -61,13 +61,14 @@ def describe(owned: Owned) -> Description:
     counters = counters_of(owned.optimizer)
     state = owned.optimizer.state
     return {
-        each.number: {name: _told(each, name, value, counters) for name, value in state[each.proxy].items()}
+        each.number: {name: told_of(each, name, value, counters) for name, value in state[each.proxy].items()}
         for each in owned.held
         if each.proxy in state
     }
 
 
-def _told(held: Held, name: str, value: Any, counters: frozenset[str]) -> Told:
+def told_of(held: Held, name: str, value: Any, counters: frozenset[str]) -> Told:
+    """What `value`, the entry `name` of the state of a piece, is: a slice, a whole tensor, or a value."""
     if not isinstance(value, Tensor) or name in counters:
         return Told(None, value=value)
     if held.whole:
@@ -79,8 +80,10 @@ def _told(held: Held, name: str, value: Any, counters: frozenset[str]) -> Told:
 
 def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup) -> Description:
     """What there is on any rank, the same on all, by number. ResilinError when owners of one parameter differ."""
-    everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, describe(owned), group=group)
+    everybody: list[Any] = [describe(owned)]
+    if group.size() > 1:
+        everybody = [None] * group.size()
+        dist.all_gather_object(everybody, describe(owned), group=group)
     found: Description = {}
     for number in sorted(layout.owners):
         said = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]

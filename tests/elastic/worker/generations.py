@@ -17,7 +17,7 @@ from typing import Any
 
 import resilin
 from resilin import dist
-from resilin.elastic import parts, session, sync
+from resilin.elastic import session, sync, trees
 from resilin.elastic.loop import RECOVERABLE
 from resilin.elastic.session import World
 from resilin.elastic.state import State
@@ -54,8 +54,8 @@ class _OwnWorld(threading.local):
 def digest(state: State) -> str:
     """Of parameters, buffers, optimizer, scheduler, sampler, plain values, the random state and the step."""
     saved = {name: value for name, value in state.state_dict().items() if name != "generation"}
-    tree, tensors = parts.split(saved)
-    return parts.digest([tree, [tensor._array for tensor in tensors]]).hex()
+    tree, tensors = trees.split(saved)
+    return trees.digest([tree, [tensor._array for tensor in tensors]]).hex()
 
 
 def play(make: Callable[[int], State], train: Train, size: int, changes: Sequence[Change] = ()) -> list[str]:
@@ -79,16 +79,17 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
                 )  # fmt: skip
                 state = members[rank]
                 if state is None:
-                    state = members[rank] = make(fresh[rank])
+                    with dist.use_group(None):  # as in a process that has not entered elastic.run yet
+                        state = members[rank] = make(fresh[rank])
                     if disk:
-                        state.load_state_dict(parts.thawed(disk[-1]))
+                        state.load_state_dict(trees.thawed(disk[-1]))
                 else:
                     state._roll_back()
                 sync.make_equal(state, dist.default_group(), rank, size)
 
                 def at(site: str) -> None:
-                    if site == "committed" and rank == 0:
-                        disk[:] = [parts.frozen(state.state_dict())]
+                    if site == "committed" and rank == 0 and any(each.restart for each in changes):
+                        disk[:] = [trees.frozen(state.state_dict())]
                     strike(change, state, rank, size, site)
 
                 train(state, at)

@@ -13,7 +13,7 @@ from resilin import dist, nn, optim
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
-from resilin.elastic import ledger, parts, sync, transfer
+from resilin.elastic import ledger, sync, transfer, trees
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.elastic.state import State
 from resilin.elastic.sync import Report, choose
@@ -48,8 +48,8 @@ def step(state: State, seed: int = 0) -> None:
 def contents(state: State) -> bytes:
     """Everything that a rollback must bring back."""
     left_out = ("rng", "generation")
-    tree, tensors = parts.split({name: value for name, value in state.state_dict().items() if name not in left_out})
-    return parts.digest([tree, [tensor._array for tensor in tensors]])
+    tree, tensors = trees.split({name: value for name, value in state.state_dict().items() if name not in left_out})
+    return trees.digest([tree, [tensor._array for tensor in tensors]])
 
 
 def test_a_rollback_brings_back_everything_that_a_half_step_changed() -> None:

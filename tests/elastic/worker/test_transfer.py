@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resilin.dist.byte_stream import Stream
 from resilin.elastic import transfer
-from resilin.elastic.transfer import Move, Stream
+from resilin.elastic.transfer import Move
 from resilin.errors import StateError, UsageError
 
 

@@ -1,0 +1,108 @@
+"""Who keeps a second copy of whose slices, and how it gets there.
+
+node A   0 ─> 2    1 ─> 3        a rank's buddy is on another node where there is one, and every rank is
+node B   2 ─> 0    3 ─> 1        the buddy of one: its protégé
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin._base import moments
+from resilin.core.tensor import Tensor
+from resilin.dist.byte_stream import Stream
+from resilin.dist.reconfigurable import Lot, Outline
+from resilin.errors import CollectiveMismatch
+
+CHUNK_BYTES = 4 << 20  # packed, sent and unpacked while it is in a cache
+_HEADER_TAG, _OUTLINE_TAG, _DATA_TAG = ((1 << 31) - 8 + n for n in range(3))  # far from those that people choose
+
+
+def choose(hosts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The buddy of every rank, given the ranks of each host. Pure; nobody's when there is one rank: empty.
+
+    Each rank is the buddy of one. With ranks in the order of their hosts, it is the one half of all ranks further on:
+    that is another host, unless one has more than half of the ranks (then as many ranks as can be have it elsewhere),
+    and ranks that leave together because they are neighbours have their buddies among those that stay.
+    """
+    order = [rank for host in hosts for rank in host]
+    total, largest = len(order), max(map(len, hosts))
+    if total < 2:
+        return ()
+    shift = largest if total // 2 < largest < total else total // 2
+    buddies = {rank: order[(place + shift) % total] for place, rank in enumerate(order)}
+    return tuple(buddies[rank] for rank in range(total))
+
+
+class Pairing:
+    """This rank's end of the exchange in one group: to its buddy, and from its protégé."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.buddies = choose(group.topology.hosts())
+        self._told: tuple[Any, ...] | None = None  # what the buddy knows of the slices that come next
+        self._heard: tuple[Any, ...] | None = None  # what the protégé's look like
+
+    @property
+    def protege(self) -> int:
+        """The rank whose buddy this one is. Only where there are several ranks."""
+        return self.buddies.index(self.group.rank())
+
+    def exchange(self, own: Lot, room: Callable[[Outline], Lot]) -> Lot:
+        """Give `own` to the buddy, receive the protégé's of the same version into the `room` for it: all ranks call it.
+
+        Cost: the bytes of one rank's slices are sent and received, in chunks. Raises CollectiveMismatch when the two
+        ranks are not at the same version; else as any collective.
+        """
+        moments.reached("buddy")
+        outline = self._swap_outlines(own.outline())
+        if outline.version != own.version:
+            raise CollectiveMismatch(
+                f"ZeRO, rank {self.group.rank()}: version {own.version} of the divided state after this step, rank "
+                f"{self.protege} has {outline.version}; all ranks must call step() equally often"
+            )
+        lot = room(outline)
+        self._swap(Stream(own.arrays()), Stream(lot.arrays()))
+        moments.reached("buddy")
+        return lot
+
+    def _swap_outlines(self, own: Outline) -> Outline:
+        """Tell the buddy what comes; what comes from the protégé. Names are sent when they have changed."""
+        said = (own.extents, own.values, own.covers)
+        text = b"" if self._told == said else pickle.dumps(said)
+        header = np.array([*own.version, len(text)], np.int64)
+        theirs = np.empty(3, np.int64)
+        self._both(header, theirs, _HEADER_TAG)
+        body = np.empty(int(theirs[2]), np.uint8)
+        self._both(np.frombuffer(text, np.uint8), body, _OUTLINE_TAG)
+        self._told = said
+        if len(body):
+            self._heard = pickle.loads(body.tobytes())
+        assert self._heard is not None, "the first outline is never left out"
+        return Outline((int(theirs[0]), int(theirs[1])), *self._heard)
+
+    def _swap(self, out: Stream, into: Stream) -> None:
+        sent, received = np.empty((2, min(CHUNK_BYTES, max(out.nbytes, into.nbytes))), np.uint8)
+        for start in range(0, max(out.nbytes, into.nbytes), CHUNK_BYTES):
+            going = sent[: max(0, min(out.nbytes - start, CHUNK_BYTES))]
+            coming = received[: max(0, min(into.nbytes - start, CHUNK_BYTES))]
+            out.read(start, start + len(going), going)
+            self._both(going, coming, _DATA_TAG)
+            into.write(start, coming)
+            moments.reached("buddy")
+
+    def _both(self, going: Any, coming: Any, tag: int) -> None:
+        """Send one array to the buddy while the protégé's comes; empty ones do not travel."""
+        work = None
+        if going.size:
+            to = self.buddies[self.group.rank()]
+            work = dist.isend(Tensor._wrap(going), group_dst=to, group=self.group, tag=tag)
+        if coming.size:
+            dist.recv(Tensor._wrap(coming), group_src=self.protege, group=self.group, tag=tag)
+        if work is not None:
+            work.wait()
