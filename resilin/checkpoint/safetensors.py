@@ -155,7 +155,8 @@ def layout(
         begin, end = end, end + math.prod(lengths) * dtype.itemsize
         head[name] = {"dtype": stored, "shape": list(lengths), "data_offsets": [begin, end]}
         places.append((name, stored, lengths, begin, end))
-    _check_metadata(head.get(_METADATA, {}), "layout")
+    if not _are_texts(dict(metadata)):
+        raise UsageError(f"layout: metadata should be texts by names, got {str(metadata)[:100]}")
     try:
         text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -224,7 +225,8 @@ def read_layout(source: Source) -> Layout:
         raise _wrong(source, f"it is cut short: a header of {length} bytes, a file of {source.size}")
     head = _parsed(source, source.read(8, 8 + length))
     metadata = head.pop(_METADATA, {})
-    _check_metadata(metadata, source.name, CorruptFile)
+    if not _are_texts(metadata):
+        raise _wrong(source, f"{_METADATA} should be texts by names, got {str(metadata)[:100]}")
     base = 8 + length
     entries = sorted((_entry(source, name, value, base) for name, value in head.items()), key=_place)
     end = base
@@ -294,9 +296,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _check_metadata(metadata: Any, where: str, error: type[CorruptFile] | type[UsageError] = UsageError) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for pair in metadata.items() for v in pair):
-        raise error(f"{where}: {_METADATA} should be texts by names, got {str(metadata)[:100]}")
+def _are_texts(metadata: Any) -> bool:
+    return isinstance(metadata, dict) and all(isinstance(v, str) for pair in metadata.items() for v in pair)
 
 
 def _entry(source: Source, name: str, value: Any, base: int) -> Entry:

@@ -1,0 +1,230 @@
+"""The names that state dicts of PyTorch are pickled with, and what each makes here. Anything else is refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NoReturn
+
+import numpy as np
+
+from resilin.checkpoint.unpickling import Allowed, checked_key
+from resilin.core import dtype as dtypes
+from resilin.core.dtype import dtype as DType
+from resilin.core.state.copying import array_over
+from resilin.core.state.size import Size
+from resilin.core.tensor import Parameter, Tensor, wrap
+
+_STORAGES: dict[str, DType] = {
+    "BoolStorage": dtypes.bool_,
+    "ByteStorage": dtypes.uint8,
+    "CharStorage": dtypes.int8,
+    "ShortStorage": dtypes.int16,
+    "IntStorage": dtypes.int32,
+    "LongStorage": dtypes.int64,
+    "HalfStorage": dtypes.float16,
+    "BFloat16Storage": dtypes.bfloat16,
+    "FloatStorage": dtypes.float32,
+    "DoubleStorage": dtypes.float64,
+    "ComplexFloatStorage": dtypes.complex64,
+    "ComplexDoubleStorage": dtypes.complex128,
+}
+
+
+@dataclass(frozen=True)
+class StorageType:
+    """The class of a storage in a pickle. An untyped one counts bytes, and tensors over it say their dtype."""
+
+    dtype: DType
+    is_raw_storage: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tensor's storage: `data` holds its bytes (uint8), elements are of `dtype`."""
+
+    data: Any
+    dtype: DType
+    is_raw_storage: ClassVar[bool] = True
+
+
+def _tensor(memory: Any, offset: Any, shape: Any, strides: Any, *state: Any) -> Tensor:
+    """torch._utils._rebuild_tensor and _rebuild_tensor_v2: `state` is requires_grad, hooks, and bits of views."""
+    return _made(memory, offset, shape, strides, None, *state)
+
+
+def _tensor_of_dtype(memory: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any) -> Tensor:
+    """torch._utils._rebuild_tensor_v3: over bytes, with the dtype said."""
+    return _made(memory, offset, shape, strides, more[0], grad, hooks, *more[1:])
+
+
+def _made(
+    memory: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    dtype: Any,
+    grad: Any = False,
+    hooks: Any = None,
+    bits: Any = None,
+) -> Tensor:
+    dtype = memory.dtype if dtype is None else dtype
+    if not isinstance(memory, Memory) or type(dtype) is not DType or hooks:
+        raise TypeError("a tensor needs a storage and a dtype, and has no hooks")
+    if dtype is dtypes.bool_ and memory.dtype is not dtype:
+        raise TypeError("a boolean tensor needs a storage of booleans")
+    lengths, steps = _counts(shape), _counts(strides)
+    (first,) = _counts((offset,))
+    if len(lengths) != len(steps):
+        raise ValueError(f"a tensor of {len(lengths)} dimensions has {len(steps)} strides")
+    held = len(memory.data) // dtype.itemsize
+    last = first + sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
+    if min(lengths, default=1) and last >= held:
+        raise ValueError(f"a tensor reaches to element {last} of a storage of {held}")
+    if math.prod(length or 1 for length in lengths) * dtype.itemsize >= 1 << 63:
+        raise ValueError(f"no memory holds a tensor of shape {list(lengths)}")
+    if not min(lengths, default=1):
+        array: Any = np.empty(lengths, dtype.np)
+    else:
+        bytes_apart = [step * dtype.itemsize for step in steps]
+        array = array_over(memory.data, dtype.np, lengths, bytes_apart, first * dtype.itemsize)
+    made = wrap(_with_bits(array, bits))
+    if grad and (dtype.is_floating_point or dtype.is_complex):
+        made.requires_grad_()
+    return made
+
+
+def _with_bits(array: Any, bits: Any) -> Any:
+    """PyTorch notes at a view that its elements are to be conjugated or negated; here it is done."""
+    if not bits:
+        return array
+    if type(bits) is not dict or not bits.keys() <= {"conj", "neg"}:
+        raise ValueError(f"a tensor has unknown notes {str(bits)[:100]}")
+    if any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)):
+        raise ValueError("a tensor that repeats its elements is conjugated or negated")
+    array = np.conj(array) if bits.get("conj") else array
+    return np.negative(array) if bits.get("neg") else array
+
+
+def _counts(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, tuple) or not all(type(value) is int and 0 <= value < 1 << 63 for value in values):
+        raise TypeError(f"expected lengths, got {str(values)[:100]}")
+    return values
+
+
+def _parameter(data: Any = None, grad: Any = True, hooks: Any = None, state: Any = None) -> Parameter:
+    """torch._utils._rebuild_parameter; attributes that were set on it (`state`) are left out."""
+    if not isinstance(data, Tensor) or hooks:
+        raise TypeError("a parameter needs a tensor, and has no hooks")
+    return Parameter(data.detach(), bool(grad) and (data.dtype.is_floating_point or data.dtype.is_complex))
+
+
+def _of_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+    """torch._tensor._rebuild_from_type_v2: a tensor with attributes, which are left out; no subclass."""
+    if not isinstance(function, Allowed) or function.call not in (_tensor, _tensor_of_dtype, _parameter):
+        raise TypeError("a tensor is rebuilt by something else")
+    if kind is not NAMES["torch", "Tensor"] and kind is not NAMES["torch.nn.parameter", "Parameter"]:
+        raise TypeError("a tensor of another class")
+    return function.call(*arguments)
+
+
+def _refuse_key(what: str) -> NoReturn:
+    raise TypeError(what)
+
+
+def _plain_tensor(*arguments: Any) -> NoReturn:
+    raise TypeError("a tensor of PyTorch 0.1, which has no storage of its own")
+
+
+def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
+    return OrderedDict((checked_key(key, _refuse_key), value) for key, value in pairs)
+
+
+def _counter(counts: Any) -> Counter[Any]:
+    if type(counts) is not dict:
+        raise TypeError("a Counter is made of a dict")
+    return Counter(counts)
+
+
+def _set(items: Any = ()) -> set[Any]:
+    return {checked_key(item, _refuse_key) for item in _listed(items)}
+
+
+def _frozenset(items: Any = ()) -> frozenset[Any]:
+    return frozenset(_set(items))
+
+
+def _listed(items: Any) -> Any:
+    if type(items) not in (list, tuple):
+        raise TypeError("a set is made of a list")
+    return items
+
+
+def _size(lengths: Any) -> Size:
+    return Size(_counts(tuple(_listed(lengths))))
+
+
+def _device(*name: Any) -> str:
+    """Devices come as text: the file's machine had it, this one need not."""
+    if not name or type(name[0]) is not str or not all(type(part) is int for part in name[1:]):
+        raise TypeError("a device has a name")
+    return ":".join(map(str, name))
+
+
+def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
+    if type(text) is not str or encoding not in ("latin1", "latin-1", "utf-8"):
+        raise TypeError("bytes are encoded in latin1")
+    return text.encode(encoding)
+
+
+def _bytearray(data: Any = b"", encoding: Any = "latin-1") -> bytearray:
+    return bytearray(data if type(data) is bytes else _encoded(data, encoding))
+
+
+def _complex(real: Any, imag: Any) -> complex:
+    if type(real) is not float or type(imag) is not float:
+        raise TypeError("a complex number has two parts")
+    return complex(real, imag)
+
+
+_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_dtype,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
+    ("torch.nn.parameter", "Parameter"): _parameter,
+    ("torch", "Tensor"): _plain_tensor,
+    ("torch", "Size"): _size,
+    ("torch", "device"): _device,
+    ("collections", "OrderedDict"): _ordered,
+    ("collections", "Counter"): _counter,
+    ("_codecs", "encode"): _encoded,
+}
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "set": _set,
+    "frozenset": _frozenset,
+    "bytearray": _bytearray,
+    "complex": _complex,
+}
+_MORE_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+
+
+def _table() -> dict[tuple[str, str], Any]:
+    made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
+    for module in ("builtins", "__builtin__"):  # the latter in Python 2
+        made |= {(module, name): Allowed(f"{module}.{name}", call) for name, call in _BUILTINS.items()}
+    for name, dtype in _STORAGES.items():
+        made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)
+    made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)
+    for dtype in (*dtypes.ALL, *dtypes.ALL_COMPLEX):
+        made["torch", "bool" if dtype is dtypes.bool_ else dtype.name] = dtype
+    for name, of in _MORE_DTYPES.items():
+        made["torch", name] = dtypes.by_name(of)
+    return made
+
+
+NAMES: Final[Mapping[tuple[str, str], Any]] = _table()

@@ -1,0 +1,230 @@
+"""Weights as safetensors files, one or several with an index, as the PyTorch world exchanges them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from resilin.checkpoint import safetensors
+from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.checkpoint.safetensors import Entry, Layout
+from resilin.checkpoint.storage import Reading, Storage, checked
+from resilin.core import dtype as dtypes
+from resilin.core.dtype import dtype as DType
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import CorruptFile, StorageMissing, UsageError, UsageTypeError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5_000_000_000  # as model hubs divide files
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_MAX_INDEX_BYTES = safetensors.MAX_HEADER_BYTES
+
+
+def save_safetensors(
+    state_dict: Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write the tensors of `state_dict` under their names, which PyTorch's modules share, for safetensors readers.
+
+    path:            a path or URL. One that ends in `.safetensors` is one file. Any other is a folder, which gets
+                     `model.safetensors`, or, for more than `max_shard_bytes` (of elements), files
+                     `model-00001-of-00003.safetensors`, ... and `model.safetensors.index.json`, written last.
+    metadata:        texts by names for the files' headers; {"format": "pt"}, which readers expect, unless given.
+    max_shard_bytes: tensors go to files in order; one that is larger has a file of its own.
+
+    A file is replaced when the new one is complete; a folder of several has no index meanwhile, and files of an earlier
+    model that was divided otherwise are deleted from it. Each tensor is written in C order whatever its strides;
+    tensors that share memory are written once each. At most a piece of 16 MB is copied at a time, of a GPU's tensors
+    one tensor.
+    UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks.
+    """
+    _check(state_dict)
+    metadata = {"format": "pt"} if metadata is None else metadata
+    text = os.fspath(path)
+    if text.endswith(".safetensors"):
+        storage, name = open_parent(text)
+        _write(storage, name, state_dict, metadata)
+        return
+    storage = open_storage(text)
+    groups = _grouped(state_dict, max_shard_bytes)
+    names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
+    if len(groups) == 1:
+        _write(storage, SINGLE, state_dict, metadata)
+        storage.delete(INDEX)  # of an earlier, larger model: readers look for it first
+        _delete_others(storage, [])
+        return
+    storage.delete(INDEX)  # while files of one name are old here and new there, there is no model
+    for name, group in zip(names, groups, strict=True):
+        _write(storage, name, {key: state_dict[key] for key in group}, metadata)
+    index = {
+        "metadata": {"total_size": sum(tensor.nbytes for tensor in state_dict.values())},
+        "weight_map": {key: name for name, group in zip(names, groups, strict=True) for key in group},
+    }
+    storage.write(INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
+    storage.delete(SINGLE)
+    _delete_others(storage, names)
+
+
+def load_safetensors(
+    path: str | os.PathLike[str], *, names: Iterable[str] | None = None, mmap: bool = False
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a folder of them with their index, by name, on the CPU.
+
+    path:  a path or URL: a file, an index (`*.index.json`), or a folder with `model.safetensors.index.json` or
+           `model.safetensors`.
+    names: only these, and nothing of the others is read; None: all. UsageError when one is not there.
+    mmap:  the tensors lie in the file's pages, which are read when they are looked at; what is written to them stays
+           in this process. The file must not be changed meanwhile. Local files only.
+
+    `module.load_state_dict(load_safetensors(path))` says what is missing or unexpected. Raises StorageMissing,
+    CorruptFile (cut, damaged, not of the format; with the tensor's name), UsageError for a dtype that tensors here
+    cannot have, which is only raised for tensors that are asked for.
+    """
+    storage, files = _files(path)
+    wanted = None if names is None else list(dict.fromkeys(names))
+    found: dict[str, Tensor] = {}
+    absent = set() if wanted is None else set(wanted)
+    for file, listed in files.items():
+        keys = listed if wanted is None else [key for key in wanted if listed is None or key in listed]
+        if keys != []:
+            source = Reading(storage, file)
+            made = safetensors.read_layout(source)
+            found.update(_tensors(source, made, keys, mmap, strict=listed is not None))
+    absent -= found.keys()
+    if absent:
+        raise UsageError(f"load_safetensors: {os.fspath(path)} has no tensor {', '.join(map(repr, sorted(absent)))}")
+    return {key: found[key] for key in wanted} if wanted is not None else found
+
+
+# -- writing
+
+
+def _check(state_dict: Mapping[str, Tensor]) -> None:
+    for key, tensor in state_dict.items():
+        if not isinstance(key, str) or not isinstance(tensor, Tensor):
+            raise UsageTypeError(
+                f"save_safetensors: {key!r} is a {type(tensor).__name__}; expected tensors by their names, as a "
+                "module's state_dict() has them; checkpoint.save takes nested states"
+            )
+        if tensor.dtype is dtypes.complex128:
+            raise UsageError(f"save_safetensors: {key!r} is complex128, which safetensors has not: view_as_real() it")
+
+
+def _write(storage: Storage, name: str, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    made = safetensors.layout([(key, t.dtype, tuple(t.shape)) for key, t in state_dict.items()], metadata)
+    with storage.writing(name) as file:
+        safetensors.stream(made, lambda key: host_array(state_dict[key]), file.write)
+
+
+def _delete_others(storage: Storage, names: Iterable[str]) -> None:
+    """Delete the files of an earlier model that was divided otherwise."""
+    for item in storage.list():
+        if _SHARD.fullmatch(item.name) and item.name not in names and not item.is_folder:
+            storage.delete(item.name)
+
+
+def host_array(tensor: Tensor) -> Any:
+    """The elements on the host; of a tensor on the CPU its own memory."""
+    return tensor._dev.backend.to_host(tensor._array)
+
+
+def _grouped(state_dict: Mapping[str, Tensor], limit: int) -> list[list[str]]:
+    """The names in order, cut where the bytes would come to more than `limit`."""
+    if limit < 1:
+        raise UsageError(f"save_safetensors: max_shard_bytes is at least 1, got {limit}")
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for key, tensor in state_dict.items():
+        if groups[-1] and filled + tensor.nbytes > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(key)
+        filled += tensor.nbytes
+    return groups
+
+
+# -- reading
+
+
+def _files(path: str | os.PathLike[str]) -> tuple[Storage, dict[str, list[str] | None]]:
+    """The files to read, each with the names of its tensors, or None: all that it has."""
+    text = os.fspath(path)
+    if text.endswith(".json"):
+        storage, name = open_parent(text)
+        return storage, _indexed(storage, name)
+    if text.endswith(".safetensors"):
+        storage, name = open_parent(text)
+        return storage, {name: None}
+    storage = open_storage(text)
+    if storage.exists(INDEX):
+        return storage, _indexed(storage, INDEX)
+    if storage.exists(SINGLE):
+        return storage, {SINGLE: None}
+    if "://" not in text and os.path.isfile(text):  # under another name
+        storage, name = open_parent(text)
+        return storage, {name: None}
+    raise StorageMissing(f"load_safetensors: {text} has neither {INDEX} nor {SINGLE}", text)
+
+
+def _indexed(storage: Storage, name: str) -> dict[str, list[str] | None]:
+    full = storage.full(name)
+    if storage.size(name) > _MAX_INDEX_BYTES:
+        raise CorruptFile(f"{full} has more than {_MAX_INDEX_BYTES} bytes: no index of tensors is so large", full)
+    try:
+        weights = json.loads(storage.read(name))["weight_map"]
+        pairs = [(str(checked(file)), str(key)) for key, file in weights.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptFile(f"{full} is no index of safetensors files: {error!r}", full) from None
+    files: dict[str, list[str] | None] = {}
+    for file, key in pairs:
+        listed = files.setdefault(file, [])
+        assert listed is not None
+        listed.append(key)
+    return files
+
+
+def _tensors(
+    source: Reading, made: Layout, keys: list[str] | None, mmap: bool, strict: bool
+) -> Iterator[tuple[str, Tensor]]:
+    mapped = _mapped(source) if mmap else None
+    for key in made.entries if keys is None else keys:
+        entry = made.entries.get(key)
+        if entry is None:
+            if strict:
+                raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
+            continue
+        yield key, wrap(_array(source, entry) if mapped is None else _view(mapped, entry, source.name))
+
+
+def _array(source: Reading, entry: Entry) -> Any:
+    array = np.empty(entry.shape, entry.dtype.np)
+    safetensors.read_into(source, entry, 0, array)
+    return array
+
+
+def _mapped(source: Reading) -> Any:
+    mapped = source.map()
+    if mapped is None:
+        raise UsageError(f"load_safetensors: mmap=True needs a local file, {source.name} is none")
+    return mapped
+
+
+def _view(mapped: Any, entry: Entry, path: str) -> Any:
+    """The tensor in the file's pages; a copy where it does not start at a multiple of its elements' size."""
+    dtype: DType = entry.dtype
+    data = mapped[entry.start : entry.stop]
+    if data.ctypes.data % dtype.itemsize:
+        data = data.copy()
+    array = data.view(dtype.np).reshape(entry.shape)
+    if dtype is dtypes.bool_:
+        safetensors.check_booleans(array, entry.name, path)
+    return array
