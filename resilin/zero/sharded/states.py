@@ -96,7 +96,7 @@ def load(module: Module, units: Sequence[Unit], state: Mapping[str, Any], strict
     problems += [f"Unexpected key(s) in state_dict: {_listed(unexpected)}. "] if unexpected and strict else []
     for name, value in own.items():
         if name in state and isinstance(value, Tensor):
-            problems += _problem(name, state[name], value, id(value) in places)
+            problems += _problem(name, state[name], value, places.get(id(value)))
     if problems:
         raise UsageError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t" + "\n\t".join(problems))
     for name, value in own.items():
@@ -112,14 +112,21 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _problem(name: str, given: Any, own: Tensor, divided: bool) -> list[str]:
-    if not isinstance(given, Tensor) and not (divided and isinstance(given, Slices)):
+def _problem(name: str, given: Any, own: Tensor, place: Place | None) -> list[str]:
+    whole = isinstance(given, Tensor)
+    if not whole and (place is None or not isinstance(given, Slices)):
         return [f'While copying the parameter named "{name}", expected a Tensor, got {type(given).__name__}']
     if tuple(given.shape) != tuple(own.shape):
         return [
             f"size mismatch for {name}: copying a param with shape {tuple(given.shape)} from checkpoint, "
             f"the shape in current model is {tuple(own.shape)}."
         ]
+    if whole or place is None:
+        return []
+    piece = place[0].pieces[place[1]]
+    start, stop = piece.start, piece.start + piece.numel()
+    if piece.numel() and not given.start <= start <= stop <= given.stop:
+        return [f"{name}: elements [{start}, {stop}) are needed here, [{given.start}, {given.stop}) are given."]
     return []
 
 

@@ -1,0 +1,153 @@
+"""The state of an optimizer of pieces as that of an optimizer of whole parameters: out and in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from resilin.checkpoint import sliced as slices
+from resilin.checkpoint.sliced import Sliced, Slices
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import UsageError, UsageTypeError
+from resilin.optim import Optimizer
+from resilin.zero.sharded.cutting import gathered_whole
+from resilin.zero.sharded.module import ShardedModule
+from resilin.zero.sharded.unit import ShardedParameter
+
+State = dict[str, Any]
+
+
+class OptimizerState:
+    """What `optimizer`, made of a sharded module's pieces, remembers, in the form that it has without sharding.
+
+        state = zero.OptimizerState(model, optimizer)
+        whole = state.state_dict()         # loads into optim.AdamW(net.parameters()), which has the same groups
+        checkpoint.save(path, {"model": model, "optimizer": state})
+
+    Parameters have the numbers that their pieces have in `optimizer`: the order of `named_parameters()` is the
+    module's, so groups made by name are alike. Tensors as long as the piece are cut as the parameter is; others
+    (`step`) are equal on all ranks.
+
+    Raises UsageError when a group holds anything but pieces of `model`.
+    """
+
+    def __init__(self, model: ShardedModule, optimizer: Optimizer) -> None:
+        if not isinstance(model, ShardedModule) or not isinstance(optimizer, Optimizer):
+            raise UsageTypeError(
+                "OptimizerState: expected what zero.shard returned and an optimizer of its parameters(), got "
+                f"{type(model).__name__} and {type(optimizer).__name__}"
+            )
+        self.model, self.optimizer = model, optimizer
+        self._places = {id(p): (unit, n) for unit in model.units for n, p in enumerate(unit.pieces)}
+        for piece in self._pieces():
+            if id(piece) not in self._places:
+                raise UsageError(
+                    f"OptimizerState: the optimizer holds a tensor of shape {list(piece.shape)} that is no piece of "
+                    "the model; make it of model.parameters()"
+                )
+
+    def _pieces(self) -> list[ShardedParameter]:
+        return [piece for group in self.optimizer.param_groups for piece in group["params"]]
+
+    # ---- out -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self, rank0_only: bool = False) -> State:
+        """The whole state on every rank, or on rank 0 alone (elsewhere {}): copies. All ranks call it."""
+        whole = self._gathered(rank0_only)
+        if rank0_only and self.model.process_group.rank():
+            return {}
+        return self._packed(lambda piece, name, value: whole[id(piece), name])
+
+    def sharded_state_dict(self) -> State:
+        """This rank's ranges as `checkpoint.Sliced`, sharing the optimizer's memory; no communication."""
+        return self._packed(
+            lambda piece, name, value: Sliced(piece.logical_shape, value.dtype, piece.start, value.detach())
+        )
+
+    def _packed(self, divided: Callable[[ShardedParameter, str, Tensor], Any]) -> State:
+        found = self.optimizer.state_dict()
+        pieces = self._pieces()
+        state = {}
+        for number, entry in found["state"].items():
+            piece = pieces[number] if isinstance(number, int) else None
+            state[number] = {
+                name: divided(piece, name, value)
+                if piece is not None and self._is_divided(piece, name, value)
+                else copy.deepcopy(value)
+                for name, value in entry.items()
+            }
+        return {"state": state, "param_groups": copy.deepcopy(found["param_groups"])}
+
+    def _is_divided(self, piece: ShardedParameter, name: str, value: Any) -> bool:
+        return (
+            isinstance(value, Tensor)
+            and name not in self.optimizer._counters
+            and tuple(value.shape) == (piece.numel(),)
+        )
+
+    def _gathered(self, rank0_only: bool) -> dict[tuple[int, str], Tensor]:
+        """Whole tensors by piece and name; one collective for each unit and name."""
+        found: dict[tuple[int, str], Tensor] = {}
+        for unit in self.model.units:
+            entries = [self.optimizer.state.get(piece, {}) for piece in unit.pieces]
+            names = {
+                name: value
+                for piece, entry in zip(unit.pieces, entries, strict=True)
+                for name, value in entry.items()
+                if self._is_divided(piece, name, value)
+            }
+            for name in sorted(names):
+                row = unit.home_dev.xp.zeros(unit.share, names[name]._array.dtype)
+                for part, entry in zip(unit.spread(row), entries, strict=True):
+                    if name in entry:
+                        part[...] = entry[name]._array
+                whole = gathered_whole(unit, self.model.process_group, row)
+                if rank0_only and self.model.process_group.rank():
+                    continue
+                for piece, array in zip(unit.pieces, unit.views(whole), strict=True):
+                    found[id(piece), name] = wrap(array.copy(), unit.home_dev)
+        return found
+
+    # ---- in --------------------------------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of an optimizer of whole parameters, or what `sharded_state_dict` gave on any ranks.
+
+        Raises UsageError when groups do not match in size, or a state does not fit its parameter: nothing is loaded.
+        """
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+            raise UsageTypeError("OptimizerState.load_state_dict: expected what an optimizer's state_dict() gave")
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        pieces = self._pieces()
+        if len(saved) != len(pieces):
+            raise UsageError(
+                f"OptimizerState.load_state_dict: the state is of {len(saved)} parameters, there are {len(pieces)} here"
+            )
+        by_number = dict(zip(saved, pieces, strict=True))
+        local = {
+            number: {
+                name: self._own(by_number[number], number, name, value) if number in by_number else value
+                for name, value in entry.items()
+            }
+            for number, entry in state_dict["state"].items()
+        }
+        self.optimizer.load_state_dict({**state_dict, "state": local})
+
+    load_sharded_state_dict = load_state_dict
+
+    def _own(self, piece: ShardedParameter, number: Any, name: str, value: Any) -> Any:
+        """What this rank holds of one value."""
+        if name in self.optimizer._counters or not isinstance(value, Tensor | Slices):
+            return value
+        if tuple(value.shape) != piece.logical_shape:
+            unit, place = self._places[id(piece)]
+            raise UsageError(
+                f"OptimizerState.load_state_dict: {name} of parameter {number} has shape {list(value.shape)}, "
+                f"{unit.names[place]} here has {list(piece.logical_shape)}"
+            )
+        if not piece.numel():
+            return wrap(piece._dev.xp.empty(0, value.dtype.np), piece._dev)
+        with no_grad():
+            return slices.part(value, piece.start, piece.start + piece.numel()).to(piece._dev)
