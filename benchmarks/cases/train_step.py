@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--shards", type=int, default=0, help="fixed-shard mode with this many shards in all")
+    parser.add_argument("--apart", action="store_true", help="each process trains a model of its own")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
 
 
@@ -31,7 +32,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     model = models.MODELS[args.model].build(torch)
     if world_size() > 1 or args.shards:
         library.dist.init_process_group(library.backend)
-        model = library.ddp(model, **({"shards": args.shards} if args.shards else {}))
+        if not args.apart:
+            model = library.ddp(model, **({"shards": args.shards} if args.shards else {}))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if args.fused else {}))
     step = _Step(library, model, optimizer, args)
     losses = [step() for _ in range(args.warmup)]
@@ -47,7 +49,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         library.dist.destroy_process_group()
     return {
         "samples": samples, "first_loss": losses[0], "last_loss": losses[-1],
-        "peak_bytes": _memory("VmHWM") - before,
+        "peak_bytes": _memory("VmHWM") - before, "stats": dict(model.stats()) if hasattr(model, "stats") else {},
     }  # fmt: skip
 
 
