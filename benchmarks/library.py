@@ -27,6 +27,8 @@ class Library:
     """What `init_process_group` is called with."""
     ddp: Callable[..., Any]
     """Wraps a module; keyword arguments are passed on."""
+    zero: Callable[..., Any]
+    """`ZeroRedundancyOptimizer`."""
     elastic: Any = None
     """`resilin.elastic`; None where a library has nothing like it."""
 

@@ -22,6 +22,10 @@ def _ddp(module: Any, **kwargs: Any) -> Any:
     return resilin.ddp.DistributedDataParallel(module, **kwargs)
 
 
+def _zero(*args: Any, **kwargs: Any) -> Any:
+    return resilin.zero.ZeroRedundancyOptimizer(*args, **kwargs)
+
+
 if __name__ == "__main__":
     main(
         Library(
@@ -32,6 +36,7 @@ if __name__ == "__main__":
             data=resilin.data,
             backend="cpu",
             ddp=_ddp,
+            zero=_zero,
             elastic=_Elastic(),
         ),
         sys.argv[1:],

@@ -7,6 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 import torch.utils.data
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.library import Library, main
@@ -21,6 +22,7 @@ if __name__ == "__main__":
             data=torch.utils.data,
             backend="gloo",
             ddp=DistributedDataParallel,
+            zero=ZeroRedundancyOptimizer,
         ),
         sys.argv[1:],
     )
