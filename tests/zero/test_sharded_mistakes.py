@@ -1,0 +1,234 @@
+"""Mistakes with sharded modules: what is said, and that nothing is left half done."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sharded_nets import Language, adamw, arrays, loss_of, tensor, tokens, train
+
+from resilin import nn, optim
+from resilin.core.tensor import Tensor
+from resilin.ddp import DistributedDataParallel as DDP
+from resilin.errors import CollectiveMismatch, GroupAborted, UsageError, UsageTypeError
+from resilin.testing.ranks import run_ranks
+from resilin.zero import shard
+
+
+def alone(fn: Callable[[], Any]) -> Any:
+    """`fn` in a world of one."""
+    return run_ranks(1, lambda rank: fn()).results()[0]
+
+
+def test_what_cannot_be_sharded() -> None:
+    def run() -> None:
+        with pytest.raises(UsageTypeError, match=r"expected an nn\.Module, got int"):
+            shard(3)  # type: ignore[arg-type]
+        for stage in (1, 4, True, None):
+            with pytest.raises(UsageError, match=r"stage must be 2 or 3, got .*stage 1 is ZeroRedundancyOptimizer"):
+                shard(nn.Linear(2, 2), stage)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="has no parameters; call it directly"):
+            shard(nn.ReLU())
+        with pytest.raises(UsageError, match="bucket_cap_mb"):
+            shard(nn.Linear(2, 2), 3, bucket_cap_mb=1)
+        with pytest.raises(UsageTypeError, match="mixed_precision must be a MixedPrecisionPolicy"):
+            shard(nn.Linear(2, 2), mixed_precision="fp16")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"0\.weight is on sim:1, .* on|1\.weight is on sim:1"):
+            shard(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to("sim:1")))
+        with pytest.raises(UsageError, match=r"0\.weight has no shape yet"):
+            shard(nn.Sequential(nn.LazyLinear(2)))
+
+    alone(run)
+
+
+def test_without_a_group_it_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"call resilin\.dist.init_process_group"):
+        shard(nn.Linear(2, 2))
+
+
+def test_what_is_sharded_or_wrapped_already() -> None:
+    def run(rank: int) -> None:
+        net = Language(1)
+        model = shard(net, 3)
+        for again in (net, model, nn.Sequential(model), nn.Sequential(net)):
+            with pytest.raises(UsageError, match="is sharded already; use what the first call returned"):
+                shard(again)
+        wrapped = DDP(nn.Linear(2, 2))
+        for given in (wrapped, wrapped.module):
+            with pytest.raises(UsageError, match=r"weight has post-accumulate-grad hooks, as of DistributedData"):
+                shard(given)
+
+    run_ranks(2, run).results()
+
+
+def test_different_modules_are_named_on_all_ranks_and_stay_as_they_are() -> None:
+    def run(rank: int) -> Any:
+        net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + rank))
+        with pytest.raises(CollectiveMismatch) as caught:
+            shard(net, 3)
+        net(tensor(np.ones((1, 2)))).sum().backward()
+        with pytest.raises(CollectiveMismatch, match=r"rank 0 was called with stage=2.*rank 1 with stage=3"):
+            shard(nn.Linear(2, 2), 2 + rank)
+        return str(caught.value)
+
+    for text in run_ranks(2, run).results():
+        assert "1.weight of shape [2, 2] and dtype float32 on rank 0" in text
+        assert "1.weight of shape [3, 2] and dtype float32 on rank 1" in text
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_reading_a_parameter_outside_names_it_and_says_what_to_do(stage: int) -> None:
+    def run() -> str:
+        net = Language(1)
+        model = shard(net, stage)
+        weight = net.blocks[0].up.weight
+        with pytest.raises(UsageError) as caught:
+            weight + 1
+        assert (tuple(weight.shape), weight.ndim, weight.numel()) == ((24, 8), 2, 192)
+        assert (weight.size(0), weight.dim(), weight.nbytes, weight.is_floating_point()) == (24, 2, 768, True)
+        assert "divided among the ranks" in repr(weight)
+        for read in (net.state_dict, weight.tolist, weight.detach, weight.clone):
+            with pytest.raises(UsageError, match="was read outside of forward and backward"):
+                read()
+        loss_of(model, tokens(0, 0)).backward()
+        with pytest.raises(UsageError, match=r"'embed\.weight'"):
+            net.embed.weight.sum()
+        return str(caught.value)
+
+    text = alone(run)
+    assert "parameter 'blocks.0.up.weight' of shape (24, 8) was read outside of forward and backward" in text
+    assert "with model.gathered():" in text
+    assert "named_parameters()" in text
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_an_optimizer_of_the_wrong_parameters_or_the_wrong_kind_is_refused(stage: int) -> None:
+    def run() -> None:
+        net = Language(1)
+        model = shard(net, stage)
+        with pytest.raises(UsageError, match=r"AdamW\.step: a parameter of shape \[5, 8\] .*model\.parameters"):
+            optim.AdamW(net.parameters()).step()
+        for made in (optim.LBFGS(model.parameters()), optim.Adafactor(model.parameters())):
+            with pytest.raises(UsageError, match=r"a piece of a parameter cannot be updated alone"):
+                made.step(lambda: 0.0)
+
+        class Own(optim.SGD):
+            elementwise = True
+
+            def _update(self, group: Any) -> None:
+                for piece in group["params"]:
+                    if piece.grad is not None:
+                        piece._array -= piece.grad._array
+
+        train(model, Own(model.parameters(), lr=1.0), 0, range(1))
+
+    alone(run)
+
+
+def test_unused_parameters_are_named_and_nobody_waits() -> None:
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    for stage in (2, 3):
+
+        def run(rank: int, stage: int = stage) -> None:
+            model = shard(Partly(), stage)
+            model(tensor(np.ones((1, 2)))).sum().backward()
+
+        outcome = run_ranks(2, run, abort=False)
+        assert set(outcome.errors) == {0, 1}
+        texts = [str(error) for error in outcome.errors.values() if isinstance(error, UsageError)]
+        assert texts
+        for text in texts:
+            assert "2 parameters got no gradient in this backward: unused.weight, unused.bias" in text
+            assert "find_unused_parameters=True" in text
+        assert all(isinstance(error, UsageError | GroupAborted) for error in outcome.errors.values())
+
+
+def test_ranks_that_compute_different_units_are_told_and_get_no_other_numbers() -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.paths = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+        def forward(self, x: Tensor, path: int) -> Tensor:
+            return self.paths[path](x)
+
+    def run(rank: int) -> None:
+        model = shard(Chooses(), 3)
+        model(tensor(np.ones((1, 4))), rank)
+
+    outcome = run_ranks(2, run, abort=False)
+    assert {type(error) for error in outcome.errors.values()} == {CollectiveMismatch}
+    assert len(outcome.errors) == 2
+
+
+def test_a_gradient_of_a_gradient_of_pieces_is_refused() -> None:
+    def run() -> None:
+        model = shard(nn.Linear(2, 1), 3)
+        with pytest.raises(UsageError, match="create_graph=True"):
+            (model(tensor(np.ones((1, 2)))) ** 2).sum().backward(create_graph=True)
+
+    alone(run)
+
+
+def test_a_sharded_module_is_not_converted() -> None:
+    def run() -> None:
+        model = shard(nn.Linear(2, 2), 3)
+        with pytest.raises(UsageError, match=r"Convert the module before zero\.shard"):
+            model.half()
+        with pytest.raises(UsageError, match="assign=True"):
+            model.load_state_dict(model.state_dict(), assign=True)
+        with pytest.raises(UsageError, match="keep_vars"):
+            model.state_dict(keep_vars=True)
+
+    alone(run)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("where", ["forward", "backward", "hook"])
+def test_after_an_exception_of_the_user_the_next_step_is_as_if_it_had_not_been(stage: int, where: str) -> None:
+    net = Language(2)
+
+    class Oops(Exception):
+        pass
+
+    def run(rank: int, fails: bool) -> dict[str, np.ndarray]:
+        model = shard(copy.deepcopy(net), stage)
+        optimizer = adamw(model.parameters())
+        train(model, optimizer, rank, range(1))
+        if fails:
+            _fail(model, where, Oops, rank)
+            if stage == 3 and where != "backward":  # nobody hears of a backward that dies: the next forward does
+                assert not any(unit.here for unit in model.units)
+        train(model, optimizer, rank, range(1, 3))
+        return arrays(model.state_dict())
+
+    for a, b in zip(run_ranks(2, run, False).results(), run_ranks(2, run, True).results(), strict=True):
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def _fail(model: Any, where: str, error: type[Exception], rank: int) -> None:
+    """Raise in the middle of a pass, on all ranks alike."""
+
+    def oops(*_: Any) -> None:
+        raise error
+
+    block = model.module.blocks[1]
+    if where == "backward":
+        out = block.up.register_forward_hook(lambda m, a, output: output.register_hook(oops) and None)
+    elif where == "forward":
+        out = block.up.register_forward_pre_hook(oops)
+    else:
+        out = block.register_forward_hook(oops)
+    with pytest.raises(error):
+        loss_of(model, tokens(9, rank)).backward()
+    out.remove()
