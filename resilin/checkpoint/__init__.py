@@ -1,7 +1,26 @@
 """Checkpoints: state cut in ranges over the ranks that write it, loaded by any number of ranks."""
 
+from resilin.checkpoint.folder import Found, latest, list_checkpoints
+from resilin.checkpoint.loading import Loaded, load
+from resilin.checkpoint.saving import SaveHandle, save, save_async
 from resilin.checkpoint.sliced import Sliced
 from resilin.checkpoint.torch_files import import_torch
+from resilin.checkpoint.verifying import Problem, verify
 from resilin.checkpoint.weights import load_safetensors, save_safetensors
 
-__all__ = ["Sliced", "import_torch", "load_safetensors", "save_safetensors"]
+__all__ = [
+    "Found",
+    "Loaded",
+    "Problem",
+    "SaveHandle",
+    "Sliced",
+    "import_torch",
+    "latest",
+    "list_checkpoints",
+    "load",
+    "load_safetensors",
+    "save",
+    "save_async",
+    "save_safetensors",
+    "verify",
+]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from resilin._base import log
 from resilin.checkpoint import manifest as manifests
-from resilin.checkpoint.manifest import Head, Manifest
+from resilin.checkpoint.manifest import File, Head, Manifest
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.storage import Item, Storage
 from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError
@@ -124,14 +124,22 @@ def check_files(storage: Storage, folder: str, manifest: Manifest) -> None:
     """CorruptFile unless every file of the manifest is there and has its size."""
     sizes = {item.name: item.size for item in storage.list(folder)}
     for file in manifest.files:
-        path = storage.full(joined(folder, file.name))
-        if sizes.get(file.name) is None:
-            raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is missing", path)
-        if sizes[file.name] != file.size:
-            what = f"it has {sizes[file.name]} bytes instead of {file.size}"
-            raise CorruptFile(
-                f"{path}, a file of the checkpoint {storage.full(folder)}, is cut or replaced: {what}", path
-            )
+        _check_size(storage, folder, file, sizes.get(file.name))
+
+
+def check_file(storage: Storage, folder: str, file: File) -> None:
+    """CorruptFile unless this file is there and has its size."""
+    name = joined(folder, file.name)
+    _check_size(storage, folder, file, storage.size(name) if storage.exists(name) else None)
+
+
+def _check_size(storage: Storage, folder: str, file: File, size: int | None) -> None:
+    path = storage.full(joined(folder, file.name))
+    if size is None:
+        raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is missing", path)
+    if size != file.size:
+        what = f"it has {size} bytes instead of {file.size}"
+        raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is cut or replaced: {what}", path)
 
 
 def prune(storage: Storage, keep_last: int, current: str) -> list[str]:

@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
@@ -207,10 +207,12 @@ def _head(value: Any, path: str) -> Head:
     step = value.get("step")
     if not (isinstance(value.get("id"), str) and _ID.fullmatch(value["id"])) or not (step is None or _is_count(step)):
         _wrong(path, f"its id {value.get('id')!r} or step {step!r} is impossible")
-    numbers = [value.get(key) for key in ("serial", "world_size", "block_bytes")]
-    if not all(map(_is_count, numbers)) or not numbers[1] or numbers[2] not in _BLOCK_BYTES or numbers[2] % 16:
+    serial, world_size, block_bytes = numbers = [value.get(key) for key in ("serial", "world_size", "block_bytes")]
+    if not _is_count(serial) or not _is_count(world_size) or not world_size or not _is_count(block_bytes):
         _wrong(path, f"serial, world size and block size are {numbers}")
-    return Head(value["id"], value["serial"], step, value["world_size"], value["block_bytes"])
+    if block_bytes not in _BLOCK_BYTES or block_bytes % 16:
+        _wrong(path, f"a block size of {block_bytes} is impossible")
+    return Head(value["id"], serial, step, world_size, block_bytes)
 
 
 def _tensors(value: Any, path: str) -> tuple[Logical, ...]:
@@ -286,7 +288,7 @@ def _check_cover(manifest: Manifest, path: str) -> None:
             _wrong(path, f"elements [{end}, {logical.numel()}) of tensor {logical.name!r} are in no file")
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < _MOST
 
 

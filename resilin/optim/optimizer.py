@@ -268,10 +268,11 @@ class Optimizer:
                 taken["param_names"] = group["param_names"]
             options.append(taken)
         loaded: defaultdict[Any, Any] = defaultdict(dict)
+        own = {id(value) for entry in self.state.values() if isinstance(entry, dict) for value in entry.values()}
         for number, entry in state_dict["state"].items():
             parameter = parameters.get(number)
             key: Any = number if parameter is None else parameter
-            loaded[key] = _own_copy(entry, "", parameter)
+            loaded[key] = _own_copy(entry, "", parameter, own)
             for name in () if parameter is None else self._counters:
                 if isinstance(entry.get(name), int | float):  # older versions of PyTorch saved numbers
                     loaded[key][name] = Tensor._wrap(np.full((), entry[name], np.float32))
@@ -352,14 +353,19 @@ def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | 
         raise
 
 
-def _own_copy(value: Any, name: Any, parameter: Tensor | None) -> Any:
-    """A copy of `value`, whose tensors (but a `step`) get the dtype and device of `parameter`, whose state it is."""
+def _own_copy(value: Any, name: Any, parameter: Tensor | None, own: set[int]) -> Any:
+    """A copy of `value`, whose tensors (but a `step`) get the dtype and device of `parameter`, whose state it is.
+
+    own: ids of tensors that the optimizer has already, and keeps: who fills these and loads them needs no second copy.
+    """
     if isinstance(value, dict):
-        return {key: _own_copy(item, key, parameter) for key, item in value.items()}
+        return {key: _own_copy(item, key, parameter, own) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)([_own_copy(item, None, parameter) for item in value])
+        return type(value)([_own_copy(item, None, parameter, own) for item in value])
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
+    if id(value) in own:
+        return value
     if parameter is None or name == "step" or not parameter.is_floating_point():
         return value.detach().clone()
     return value.detach().to(dtype=parameter.dtype, device=parameter.device).clone()

@@ -1,0 +1,358 @@
+"""State that is there and state of a checkpoint, side by side: what goes where, and what does not fit.
+
+Tensors of the same shape and dtype are filled where they lie; where there is none yet (an optimizer before its first
+step), new ones are made. Objects get their part by their own method, once it is filled. Plain values are replaced.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resilin.checkpoint.flat import Flat, is_writable
+from resilin.checkpoint.gathered import Held, opened
+from resilin.checkpoint.manifest import Logical, Manifest
+from resilin.checkpoint.reading import Reader, Stored
+from resilin.checkpoint.sliced import Sliced
+from resilin.core import rng, typed_json
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import CheckpointMismatch, CorruptFile
+from resilin.nn import Module
+from resilin.nn.parameter import is_lazy
+from resilin.optim import Optimizer
+
+_SHOWN = 20  # paths of one kind in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Tensor `number` of a checkpoint, in the place of the tensor, or of numpy's array."""
+
+    number: int
+    is_array: bool
+
+
+def stored_tree(manifest: Manifest, path: str) -> Any:
+    """The tree of a checkpoint with a Ref for each tensor. CorruptFile when it is none."""
+
+    def ref(number: Any, is_array: bool) -> Ref:
+        if type(number) is not int or not 0 <= number < len(manifest.tensors):
+            raise ValueError(f"there is no tensor number {number!r}")
+        return Ref(number, is_array)
+
+    leaves = {"tensor": lambda number: ref(number, False), "array": lambda number: ref(number, True)}
+    try:
+        return typed_json.decode(manifest.tree, leaves)
+    except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path}: the tree of its manifest is damaged: {error!r}", path) from None
+
+
+class Matching:
+    """One walk through both. Nothing is changed but by `prepare` and `apply`.
+
+    targets: where to fill each tensor, by its number. slices: the same for what ranks hold in parts, filled locally.
+    """
+
+    def __init__(self, reader: Reader, strict: bool) -> None:
+        self.targets: dict[int, list[Flat]] = {}
+        self.slices: list[tuple[int, Sliced]] = []
+        self.missing: list[str] = []
+        self.unexpected: list[str] = []
+        self.different: list[str] = []
+        self._bare: list[tuple[Optimizer, Any]] = []
+        self._after: list[Callable[[], Any]] = []
+        self._fresh: dict[int, Tensor] = {}
+        self._reader, self._strict = reader, strict
+
+    # -- what comes of it
+
+    def check(self, path: str) -> None:
+        """CheckpointMismatch unless the checkpoint at `path` fits; not strict: what is missing may be."""
+        lists = [("different", self.different)]
+        if self._strict:
+            lists = [("missing in it", self.missing), ("unexpected in it", self.unexpected), *lists]
+        if any(found for _, found in lists):
+            parts = [f"{kind}: {_listed(found)}" for kind, found in lists if found]
+            hint = "; strict=False loads what fits" if not self.different else ""
+            raise CheckpointMismatch(
+                f"{path} is the checkpoint of another state; {'; '.join(parts)}{hint}. Nothing was changed",
+                self.missing, self.unexpected, self.different,
+            )  # fmt: skip
+
+    def prepare(self) -> bool:
+        """Let optimizers without state make some, to be filled in place. Whether any did: then match again."""
+        for optimizer, skeleton in self._bare:
+            optimizer.load_state_dict(skeleton)
+        return bool(self._bare)
+
+    def apply(self) -> None:
+        """Give objects and containers what is theirs; the targets are filled."""
+        for each in self._after:
+            each()
+
+    # -- the walk
+
+    def value(self, stored: Any) -> Any:
+        """`stored` with new tensors for its Refs, on the CPU."""
+        if isinstance(stored, Ref):
+            tensor = self._new(stored.number)
+            return tensor.numpy() if stored.is_array else tensor
+        if isinstance(stored, dict):
+            return _like(stored, ((key, self.value(one)) for key, one in stored.items()))
+        if type(stored) in (list, tuple):
+            return type(stored)(self.value(one) for one in stored)
+        return stored
+
+    def match(self, have: Any, stored: Any, path: str = "") -> Any:
+        """What stands in the place of `have`, which is the same object wherever it can be filled in place."""
+        if isinstance(have, Tensor | np.ndarray):
+            return self._tensor(have, stored, path)
+        if isinstance(have, Sliced):
+            return self._sliced(have, stored, path)
+        if isinstance(have, dict) and not _is_plain(have):
+            return self._dict(have, stored, path)
+        if isinstance(have, list | tuple) and not _is_plain(have):
+            return self._sequence(have, stored, path)
+        held = None if _is_plain(have) else opened(have)
+        return self.value(stored) if held is None else self._object(held, stored, path)
+
+    def match_root(self, have: Any, stored: Any) -> None:
+        """`match` for the whole state: what changes in a dict or list of plain values, too, changes in place."""
+        if isinstance(have, dict | list) and _is_plain(have) and isinstance(stored, dict) is isinstance(have, dict):
+            self._after.append(_replacement(have, self.value(stored)))
+        else:
+            self.match(have, stored)
+
+    def _new(self, number: int) -> Tensor:
+        if number not in self._fresh:
+            logical = self._reader.manifest.tensors[number]
+            self._fresh[number] = wrap(np.empty(logical.shape, logical.dtype.np))
+            self._aim(number, self._fresh[number])
+        return self._fresh[number]
+
+    def _aim(self, number: int, tensor: Tensor) -> None:
+        self.targets.setdefault(number, []).append(Flat(tensor))
+
+    def _tensor(self, have: Any, stored: Any, path: str) -> Any:
+        if not isinstance(stored, Ref):
+            self._differs(path, stored, have)
+            return have
+        logical = self._reader.manifest.tensors[stored.number]
+        tensor = wrap(have) if isinstance(have, np.ndarray) else have
+        if is_lazy(tensor):
+            return self._new(stored.number)
+        if tuple(tensor.shape) != logical.shape or (self._strict and tensor.dtype is not logical.dtype):
+            self._differs(path, stored, tensor)
+        elif tensor.dtype is logical.dtype and is_writable(tensor):
+            self._aim(stored.number, tensor)
+        else:
+            source = self._new(stored.number)
+            self._after.append(lambda: _convert(source, tensor))
+        return have
+
+    def _sliced(self, have: Sliced, stored: Any, path: str) -> Any:
+        logical = self._reader.manifest.tensors[stored.number] if isinstance(stored, Ref) else None
+        if logical is None or logical.shape != have.shape or logical.dtype is not have.dtype:
+            self._differs(path, stored, have)
+        else:
+            self.slices.append((stored.number, have))
+        return have
+
+    def _dict(self, have: dict[Any, Any], stored: Any, path: str) -> Any:
+        if not isinstance(stored, dict):
+            self._differs(path, stored, have)
+            return have
+        self._compare_keys(have, stored, path)
+        for key in have.keys() & stored.keys():
+            made = self.match(have[key], stored[key], _join(path, key))
+            if made is not have[key]:
+                self._after.append(_setter(have, key, made))
+        return have
+
+    def _sequence(self, have: Any, stored: Any, path: str) -> Any:
+        if type(stored) not in (list, tuple) or len(stored) != len(have):
+            self._differs(path, stored, have)
+            return have
+        pairs = enumerate(zip(have, stored, strict=True))
+        made = [self.match(one, other, _join(path, place)) for place, (one, other) in pairs]
+        if isinstance(have, list):
+            for place, one in enumerate(made):
+                if one is not have[place]:
+                    self._after.append(_setter(have, place, one))
+            return have
+        same = all(one is other for one, other in zip(made, have, strict=True))
+        return have if same else type(have)(*made) if hasattr(have, "_fields") else tuple(made)
+
+    def _object(self, held: Held, stored: Any, path: str) -> Any:
+        thing = held.thing
+        if held.by == "set_state":
+            if not isinstance(stored, Ref):
+                self._differs(path, stored, thing)
+                return thing
+            state = self._new(stored.number)
+            self._after.append(lambda: thing.set_state(state))
+        elif isinstance(thing, Module) and held.by == "load_state_dict":
+            self._module(thing, held.tree, stored, path)
+        elif held.by == "load_sharded_state_dict":
+            made = self._part(held.tree, stored, path, names=not hasattr(thing, "param_groups"), lazy=True)
+            self._after.append(lambda: thing.load_sharded_state_dict(made))
+        else:
+            made = self._part(held.tree, stored, path, names=False, lazy=False)
+            self._after.append(lambda: thing.load_state_dict(made))
+            skeleton = self._skeleton(thing, held.tree, stored)
+            if skeleton is not None:
+                self._bare.append((thing, skeleton))
+        return thing
+
+    def _module(self, module: Module, tree: Any, stored: Any, path: str) -> None:
+        if not isinstance(stored, dict):
+            self._differs(path, stored, module)
+            return
+        self._compare_keys(tree, stored, path)
+        pairs = ((key, self.match(tree[key], one, _join(path, key))) for key, one in stored.items() if key in tree)
+        made = _like(stored, pairs)
+        self._after.append(lambda: module.load_state_dict(made, strict=self._strict))
+
+    def _part(self, have: Any, stored: Any, path: str, names: bool, lazy: bool) -> Any:
+        """What an object's method gets: the stored tree, with the object's own tensors wherever they can be filled.
+
+        names: whether keys must agree. lazy: other tensors are read when the object asks for them.
+        """
+        if _is_object(have):
+            return self.match(have, stored, path)
+        if isinstance(stored, Ref):
+            logical = self._reader.manifest.tensors[stored.number]
+            if _fits(have, logical):
+                return self.match(have, stored, path)
+            if names and isinstance(have, Tensor | Sliced):
+                self._differs(path, stored, have)
+            return Stored(self._reader, stored.number) if lazy else self.value(stored)
+        if isinstance(stored, dict):
+            below = have if isinstance(have, dict) else {}
+            if names and below and not _is_plain(below):
+                self._compare_keys(below, stored, path)
+            pairs = (
+                (key, self._part(below.get(key), one, _join(path, key), names, lazy)) for key, one in stored.items()
+            )
+            return _like(stored, pairs)
+        if type(stored) in (list, tuple):
+            parts = _beside(have, stored)
+            return type(stored)(self._part(a, b, path, names, lazy) for a, b in zip(parts, stored, strict=True))
+        return stored
+
+    def _skeleton(self, thing: Any, tree: Any, stored: Any) -> Any:
+        """What makes an optimizer have state like the stored one, in tensors without memory; None: it has it already.
+
+        Loading tensors that are to stay would copy them, and need memory twice.
+        """
+        if not isinstance(thing, Optimizer) or not isinstance(stored, dict):
+            return None
+        made = False
+
+        def visit(have: Any, one: Any) -> Any:
+            nonlocal made
+            if isinstance(one, Ref):
+                logical = self._reader.manifest.tensors[one.number]
+                if _fits(have, logical):
+                    return have
+                made = True
+                return wrap(np.broadcast_to(np.zeros((), logical.dtype.np), logical.shape))
+            if isinstance(one, dict):
+                below = have if isinstance(have, dict) else {}
+                return _like(one, ((key, visit(below.get(key), part)) for key, part in one.items()))
+            if type(one) in (list, tuple):
+                return type(one)(visit(a, b) for a, b in zip(_beside(have, one), one, strict=True))
+            return one
+
+        skeleton = visit(tree, stored)
+        return skeleton if made else None
+
+    # -- what does not fit
+
+    def _compare_keys(self, have: Any, stored: Any, path: str) -> None:
+        self.missing += [_join(path, key) for key in have if key not in stored]
+        self.unexpected += [_join(path, key) for key in stored if key not in have]
+
+    def _differs(self, path: str, stored: Any, have: Any) -> None:
+        sides = f"{self._shown(stored)} in the checkpoint, {self._shown(have)} here"
+        self.different.append(f"{path or 'the state'}: {sides}")
+
+    def _shown(self, thing: Any) -> str:
+        if isinstance(thing, Ref):
+            thing = self._reader.manifest.tensors[thing.number]
+        if hasattr(thing, "shape") and hasattr(thing, "dtype"):
+            return f"{str(thing.dtype).removeprefix('resilin.')}{list(thing.shape)}"
+        if isinstance(thing, list | tuple):
+            return f"a {type(thing).__name__} of {len(thing)}"
+        return f"{thing!r:.40}" if isinstance(thing, int | float | str | None) else f"a {type(thing).__name__}"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether there is neither a tensor nor an object with a state in it."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    if isinstance(value, bool | int | float | str | bytes | complex | np.generic | None):
+        return True
+    return not isinstance(value, Tensor | np.ndarray | Sliced) and not _is_object(value)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is no container of state but has some; see `gathered.opened`."""
+    if isinstance(value, Tensor | np.ndarray | type):
+        return False
+    return hasattr(value, "state_dict") or hasattr(value, "sharded_state_dict") or isinstance(value, rng.Generator)
+
+
+def _fits(have: Any, logical: Logical) -> bool:
+    """Whether a leaf can be filled where it lies."""
+    if not isinstance(have, Tensor | Sliced) or is_lazy(have):
+        return False
+    writable = isinstance(have, Sliced) or is_writable(have)
+    return writable and tuple(have.shape) == logical.shape and have.dtype is logical.dtype
+
+
+def _beside(have: Any, stored: Any) -> Any:
+    """The parts of `have` to go with those of the list or tuple `stored`; Nones when it has not as many."""
+    fits = isinstance(have, list | tuple) and len(have) == len(stored)
+    return have if fits else [None] * len(stored)
+
+
+def _like(stored: dict[Any, Any], pairs: Any) -> Any:
+    """A dict of the kind of `stored`, with these entries."""
+    made: Any = OrderedDict(pairs) if isinstance(stored, OrderedDict) else type(stored)(dict(pairs))
+    if hasattr(stored, "_metadata"):
+        made._metadata = stored._metadata
+    return made
+
+
+def _replacement(have: Any, made: Any) -> Callable[[], None]:
+    def replace() -> None:
+        have.clear()
+        have.update(made) if isinstance(have, dict) else have.extend(made)
+
+    return replace
+
+
+def _setter(container: Any, key: Any, value: Any) -> Callable[[], None]:
+    return lambda: container.__setitem__(key, value)
+
+
+def _convert(source: Tensor, target: Tensor) -> None:
+    with no_grad():
+        target.detach().copy_(source)
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def _listed(paths: list[str]) -> str:
+    more = f", and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more

@@ -1,0 +1,111 @@
+"""The ranks that save or load together: what one of them finds wrong, all raise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import resilin.dist as dist
+from resilin import errors
+from resilin.dist import world
+from resilin.dist.group import ProcessGroup
+from resilin.errors import CheckpointError, CollectiveMismatch, DistError, UsageError
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The members of a group, or this process alone. Every method but the properties is called by all of them."""
+
+    def __init__(self, group: ProcessGroup | None) -> None:
+        self.group = group
+        self.rank = 0 if group is None else group.rank()
+        self.size = 1 if group is None else group.size()
+
+    @staticmethod
+    def of(group: Any) -> Ranks:
+        """Those of `group`; None: of the default group where there is one. UsageError for a rank outside the group."""
+        if group is None and not dist.is_initialized():
+            return Ranks(None)
+        found = world.resolve(group)
+        if found is None:
+            raise UsageError("checkpoint: this rank is no member of the group; only its members call this")
+        return Ranks(found)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank: plain values and containers. Raises what collectives raise."""
+        if self.group is None:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self.group, weights_only=True)
+        return found
+
+    def together(
+        self, what: str, work: Callable[[], T], give: Callable[[T], Any] = lambda result: None
+    ) -> tuple[T, list[Any]]:
+        """Do `work` on every rank, then exchange `give(result)`: this rank's result, and what each rank gives.
+
+        A rank whose work raises, raises that; the others an error of the same kind that names it. A collective inside
+        `work` that fails is raised at once: the group has told the others.
+        """
+        try:
+            result = work()
+            answers = self.exchange((None, give(result)))
+        except DistError:
+            raise
+        except Exception as error:
+            self.exchange((type(error).__name__, str(error)))
+            raise
+        for rank, (kind, text) in enumerate(answers):
+            if kind is not None:
+                raise kind_of(kind)(f"{what}, rank {self.rank} of {self.size}: rank {rank} failed: {text}")
+        return result, [answer for _, answer in answers]
+
+    def of_first(self, what: str, work: Callable[[], Any]) -> Any:
+        """What `work` gives on rank 0, which alone does it; plain values and containers. Errors as of `together`."""
+        return self.together(what, lambda: work() if self.rank == 0 else None, lambda given: given)[1][0]
+
+    def agree(self, what: str, facts: Mapping[str, Any]) -> None:
+        """CollectiveMismatch, which shows both sides, on all ranks unless all give equal `facts` (JSON each)."""
+        texts = {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()}
+        if self.size == 1:
+            return
+        said = self.exchange({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
+        for name in texts:
+            other = next((rank for rank, one in enumerate(said) if one.get(name) != said[0].get(name)), None)
+            if other is not None:
+                sides = self.exchange(texts[name] if self.rank in (0, other) else None)
+                raise CollectiveMismatch(
+                    f"{what}, rank {self.rank} of {self.size}: all ranks must give the same {name}; "
+                    f"{_difference(json.loads(sides[0]), json.loads(sides[other]), other)}"
+                )
+
+
+def kind_of(name: str) -> type[Exception]:
+    """The class of errors that another rank's error of this name is raised as."""
+    kind = getattr(errors, name, None)
+    plain = isinstance(kind, type) and issubclass(kind, CheckpointError | UsageError)
+    return kind if plain else CheckpointError  # type: ignore[return-value]
+
+
+def _difference(first: Any, other: Any, rank: int, where: str = "") -> str:
+    """Where two JSON values differ first, in words."""
+    if isinstance(first, dict) and isinstance(other, dict) and first.keys() == other.keys():
+        for key in first:
+            if first[key] != other[key]:
+                return _difference(first[key], other[key], rank, f"{where}[{key!r}]")
+    if isinstance(first, list) and isinstance(other, list) and len(first) == len(other):
+        for index, (one, two) in enumerate(zip(first, other, strict=True)):
+            if one != two:
+                return _difference(one, two, rank, f"{where}[{index}]")
+    if isinstance(first, dict) and isinstance(other, dict):
+        only = [sorted(a.keys() - b.keys())[:5] for a, b in ((first, other), (other, first))]
+        return f"{where or 'it'} has {only[0]} on rank 0 only, {only[1]} on rank {rank} only"
+    return f"{where or 'it'} is {_short(first)} on rank 0 and {_short(other)} on rank {rank}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

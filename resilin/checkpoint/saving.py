@@ -1,0 +1,242 @@
+"""`save` and `save_async`: what ranks agree on, and who waits for whom."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resilin._base import log, trace
+from resilin._base.threads import OwnedThread
+from resilin.checkpoint import folder, plan
+from resilin.checkpoint.folder import Root
+from resilin.checkpoint.gathered import Gathered, gather
+from resilin.checkpoint.manifest import Head
+from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.plan import Range
+from resilin.checkpoint.ranks import Ranks
+from resilin.checkpoint.snapshot import Snapshot
+from resilin.checkpoint.storage import Storage
+from resilin.checkpoint.writing import BLOCK_BYTES, Save, write_share
+from resilin.errors import CheckpointError, UsageError
+
+_LOG = log.logger("checkpoint")
+_NICE = 10  # of a thread that writes behind training
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A save that all ranks have agreed on, with what this rank has to do."""
+
+    ranks: Ranks
+    save: Save
+    gathered: Gathered
+    files: list[list[Range]]
+
+    def live(self, tensor: int, start: int, stop: int) -> Any:
+        """For `write_share`: the state itself."""
+        first = self.gathered.start(tensor)
+        return self.gathered.sources[tensor].read(start - first, stop - first)
+
+
+class SaveHandle:
+    """A save that is being written behind training. `path`: where the checkpoint will lie."""
+
+    def __init__(self, begun: _Begun, snapshot: Snapshot) -> None:
+        self.path = begun.save.path
+        self._ranks = begun.ranks
+        self._error: BaseException | None = None
+        self._told = False  # whether the error has been raised to somebody
+        self._outcome: str | None = None
+        self._work: tuple[Save, list[list[Range]], Snapshot] = begun.save, begun.files, snapshot
+        _RUNNING.add(self)
+        self._thread = OwnedThread("checkpoint", self._run)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # not allowed: then it competes with training
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        save, files, snapshot = self._work
+        try:
+            with trace.span("checkpoint.write"):
+                write_share(save, self._ranks.rank, files, snapshot.source)
+        except BaseException as error:  # noqa: BLE001 - a thread's top: raised by whoever waits, or saves next
+            self._error = error
+
+    def done(self) -> bool:
+        """Whether this rank has nothing to do for it any more, be it that it failed. Of other ranks it says nothing."""
+        return not self._thread.is_alive()
+
+    def exception(self) -> BaseException | None:
+        """What this rank's writing failed with; None while it runs, and when it did not fail."""
+        return self._error if self.done() else None
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait until the checkpoint is complete, and return its path. Every rank of the group calls it.
+
+        timeout: seconds for this rank's own share; TimeoutError afterwards, while the writing goes on.
+        Raises what this rank's writing failed with, CheckpointError that names the rank for another's failure, and what
+        collectives raise when a rank is lost.
+        """
+        self._finish(timeout)
+        if self._outcome is None:
+            self._ranks.together("checkpoint.save_async", self._raise)
+            self._outcome = self.path
+        return self._outcome
+
+    def _finish(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+        _RUNNING.discard(self)
+
+    def _raise(self) -> None:
+        self._told = True
+        if self._error is not None:
+            raise self._error
+
+    def raise_once(self) -> None:
+        """Wait for this rank's writing, and raise what it failed with unless somebody has heard of it."""
+        self._finish()
+        if not self._told:
+            self._raise()
+
+    def __repr__(self) -> str:
+        state = "running" if not self.done() else "failed" if self._error is not None else "written here"
+        return f"<SaveHandle {self.path} {state}>"
+
+
+_RUNNING: weakref.WeakSet[SaveHandle] = weakref.WeakSet()
+
+
+class _Lane(threading.local):
+    """What a thread that saves keeps from one save to the next: the last one, and its memory."""
+
+    def __init__(self) -> None:
+        self.last: SaveHandle | None = None
+        self.snapshot = Snapshot()
+
+
+_LANE = _Lane()
+
+
+def save(
+    path: Root,
+    state: Any,
+    *,
+    step: int | None = None,
+    keep_last: int = 0,
+    group: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """Write `state` as a checkpoint, and return its path when it is complete. Every rank of the group calls it.
+
+    path:      a folder, which is made, or a URL. Equal on all ranks: all must see the same files.
+    state:     tensors, `Sliced`, numbers, text, bytes, numpy scalars and arrays, None, and objects with a state
+               (`sharded_state_dict`, else `state_dict`, else that of a Generator), in dicts, lists, tuples and sets.
+               Equal on all ranks, but for what a Sliced holds; a tensor that is no Sliced is taken to have equal
+               elements on all. Nothing is pickled; what shares memory as a whole is stored once.
+    step:      write to `path/step-<step>` and make `path/latest` name it; None: `path` itself is the checkpoint.
+    keep_last: with a step: how many complete checkpoints `path` keeps, this one included; older and torn ones are
+               deleted when this one is complete. 0: all.
+    group:     default: the default group; where there is none, this process alone.
+    options:   for the storage of a URL, see `open_storage`.
+
+    What is at the place already stays valid until the new checkpoint is complete, and is then replaced at once: who is
+    killed at any moment leaves the one or the other. Each rank writes its share: of what all hold, ranges that even out
+    what each writes. Memory: two blocks of 16 MiB at the most, where tensors do not lie contiguous in host memory.
+    A `save_async` of this thread that still runs is waited for.
+
+    Raises on all ranks: UsageError for what cannot be saved, CollectiveMismatch when ranks differ (it shows both
+    sides), CheckpointError and its kinds when writing fails on any of them, and what collectives raise when a rank is
+    lost. The checkpoints before stay as they were.
+    """
+    with trace.span("checkpoint.save"):
+        begun = _begin(path, state, step, keep_last, group, options)
+        rank = begun.ranks.rank
+        begun.ranks.together("checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live))
+    return begun.save.path
+
+
+def save_async(
+    path: Root,
+    state: Any,
+    *,
+    step: int | None = None,
+    keep_last: int = 0,
+    group: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> SaveHandle:
+    """Copy this rank's share of `state` and write it behind training; arguments and errors as `save`.
+
+    It returns once the copy is made; the state may change then. The memory of the copy is kept for the next save of
+    this thread. One save at a time: while one runs, the next waits for it, so that no second copy is needed. An error
+    of the writing is raised, on all ranks, by `wait` of the handle or else by the next save. When the process exits,
+    also by SystemExit, what is being written is finished first, and an error that nobody has heard of is logged; a
+    process that is killed leaves the checkpoint torn and those before it valid.
+    """
+    with trace.span("checkpoint.snapshot"):
+        begun = _begin(path, state, step, keep_last, group, options)
+        snapshot = _LANE.snapshot
+        begun.ranks.together(
+            "checkpoint.save_async",
+            lambda: snapshot.take([one for file in begun.files for one in file], begun.gathered),
+        )
+    _LANE.last = SaveHandle(begun, snapshot)
+    return _LANE.last
+
+
+def _begin(
+    path: Root, state: Any, step: int | None, keep_last: int, group: Any, options: Mapping[str, Any] | None
+) -> _Begun:
+    ranks = Ranks.of(group)
+
+    def look() -> tuple[Storage, Gathered]:
+        earlier, _LANE.last = _LANE.last, None
+        if earlier is not None:
+            earlier.raise_once()
+        folder.check_step(step)
+        if type(keep_last) is not int or keep_last < 0 or (keep_last and step is None):
+            raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
+        return open_storage(path, options), gather(state)
+
+    (storage, gathered), told = ranks.together(
+        "checkpoint.save", look, lambda found: {str(number): list(part) for number, part in found[1].held.items()}
+    )
+    tensors = [[one.name, one.dtype.name, list(one.shape), number in gathered.held]
+               for number, one in enumerate(gathered.tensors)]  # fmt: skip
+    facts = {"path": storage.root, "step": step, "keep_last": keep_last, "state": gathered.tree, "tensors": tensors}
+    ranks.agree("checkpoint.save", facts)
+    where = "" if step is None else folder.step_name(step)
+    _, heads = ranks.together(
+        "checkpoint.save", lambda: _new(storage, where) if ranks.rank == 0 else None, lambda new: new
+    )
+    save_id, serial, replaces = heads[0]
+    head = Head(save_id, serial, step, ranks.size, BLOCK_BYTES)
+    held = {
+        number: [(rank, *parts[str(number)]) for rank, parts in enumerate(told)] for number in sorted(gathered.held)
+    }
+    share = plan.shares(gathered.tensors, held, ranks.size)[ranks.rank]
+    agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, keep_last)
+    return _Begun(ranks, agreed, gathered, plan.files(share, gathered.tensors))
+
+
+def _new(storage: Storage, where: str) -> tuple[str, int, str | None]:
+    """(id, serial, id of the checkpoint that it replaces) of a save that begins now."""
+    head = folder.read_head(storage, where)
+    return os.urandom(8).hex(), folder.next_serial(storage), None if head is None else head.id
+
+
+def _finish_all() -> None:
+    """At exit: what is being written becomes complete."""
+    for handle in list(_RUNNING):
+        try:
+            handle.raise_once()
+        except CheckpointError as error:
+            log.event(_LOG, logging.ERROR, "a checkpoint failed", path=handle.path, error=str(error))
+
+
+atexit.register(_finish_all)

@@ -1,0 +1,222 @@
+"""A rank's share of a checkpoint, written: data files, the hashes of their blocks, and the commit by who is last.
+
+Every rank writes its files and then a part, `part-<rank>-<id>.json`, which lists them. Whoever finds the parts of all
+ranks there writes the manifest: no rank waits for another, and no collective runs, so this can happen behind training
+and even when the group is gone. Of several that are last at once, all write the same manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+from resilin._base import log
+from resilin._base.threads import OwnedThread
+from resilin.checkpoint import folder, safetensors
+from resilin.checkpoint import manifest as manifests
+from resilin.checkpoint.flat import as_bytes
+from resilin.checkpoint.manifest import File, Head, Logical, Manifest, Piece, entry_name, file_record, hash_of
+from resilin.checkpoint.plan import Range
+from resilin.checkpoint.storage import Storage, leftover
+from resilin.errors import CheckpointError, StorageMissing
+
+_LOG = log.logger("checkpoint")
+BLOCK_BYTES = 16 << 20  # that a hash is of, and that is read or written at once: a disk's full rate, and little memory
+_INLINE_BYTES = 64 << 10  # smaller ones are hashed in less time than a thread needs to wake
+Source = Callable[[int, int, int], Any]
+"""(tensor, start, stop) -> these elements, which lie here, as a flat contiguous numpy array."""
+
+
+class Writing(Protocol):
+    """What `storage.writing` gives."""
+
+    def write(self, data: Any) -> None:
+        """Append."""
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save, as all its ranks have agreed on it.
+
+    replaces: the id of the checkpoint that is in the folder now, or None. keep_last: how many the path keeps; 0: all.
+    """
+
+    storage: Storage
+    folder: str
+    head: Head
+    tree: Any
+    tensors: tuple[Logical, ...]
+    replaces: str | None
+    keep_last: int
+
+    @property
+    def path(self) -> str:
+        """Where the checkpoint lies, as `load` takes it."""
+        return self.storage.full(self.folder)
+
+    def name(self, file: str) -> str:
+        """A file of it, for the storage."""
+        return folder.joined(self.folder, file)
+
+
+def write_share(save: Save, rank: int, files: Sequence[Sequence[Range]], source: Source) -> None:
+    """Write this rank's files and its part; and the manifest, when it is the last. Errors are the storage's.
+
+    Of memory that is not contiguous on the host, two blocks at most are copied at a time.
+    """
+    with Hasher() as hasher:
+        written = [_write_file(save, rank, number, ranges, source, hasher) for number, ranges in enumerate(files)]
+    parts = _parts(save, rank, written)
+    if parts is not None:
+        commit(save, [file for part in parts for file in part])
+
+
+def _write_file(save: Save, rank: int, number: int, ranges: Sequence[Range], source: Source, hasher: Hasher) -> File:
+    by_name = {entry_name(save.tensors[one.tensor], one.start, one.stop): one for one in ranges}
+    layout = safetensors.layout([_entry(name, one, save.tensors[one.tensor]) for name, one in by_name.items()])
+    name = f"data-{rank:05d}-{number:03d}-{save.head.id}.safetensors"
+    pieces = []
+    with save.storage.writing(save.name(name)) as file:
+        file.write(layout.header)
+        for entry in layout.entries:
+            one = by_name[entry]
+            itemsize = save.tensors[one.tensor].dtype.itemsize
+            hashes = _write_piece(file, one, max(1, save.head.block_bytes // itemsize), source, hasher)
+            pieces.append(Piece(one.tensor, one.start, one.stop, hashes))
+    return File(name, layout.size, len(layout.header), hash_of(layout.header), tuple(pieces))
+
+
+def _entry(name: str, one: Range, tensor: Logical) -> tuple[str, Any, tuple[int, ...]]:
+    dtype, width = safetensors.carrier(tensor.dtype)
+    shape = tensor.shape if one.stop - one.start == tensor.numel() else (one.stop - one.start,)
+    return name, dtype, shape if width == 1 else (*shape, width)
+
+
+def _write_piece(file: Writing, one: Range, step: int, source: Source, hasher: Hasher) -> tuple[str, ...]:
+    hashes = []
+    for start in range(one.start, one.stop, step):
+        block = as_bytes(source(one.tensor, start, min(start + step, one.stop)))
+        hasher.begin(block)
+        file.write(block)
+        hashes.append(hasher.result())
+    return tuple(hashes)
+
+
+class Hasher:
+    """Hashes blocks in a thread of its own, beside what its owner does with them meanwhile; as a context manager."""
+
+    def __init__(self) -> None:
+        self._blocks: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._hashes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread: OwnedThread | None = None
+
+    def begin(self, block: memoryview) -> None:
+        """Hash `block`, which stays as it is until `result`."""
+        if len(block) <= _INLINE_BYTES:
+            self._hashes.put(hash_of(block))
+            return
+        if self._thread is None:
+            self._thread = OwnedThread("checkpoint-hash", self._run)
+        self._blocks.put(block)
+
+    def result(self) -> str:
+        """The hash of the oldest block begun."""
+        return self._hashes.get()
+
+    def _run(self) -> None:
+        while (block := self._blocks.get()) is not None:
+            self._hashes.put(hash_of(block))
+            del block
+
+    def __enter__(self) -> Hasher:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._thread is not None:
+            self._blocks.put(None)
+            self._thread.join(None)
+
+
+# -- the end of a save
+
+
+def part_name(rank: int, save_id: str) -> str:
+    """The file in which `rank` lists its files."""
+    return f"part-{rank:05d}-{save_id}.json"
+
+
+def _parts(save: Save, rank: int, written: list[File]) -> list[list[File]] | None:
+    """The files of all ranks, when all have written theirs; None when one has not, or another has seen to the rest."""
+    world_size = save.head.world_size
+    if world_size == 1:
+        return [written]
+    text = json.dumps([file_record(file) for file in written], separators=(",", ":"))
+    save.storage.write(save.name(part_name(rank, save.head.id)), text.encode())
+    names = [part_name(each, save.head.id) for each in range(world_size)]
+    if not set(names) <= {item.name for item in save.storage.list(save.folder)}:
+        return None
+    try:
+        return [written if each == rank else _read_part(save, name) for each, name in enumerate(names)]
+    except StorageMissing:  # another was last, too, and has tidied up: then its manifest is there
+        if _current(save) != save.head.id:
+            raise
+        return None
+
+
+def _read_part(save: Save, name: str) -> list[File]:
+    path = save.storage.full(save.name(name))
+    text = save.storage.read(save.name(name))
+    try:
+        records = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path}, which another rank has just written, is damaged: {error}") from None
+    return list(manifests.parse_files(records, save.tensors, save.head, path))
+
+
+def commit(save: Save, files: Sequence[File]) -> None:
+    """Make the checkpoint complete. CheckpointError when another has been written to its place meanwhile."""
+    current = _current(save)
+    if current not in (save.replaces, save.head.id):
+        raise CheckpointError(
+            f"{save.path}: a checkpoint with id {current} has been written there since the save of this one, "
+            f"{save.head.id}, began; this one is dropped. Let one job at a time write to a path"
+        )
+    manifest = Manifest(save.head, save.tree, save.tensors, tuple(files))
+    save.storage.write(save.name(manifests.NAME), manifest.text())
+    try:
+        _tidy(save, manifest)
+    except CheckpointError as error:  # the checkpoint is complete: what is left over costs space, nothing else
+        log.event(_LOG, logging.WARNING, "could not tidy up after a checkpoint", path=save.path, error=str(error))
+
+
+def _current(save: Save) -> str | None:
+    head = folder.read_head(save.storage, save.folder)
+    return None if head is None else head.id
+
+
+def _tidy(save: Save, manifest: Manifest) -> None:
+    """Delete what the folder held before, and parts; name the newest; drop checkpoints that are one too many."""
+    kept = {file.name for file in manifest.files}
+    for item in save.storage.list(save.folder):
+        name = leftover(item.name) or item.name
+        if not item.is_folder and name.startswith(("data-", "part-")) and item.name not in kept:
+            save.storage.delete(save.name(item.name))
+    if save.folder:
+        save.storage.write(folder.LATEST, f"{save.folder}\n".encode())
+        if save.keep_last:
+            folder.prune(save.storage, save.keep_last, save.folder)
+
+
+def owned(ranges: Sequence[Range]) -> Mapping[int, Range]:
+    """By tensor, the one run of elements that a rank writes of it."""
+    made: dict[int, Range] = {}
+    for one in ranges:
+        before = made.get(one.tensor)
+        assert before is None or before.stop == one.start, f"a rank writes two runs of tensor {one.tensor}"
+        made[one.tensor] = Range(one.tensor, one.start if before is None else before.start, one.stop)
+    return made
