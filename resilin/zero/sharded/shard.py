@@ -55,7 +55,8 @@ def shard(
     mixed_precision: dtypes to compute and to sum in; pieces keep theirs.
     cpu_offload:    pieces, their gradients and so the optimizer's state live on the CPU, parameters on their device
                     while they are used.
-    init_sync:      parameters and buffers are made equal to those of rank 0. False: the caller knows that they are.
+    init_sync:      modules are compared, and parameters and buffers made equal to those of rank 0. False: the caller
+                    knows that they are, or loads them; no rank communicates (as when others `reshard`).
     broadcast_buffers: buffers are made equal to rank 0's before each forward in training.
     find_unused_parameters: parameters that get no gradient count as zero; where no rank has one, none is given.
     bucket_cap_mb:  stage 2: gradients are reduced in rows of about so many MiB (25).
@@ -72,10 +73,9 @@ def shard(
         )
     members = choose(module, units) if stage == 3 else buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
     setting = f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}"
-    if group.size() > 1:
+    if group.size() > 1 and init_sync:
         alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
-        if init_sync:
-            alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
+        alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
     made = [
         Unit(each, index, _here_dtype(each.named[0][1], policy), CPU if cpu_offload else each.named[0][1]._dev)
         for index, each in enumerate(members)
