@@ -22,6 +22,7 @@ from benchmarks import (
     simulated_agents,
     startup,
     train_step,
+    zero,
 )
 
 ALL = [
@@ -37,6 +38,7 @@ ALL = [
     models_step,
     data_loader,
     shard_mode,
+    zero,
     recovery,
     node_changes,
     simulated_agents,
