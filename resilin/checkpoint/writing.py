@@ -114,10 +114,12 @@ class Hasher:
         self._blocks: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._hashes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: OwnedThread | None = None
+        self._begun = 0  # and their results not yet taken
 
     def begin(self, block: memoryview) -> None:
         """Hash `block`, which stays as it is until `result`."""
-        if len(block) <= _INLINE_BYTES:
+        self._begun += 1
+        if len(block) <= _INLINE_BYTES and (self._thread is None or self._begun == 1):  # else it would overtake others
             self._hashes.put(hash_of(block))
             return
         if self._thread is None:
@@ -126,6 +128,7 @@ class Hasher:
 
     def result(self) -> str:
         """The hash of the oldest block begun."""
+        self._begun -= 1
         return self._hashes.get()
 
     def _run(self) -> None:
