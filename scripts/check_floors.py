@@ -66,7 +66,7 @@ ONLY: dict[str, frozenset[str]] = {
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
-    "launcher": frozenset({"errors", "_base", "store", "elastic"}),
+    "launcher": frozenset({"errors", "_base", "store", "elastic", "checkpoint"}),  # the last inside functions
 }
 
 # Modules that may use more than their package: the module -> what, and why.
@@ -111,6 +111,16 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
+    **{
+        (f"resilin.launcher.checkpoint_{command}", f"resilin.checkpoint.tools.{module}"): "numpy, which it reads with"
+        for command, modules in (
+            ("ls", ("listing",)),
+            ("verify", ("verify",)),
+            ("diff", ("compare", "states")),
+            ("convert", ("convert", "states")),
+        )
+        for module in modules
+    },
     ("resilin.launcher.elastic_run", "resilin.launcher.dry_run"): "what opens stores, which a launch imports later",
     (
         "resilin.launcher.elastic_run",

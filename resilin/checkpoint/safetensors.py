@@ -193,22 +193,21 @@ def chunks(array: Any, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         yield from chunks(np.ascontiguousarray(array[start : start + step]), chunk_bytes)
 
 
-def stream(
-    made: Layout, array_of: Callable[[str], Any], put: Callable[[memoryview], Any], chunk_bytes: int = CHUNK_BYTES
-) -> None:
-    """Hand all bytes of the file of layout `made` to `put`, in order and in pieces of at most `chunk_bytes`.
+def stream(made: Layout, pieces_of: Callable[[str], Iterable[memoryview]], put: Callable[[memoryview], Any]) -> None:
+    """Hand all bytes of the file of layout `made` to `put`, in order: of tensors what `pieces_of` their names gives.
 
-    array_of: the host array of the tensor of that name; asked once, when its turn comes. UsageError when it has another
-              number of bytes than the layout says.
-    put:      takes a piece; it must have done with it when it returns.
+    put: takes a piece, and must have done with it when it returns.
+    UsageError when a tensor has another number of bytes than the layout says.
     """
     put(memoryview(made.header))
     for name, entry in made.entries.items():
-        array = array_of(name)
-        if array.nbytes != entry.stop - entry.start:
-            raise UsageError(f"tensor {name!r} has {array.nbytes} bytes, its layout {entry.stop - entry.start}")
-        for piece in chunks(array, chunk_bytes):
+        left = entry.stop - entry.start
+        for piece in pieces_of(name):
             put(piece)
+            left -= len(piece)
+        if left:
+            what = f"{entry.stop - entry.start - left} bytes, its layout {entry.stop - entry.start}"
+            raise UsageError(f"tensor {name!r} has {what}")
 
 
 # -- reading

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,31 +48,47 @@ def save_safetensors(
     one tensor.
     UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks.
     """
-    _check(state_dict)
+    for key, tensor in state_dict.items():
+        if not isinstance(key, str) or not isinstance(tensor, Tensor):
+            raise UsageTypeError(
+                f"save_safetensors: {key!r} is a {type(tensor).__name__}; expected tensors by their names, as a "
+                "module's state_dict() has them; checkpoint.save takes nested states"
+            )
+    write_weights({key: _InMemory(tensor) for key, tensor in state_dict.items()}, path, metadata, max_shard_bytes)
+
+
+class Weight(Protocol):
+    """A tensor that is to be written: what it is, and its bytes in C order, piece by piece."""
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of its dimensions."""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Its bytes; asked for once."""
+
+
+def write_weights(
+    state: Mapping[str, Weight],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """`save_safetensors` of tensors wherever they are."""
+    for key, weight in state.items():
+        if weight.dtype is dtypes.complex128:
+            raise UsageError(f"save_safetensors: {key!r} is complex128, which safetensors has not: view_as_real() it")
     metadata = {"format": "pt"} if metadata is None else metadata
     text = os.fspath(path)
     if text.endswith(".safetensors"):
         storage, name = open_parent(text)
-        _write(storage, name, state_dict, metadata)
-        return
-    storage = open_storage(text)
-    groups = _grouped(state_dict, max_shard_bytes)
-    names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
-    if len(groups) == 1:
-        _write(storage, SINGLE, state_dict, metadata)
-        storage.delete(INDEX)  # of an earlier, larger model: readers look for it first
-        _delete_others(storage, [])
-        return
-    storage.delete(INDEX)  # while files of one name are old here and new there, there is no model
-    for name, group in zip(names, groups, strict=True):
-        _write(storage, name, {key: state_dict[key] for key in group}, metadata)
-    index = {
-        "metadata": {"total_size": sum(tensor.nbytes for tensor in state_dict.values())},
-        "weight_map": {key: name for name, group in zip(names, groups, strict=True) for key in group},
-    }
-    storage.write(INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
-    storage.delete(SINGLE)
-    _delete_others(storage, names)
+        _write(storage, name, state, metadata)
+    else:
+        _write_folder(open_storage(text), state, metadata, max_shard_bytes)
 
 
 def load_safetensors(
@@ -89,7 +106,7 @@ def load_safetensors(
     CorruptFile (cut, damaged, not of the format; with the tensor's name), UsageError for a dtype that tensors here
     cannot have, which is only raised for tensors that are asked for.
     """
-    storage, files = _files(path)
+    storage, files = weight_files(path)
     wanted = None if names is None else list(dict.fromkeys(names))
     found: dict[str, Tensor] = {}
     absent = set() if wanted is None else set(wanted)
@@ -108,21 +125,57 @@ def load_safetensors(
 # -- writing
 
 
-def _check(state_dict: Mapping[str, Tensor]) -> None:
-    for key, tensor in state_dict.items():
-        if not isinstance(key, str) or not isinstance(tensor, Tensor):
-            raise UsageTypeError(
-                f"save_safetensors: {key!r} is a {type(tensor).__name__}; expected tensors by their names, as a "
-                "module's state_dict() has them; checkpoint.save takes nested states"
-            )
-        if tensor.dtype is dtypes.complex128:
-            raise UsageError(f"save_safetensors: {key!r} is complex128, which safetensors has not: view_as_real() it")
+class _InMemory:
+    """A tensor as a Weight; one of a GPU comes to the host when its turn comes."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.dtype, self.shape = tensor.dtype, tuple(tensor.shape)
+
+    def pieces(self) -> Iterator[memoryview]:
+        return safetensors.chunks(self._tensor._dev.backend.to_host(self._tensor._array))
 
 
-def _write(storage: Storage, name: str, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    made = safetensors.layout([(key, t.dtype, tuple(t.shape)) for key, t in state_dict.items()], metadata)
+def _write(storage: Storage, name: str, state: Mapping[str, Weight], metadata: Mapping[str, str]) -> None:
+    made = safetensors.layout([(key, one.dtype, one.shape) for key, one in state.items()], metadata)
     with storage.writing(name) as file:
-        safetensors.stream(made, lambda key: host_array(state_dict[key]), file.write)
+        safetensors.stream(made, lambda key: state[key].pieces(), file.write)
+
+
+def _write_folder(storage: Storage, state: Mapping[str, Weight], metadata: Mapping[str, str], limit: int) -> None:
+    sizes = {key: math.prod(one.shape) * one.dtype.itemsize for key, one in state.items()}
+    groups = _grouped(sizes, limit)
+    names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
+    if len(groups) == 1:
+        _write(storage, SINGLE, state, metadata)
+        storage.delete(INDEX)  # of an earlier, larger model: readers look for it first
+        _delete_others(storage, [])
+        return
+    storage.delete(INDEX)  # while files of one name are old here and new there, there is no model
+    for name, group in zip(names, groups, strict=True):
+        _write(storage, name, {key: state[key] for key in group}, metadata)
+    index = {
+        "metadata": {"total_size": sum(sizes.values())},
+        "weight_map": {key: name for name, group in zip(names, groups, strict=True) for key in group},
+    }
+    storage.write(INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
+    storage.delete(SINGLE)
+    _delete_others(storage, names)
+
+
+def _grouped(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """The names in order, cut where the bytes would come to more than `limit`."""
+    if limit < 1:
+        raise UsageError(f"save_safetensors: max_shard_bytes is at least 1, got {limit}")
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for key, nbytes in sizes.items():
+        if groups[-1] and filled + nbytes > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(key)
+        filled += nbytes
+    return groups
 
 
 def _delete_others(storage: Storage, names: Iterable[str]) -> None:
@@ -132,30 +185,10 @@ def _delete_others(storage: Storage, names: Iterable[str]) -> None:
             storage.delete(item.name)
 
 
-def host_array(tensor: Tensor) -> Any:
-    """The elements on the host; of a tensor on the CPU its own memory."""
-    return tensor._dev.backend.to_host(tensor._array)
-
-
-def _grouped(state_dict: Mapping[str, Tensor], limit: int) -> list[list[str]]:
-    """The names in order, cut where the bytes would come to more than `limit`."""
-    if limit < 1:
-        raise UsageError(f"save_safetensors: max_shard_bytes is at least 1, got {limit}")
-    groups: list[list[str]] = [[]]
-    filled = 0
-    for key, tensor in state_dict.items():
-        if groups[-1] and filled + tensor.nbytes > limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(key)
-        filled += tensor.nbytes
-    return groups
-
-
 # -- reading
 
 
-def _files(path: str | os.PathLike[str]) -> tuple[Storage, dict[str, list[str] | None]]:
+def weight_files(path: str | os.PathLike[str]) -> tuple[Storage, dict[str, list[str] | None]]:
     """The files to read, each with the names of its tensors, or None: all that it has."""
     text = os.fspath(path)
     if text.endswith(".json"):

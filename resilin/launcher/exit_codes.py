@@ -9,7 +9,17 @@ from collections.abc import Callable
 
 from resilin._base import env
 from resilin.elastic import console
-from resilin.errors import RendezvousError, ResilinError, SecretRequired, StoreError, StoreRefused, UsageError
+from resilin.errors import (
+    CheckpointError,
+    RendezvousError,
+    ResilinError,
+    SecretRequired,
+    StorageError,
+    StorageMissing,
+    StoreError,
+    StoreRefused,
+    UsageError,
+)
 
 OK = 0
 FAILED = 1
@@ -42,6 +52,9 @@ def of(error: BaseException) -> int:
         (UsageError, USAGE),
         (StoreError, UNREACHABLE),
         (RendezvousError, RENDEZVOUS),
+        (StorageMissing, USAGE),
+        (StorageError, UNREACHABLE),
+        (CheckpointError, FAILED),
     ):
         if isinstance(error, kind):
             return code

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, chaos, doctor, exit_codes, ledger, sizes, status, store, top, trace
+from resilin.launcher import arguments, chaos, checkpoint, doctor, exit_codes, ledger, sizes, status, store, top, trace
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
     "chaos": (chaos.add_arguments, chaos.run, "run a job under faults and compare how it ends"),
+    "checkpoint": (checkpoint.add_arguments, checkpoint.run, "list, verify, compare and convert checkpoints"),
     "doctor": (doctor.add_arguments, doctor.run, "say what this machine and installation can do"),
     "drain": (sizes.add_drain_arguments, sizes.drain, "let a node's workers finish their step and end; it stays idle"),
     "ledger": (ledger.add_arguments, ledger.run, "check that every sample of a job counted once"),

@@ -43,7 +43,7 @@ def write(path, arrays, metadata=None, chunk_bytes=ours.CHUNK_BYTES):
     storage = LocalStorage(path.parent)
     made = ours.layout([(n, dtypes.from_numpy(a.dtype), a.shape) for n, a in arrays.items()], metadata or {})
     with storage.writing(path.name) as file:
-        ours.stream(made, arrays.__getitem__, file.write, chunk_bytes)
+        ours.stream(made, lambda name: ours.chunks(arrays[name], chunk_bytes), file.write)
     return made
 
 
@@ -173,7 +173,7 @@ def test_a_file_without_tensors_is_a_file(tmp_path):
 def test_an_array_of_another_size_than_its_layout_is_refused():
     made = ours.layout([("a", dtypes.float32, (3,))])
     with pytest.raises(UsageError, match="tensor 'a' has 8 bytes, its layout 12"):
-        ours.stream(made, lambda name: np.zeros(2, np.float32), lambda piece: None)
+        ours.stream(made, lambda name: ours.chunks(np.zeros(2, np.float32)), lambda piece: None)
 
 
 def test_no_more_than_a_piece_is_held_at_a_time():
@@ -186,7 +186,7 @@ def test_no_more_than_a_piece_is_held_at_a_time():
         taken.append(bytes(piece))
         assert len(piece) <= max(64, len(made.header))
 
-    ours.stream(made, lambda name: array, put, chunk_bytes=64)
+    ours.stream(made, lambda name: ours.chunks(array, 64), put)
     assert b"".join(taken[1:]) == array.tobytes()
 
 

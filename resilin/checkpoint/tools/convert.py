@@ -1,0 +1,49 @@
+"""A state from one form into another."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from resilin.checkpoint import weights
+from resilin.checkpoint.saving import save
+from resilin.checkpoint.tools.states import Leaf, State, with_leaves
+from resilin.core.tensor import wrap
+from resilin.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written. left_out: names of values that are no tensors, which safetensors cannot hold."""
+
+    path: str
+    tensors: int
+    nbytes: int
+    left_out: tuple[str, ...] = ()
+
+
+def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int = weights.MAX_SHARD_BYTES) -> Converted:
+    """Write the tensors of `state` as `save_safetensors` does, a block at a time. UsageError when there are none."""
+    tensors, values = state.named()
+    if not tensors:
+        raise UsageError(f"{state.path} has no tensors to write")
+    weights.write_weights(tensors, path, max_shard_bytes=max_shard_bytes)
+    return Converted(os.fspath(path), len(tensors), _nbytes(tensors), tuple(values))
+
+
+def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
+    """Write `state` as a checkpoint, of `step` if given. All of it is in memory meanwhile."""
+    tensors, _ = state.named()
+    written = save(path, with_leaves(state.tree, _in_memory), step=step)
+    return Converted(written, len(tensors), _nbytes(tensors))
+
+
+def _nbytes(tensors: dict[str, Leaf]) -> int:
+    return sum(leaf.numel() * leaf.dtype.itemsize for leaf in tensors.values())
+
+
+def _in_memory(value: Any) -> Any:
+    if not isinstance(value, Leaf):
+        return value
+    return value.array() if value.is_array else wrap(value.array())

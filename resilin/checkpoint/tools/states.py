@@ -1,0 +1,206 @@
+"""A state at rest, whatever wrote it: its names, its plain values, and its tensors, which are read in ranges."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resilin.checkpoint import folder as folders
+from resilin.checkpoint import safetensors, weights
+from resilin.checkpoint.manifest import Manifest
+from resilin.checkpoint.matching import Ref, stored_tree
+from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.reading import Reader, Stored
+from resilin.checkpoint.storage import Reading, Storage
+from resilin.checkpoint.torch_files import import_torch
+from resilin.core.dtype import dtype as DType
+from resilin.core.tensor import Tensor
+from resilin.errors import CorruptFile, StorageMissing, UsageError
+
+MAX_NAMES = 10_000_000
+_MAX_DEPTH = 300
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor of a state, or an array of numpy's.
+
+    read: (start, stop) -> these elements, in C order, as a flat array, which may share memory with the state.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    read: Callable[[int, int], Any]
+    is_array: bool = False
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def ranges(self, chunk_bytes: int = safetensors.CHUNK_BYTES) -> Iterator[tuple[int, int]]:
+        """The elements in ranges of at most `chunk_bytes`."""
+        step = max(1, chunk_bytes // self.dtype.itemsize)
+        for start in range(0, self.numel(), step):
+            yield start, min(start + step, self.numel())
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All bytes, a range at a time."""
+        for start, stop in self.ranges():
+            yield from safetensors.chunks(np.ascontiguousarray(self.read(start, stop)))
+
+    def array(self) -> Any:
+        """All of it in memory of its own."""
+        made = np.empty(self.numel(), self.dtype.np)
+        for start, stop in self.ranges():
+            made[start:stop] = self.read(start, stop)
+        return made.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class State:
+    """What lies at `path`. kind: "checkpoint", "safetensors" or "torch". tree: nested containers with a Leaf for each
+    tensor. step: of a checkpoint that has one."""
+
+    path: str
+    kind: str
+    tree: Any
+    step: int | None = None
+
+    def part(self, key: str) -> State:
+        """The state below `key`, names with "/" between them. UsageError says what is there instead."""
+        tree = self.tree
+        for name in key.split("/"):
+            names = {str(each): each for each in tree} if isinstance(tree, dict) else {}
+            if name not in names:
+                there = ", ".join(sorted(names)[:10]) or "no names"
+                raise UsageError(f"{self.path} has no {key!r}: at {name!r} there are {there}")
+            tree = tree[names[name]]
+        return State(self.path, self.kind, tree, self.step)
+
+    def named(self) -> tuple[dict[str, Leaf], dict[str, Any]]:
+        """Its tensors, and its other values, by their names: keys and places with "/" between them."""
+        tensors: dict[str, Leaf] = {}
+        values: dict[str, Any] = {}
+        for count, (name, value) in enumerate(_walk(self.tree, "")):
+            if count >= MAX_NAMES:  # containers that hold one another again and again need few bytes
+                raise UsageError(f"{self.path} has more than {MAX_NAMES} names")
+            if isinstance(value, Leaf):
+                tensors[name] = value
+            else:
+                values[name] = value
+        return tensors, values
+
+
+def _walk(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"a state is nested too deeply, or contains itself, at {name[:200]}")
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _walk(item, f"{name}/{key}" if name else str(key), depth + 1)
+    elif isinstance(value, list | tuple) and value:
+        for place, item in enumerate(value):
+            yield from _walk(item, f"{name}/{place}" if name else str(place), depth + 1)
+    else:
+        yield name, value
+
+
+def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """`tree` with `change` of what is no container at its places; what is one object there is one object here."""
+    made: dict[int, Any] = {}
+
+    def visit(value: Any, depth: int) -> Any:
+        if type(value) not in (dict, OrderedDict, list, tuple):
+            return change(value)
+        if depth > _MAX_DEPTH:
+            raise UsageError("a state is nested too deeply, or contains itself")
+        if id(value) not in made:
+            if isinstance(value, dict):
+                copy: Any = type(value)((key, visit(item, depth + 1)) for key, item in value.items())
+                if hasattr(value, "_metadata"):
+                    copy._metadata = value._metadata
+            else:
+                copy = type(value)([visit(item, depth + 1) for item in value])
+            made[id(value)] = copy
+        return made[id(value)]
+
+    return visit(tree, 0)
+
+
+def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
+    """The state at a path or URL: a checkpoint (of `step`, or the newest complete one of a folder), safetensors
+    weights (a file, an index, or a folder of them), or a file of torch.save.
+
+    Raises StorageMissing when there is nothing, CheckpointError when there is none of these, and what reading the one
+    that is there raises.
+    """
+    text = os.fspath(path)
+    if step is None and text.endswith(_TORCH):
+        return State(text, "torch", with_leaves(import_torch(text), _leaf))
+    if step is None and text.endswith(_WEIGHTS):
+        return State(text, "safetensors", _weights(text))
+    storage = open_storage(text)
+    if step is None and (storage.exists(weights.INDEX) or storage.exists(weights.SINGLE)):
+        return State(text, "safetensors", _weights(text))
+    if "://" not in text and os.path.isfile(text):
+        raise UsageError(f"{text} is a file of no known kind: expected {', '.join(_TORCH + _WEIGHTS)}, or a folder")
+    check_there(storage)
+    return _open_checkpoint(storage, step)
+
+
+def check_there(storage: Storage) -> None:
+    """StorageMissing when there is nothing under a path."""
+    if not storage.list():
+        raise StorageMissing(f"{storage.root}: there is nothing", storage.root)
+
+
+def _open_checkpoint(storage: Storage, step: int | None) -> State:
+    folder = folders.folder_of(storage, step)
+    manifest = folders.read_manifest(storage, folder)
+    folders.check_files(storage, folder, manifest)
+    return State(storage.full(folder), "checkpoint", _checkpoint(storage, folder, manifest), manifest.head.step)
+
+
+def _checkpoint(storage: Storage, folder: str, manifest: Manifest) -> Any:
+    reader = Reader(storage, folder, manifest)
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, Ref):
+            return value
+        stored = Stored(reader, value.number)
+        return Leaf(stored.dtype, stored.shape, lambda a, b: stored.part(a, b).numpy(), value.is_array)
+
+    return with_leaves(stored_tree(manifest, storage.full(folder)), leaf)
+
+
+def _weights(path: str) -> dict[str, Leaf]:
+    storage, files = weights.weight_files(path)
+    found: dict[str, Leaf] = {}
+    for file, keys in files.items():
+        source = Reading(storage, file)
+        made = safetensors.read_layout(source)
+        for key in made.entries if keys is None else keys:
+            if key not in made.entries:
+                raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
+            entry = made[key]
+            found[key] = Leaf(
+                entry.dtype,
+                entry.shape,
+                lambda a, b, s=source, e=entry: safetensors.read(s, e, a, b),  # type: ignore[misc]
+            )
+    return found
+
+
+def _leaf(value: Any) -> Any:
+    """For a state in memory."""
+    if not isinstance(value, Tensor):
+        return value
+    array: Any = value.detach().numpy()
+    return Leaf(value.dtype, tuple(value.shape), lambda a, b: array.flat[a:b])

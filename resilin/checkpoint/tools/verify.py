@@ -1,0 +1,58 @@
+"""All checkpoints of a folder against the hashes in their manifests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resilin.checkpoint import folder as folders
+from resilin.checkpoint.folder import Root
+from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.storage import Storage
+from resilin.checkpoint.tools.states import check_there
+from resilin.checkpoint.verifying import Problem, verify
+from resilin.errors import CheckpointError, StorageError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one checkpoint. files, tensors, nbytes: 0 when its manifest cannot be read.
+
+    problems: all that is wrong, by file and tensor; none when it is intact.
+    """
+
+    path: str
+    step: int | None
+    files: int
+    tensors: int
+    nbytes: int
+    problems: tuple[Problem, ...]
+
+
+def verify_all(path: Root, step: int | None = None) -> list[Verdict]:
+    """Read and hash all checkpoints in `path`, torn ones too, or that of `step`; oldest first.
+
+    Damage is told in the verdicts. Raises StorageMissing when there is nothing, CheckpointError when there is something
+    else, and the storage's errors.
+    """
+    storage = open_storage(path)
+    check_there(storage)
+    if step is not None:
+        return [_verdict(storage, folders.step_name(step))]
+    found = folders.list_checkpoints(storage)
+    if not found:
+        folders.folder_of(storage, None)  # says what is there instead
+    return [_verdict(storage, one.name) for one in found]
+
+
+def _verdict(storage: Storage, folder: str) -> Verdict:
+    path = storage.full(folder)
+    try:
+        manifest = folders.read_manifest(storage, folder)
+        problems = verify(path)
+    except StorageError:
+        raise
+    except CheckpointError as error:  # torn, or its manifest is damaged
+        return Verdict(path, None, 0, 0, 0, (Problem(path, None, str(error)),))
+    return Verdict(
+        path, manifest.head.step, len(manifest.files), len(manifest.tensors), manifest.nbytes(), tuple(problems)
+    )

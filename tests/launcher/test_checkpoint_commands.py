@@ -1,0 +1,365 @@
+"""`resilin checkpoint`: what is there, whether it is intact, what differs, and in another form."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resilin
+from resilin import checkpoint, nn, optim
+from resilin._base.clock import SYSTEM
+from resilin.checkpoint import load_safetensors, save_safetensors
+from resilin.checkpoint.opening import open_storage
+from resilin.launcher import checkpoint_ls, exit_codes, main
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "torch_files"
+
+
+def trained(steps=1):
+    resilin.manual_seed(0)
+    model = nn.Linear(3, 4)
+    optimizer = optim.AdamW(model.parameters())
+    for _ in range(steps):
+        model(resilin.rand(2, 3)).sum().backward()
+        optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": steps}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder with checkpoints of steps 1 and 2."""
+    for step in (1, 2):
+        checkpoint.save(tmp_path / "run", trained(step), step=step)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def ask(capsys):
+    def ask(*args):
+        code = main.main(["checkpoint", *map(str, args)])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return ask
+
+
+def damage(folder, place=-3):
+    """Flip a bit in the data file of a checkpoint."""
+    (file,) = folder.glob("data-*")
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+    return file
+
+
+# -- ls
+
+
+def test_ls_shows_steps_sizes_writers_and_age(run, ask):
+    code, out = ask("ls", run)
+    assert code == 0
+    heading, first, second = out.splitlines()
+    assert heading.split() == ["CHECKPOINT", "STATE", "SIZE", "TENSORS", "FILES", "RANKS", "AGE"]
+    assert first.split()[:2] == ["step-1", "complete"]
+    assert second.split()[:2] == ["step-2", "complete"]
+    assert second.split()[4:] == ["8", "1", "1", "0", "s"]
+    assert ask("ls", run / "step-2")[1].splitlines()[1].split()[:2] == [".", "complete"]
+
+
+def test_ls_names_torn_checkpoints_and_fails(run, ask):
+    (run / "step-1" / "manifest.json").unlink()
+    (file,) = (run / "step-2").glob("data-*")
+    file.write_bytes(file.read_bytes()[:-1])
+    checkpoint.save(run, trained(3), step=3)
+    code, out = ask("ls", run)
+    assert code == exit_codes.FAILED
+    assert [line.split()[:2] for line in out.splitlines()[1:4]] == [
+        ["step-2", "torn"],
+        ["step-3", "complete"],
+        ["step-1", "torn"],
+    ]
+    assert f"{run}/step-1 is torn: it has no manifest.json" in out
+    assert f"{file}, a file of the checkpoint {run}/step-2, is cut or replaced" in out
+
+
+def test_ls_as_json(run, ask):
+    code, out = ask("ls", run, "--json")
+    assert code == 0
+    first, second = json.loads(out)
+    assert (second["name"], second["step"], second["world_size"], second["problem"]) == ("step-2", 2, 1, None)
+    assert second["nbytes"] == sum(path.stat().st_size for path in (run / "step-2").iterdir())
+    assert 0 <= second["age_s"] <= first["age_s"] + 1 < 60
+
+
+def test_ls_of_nothing_is_wrong_usage(tmp_path, ask):
+    assert ask("ls", tmp_path / "nothing") == (
+        exit_codes.USAGE,
+        f"resilin checkpoint: error: {tmp_path}/nothing: there are no checkpoints\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_999, "1 MB"), (1_234_567, "1.23 MB"), (5e15, "5e+03 TB")],
+)
+def test_sizes_for_people(nbytes, text):
+    assert checkpoint_ls.size(nbytes) == text
+
+
+# -- verify
+
+
+def test_verify_says_that_all_are_intact(run, ask):
+    code, out = ask("verify", run)
+    assert code == 0
+    assert out.splitlines() == [f"{run}/step-{n}: intact, 8 tensors in 1 files, 200 B" for n in (1, 2)]
+
+
+def test_verify_names_file_and_tensor_of_a_changed_bit(run, ask):
+    file = damage(run / "step-2")
+    code, out = ask("verify", run)
+    assert code == exit_codes.FAILED
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{run}/step-1: intact")
+    assert lines[1].startswith(f"{run}/step-2: DAMAGED")
+    assert lines[2].startswith(f"  {file}: tensor 'optimizer/state/1/exp_avg_sq', elements [0, 4), bytes [")
+    assert len(lines) == 3
+    assert ask("verify", run, "--step", 1)[0] == 0
+    code, out = ask("verify", run, "--step", 2, "--json")
+    (verdict,) = json.loads(out)
+    (problem,) = verdict["problems"]
+    assert (code, problem["tensor"], problem["file"]) == (1, "optimizer/state/1/exp_avg_sq", str(file))
+
+
+def test_verify_names_a_header_and_a_manifest_that_changed(run, ask):
+    damage(run / "step-1", 20)
+    manifest = run / "step-2" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"epoch":2', b'"epoch":3'))
+    code, out = ask("verify", run)
+    assert code == exit_codes.FAILED
+    assert "its header, bytes [0, " in out
+    assert f"{manifest} is no intact manifest of a checkpoint: its bytes do not have the hash at its end" in out
+    assert "TORN" in out
+
+
+def test_verify_of_nothing_is_wrong_usage(tmp_path, ask):
+    assert ask("verify", tmp_path / "nothing")[0] == exit_codes.USAGE
+
+
+# -- diff
+
+
+def test_diff_of_equal_states_finds_nothing(run, ask):
+    assert ask("diff", run, run / "step-2") == (
+        0,
+        f"A: {run}/step-2\nB: {run}/step-2\nthe same names, values and bits\n",
+    )
+
+
+def test_diff_counts_elements_and_shows_values(tmp_path, ask):
+    base = {"w": resilin.zeros(5), "s": 1, "gone": resilin.ones(2, 3), "n": resilin.tensor([math.nan, math.inf, 0.0])}
+    other = {
+        "w": resilin.tensor([0.0, 0.5, 0.0, -2.0, 0.0]),
+        "s": 2,
+        "new": "text",
+        "n": resilin.tensor([math.nan, math.inf, -0.0]),
+    }
+    checkpoint.save(tmp_path / "a", base)
+    checkpoint.save(tmp_path / "b", other)
+    code, out = ask("diff", tmp_path / "a", tmp_path / "b")
+    assert code == exit_codes.FAILED
+    assert out.splitlines()[2:] == [
+        "  gone: only in A: float32[2, 3]",
+        "  n: float32[3]: 1 elements differ, by 0 at most",
+        "  w: float32[5]: 2 elements differ, by 2 at most",
+        "  new: only in B: 'text'",
+        "  s: value: 1 in A, 2 in B",
+        "5 differences",
+    ]
+    _, out = ask("diff", tmp_path / "a", tmp_path / "b", "--json")
+    assert json.loads(out)[2] == {
+        "name": "w", "what": "elements", "a": "float32[5]", "b": "float32[5]", "differing": 2, "largest": 2.0,
+    }  # fmt: skip
+
+
+def test_diff_tells_shapes_dtypes_and_nan(tmp_path, ask):
+    save_safetensors(
+        {"s": resilin.zeros(2), "d": resilin.zeros(2), "n": resilin.tensor([math.nan]), "i": resilin.tensor([1 << 62])},
+        tmp_path / "a.safetensors",
+    )
+    save_safetensors(
+        {
+            "s": resilin.zeros(1, 2),
+            "d": resilin.zeros(2).double(),
+            "n": resilin.tensor([1.0]),
+            "i": resilin.tensor([(1 << 62) + 1]),
+        },
+        tmp_path / "b.safetensors",
+    )
+    _, out = ask("diff", tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert out.splitlines()[2:-1] == [
+        "  d: dtype: float32[2] in A, float64[2] in B",
+        "  i: int64[1]: 1 elements differ, by 1 at most",
+        "  n: float32[1]: 1 elements differ, by nan at most",
+        "  s: shape: float32[2] in A, float32[1, 2] in B",
+    ]
+    _, out = ask("diff", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--json")
+    assert json.loads(out)[2]["largest"] == "nan"
+
+
+def test_diff_of_a_part_with_weights_of_another_kind(run, tmp_path, ask):
+    save_safetensors(trained(2)["model"], tmp_path / "m.safetensors")
+    assert ask("diff", run, tmp_path / "m.safetensors", "--a-key", "model")[0] == 0
+    code, out = ask("diff", run, tmp_path / "m.safetensors", "--a-step", 1, "--a-key", "model")
+    assert code == exit_codes.FAILED
+    assert "  weight: float32[4, 3]: 12 elements differ, by 0.00" in out
+    assert ask("diff", run, run, "--b-key", "model/weights")[1].endswith(
+        "has no 'model/weights': at 'weights' there are bias, weight\n"
+    )
+
+
+def test_diff_reads_in_pieces(tmp_path, ask, monkeypatch):
+    monkeypatch.setattr("resilin.checkpoint.tools.states.safetensors.CHUNK_BYTES", 64)
+    a = resilin.arange(1000)
+    b = a.clone()
+    b[[3, 500, 999]] += resilin.tensor([1, -7, 2])
+    checkpoint.save(tmp_path / "a", {"w": a})
+    save_safetensors({"w": b}, tmp_path / "b.safetensors")
+    assert (
+        "  w: int64[1000]: 3 elements differ, by 7 at most"
+        in ask("diff", tmp_path / "a", tmp_path / "b.safetensors")[1]
+    )
+
+
+def test_diff_stops_at_damage(run, ask):
+    damage(run / "step-2")
+    code, out = ask("diff", run, run, "--b-step", 1)
+    assert code == exit_codes.FAILED
+    assert "tensor 'optimizer/state/1/exp_avg_sq'" in out
+
+
+# -- convert
+
+
+def test_a_checkpoint_becomes_one_file(run, tmp_path, ask):
+    code, out = ask("convert", run, tmp_path / "m.safetensors", "--key", "model")
+    assert (code, out) == (0, f"{tmp_path}/m.safetensors: 2 tensors, 64 B\n")
+    state = load_safetensors(tmp_path / "m.safetensors")
+    assert {name: tensor.tolist() for name, tensor in state.items()} == {
+        name: tensor.tolist() for name, tensor in trained(2)["model"].items()
+    }
+
+
+def test_what_a_file_cannot_hold_is_told(run, tmp_path, ask):
+    code, out = ask("convert", run, tmp_path / "all.safetensors", "--step", 1)
+    assert code == 0
+    assert out.startswith(
+        f"{tmp_path}/all.safetensors: 8 tensors, 200 B\n  left out, being no tensors: optimizer/param_groups/0/lr"
+    )
+    assert "model/weight" in load_safetensors(tmp_path / "all.safetensors")
+
+
+def test_weights_are_divided_as_for_a_model_hub(run, tmp_path, ask):
+    assert ask("convert", run, tmp_path / "hub", "--to", "hub", "--key", "model", "--max-shard-bytes", 16)[0] == 0
+    assert len(list((tmp_path / "hub").glob("model-*-of-00002.safetensors"))) == 2
+    assert ask("diff", tmp_path / "hub", run, "--b-key", "model")[0] == 0
+
+
+def test_weights_become_a_checkpoint_and_a_checkpoint_keeps_its_step(run, tmp_path, ask):
+    save_safetensors(trained()["model"], tmp_path / "m.safetensors")
+    assert ask("convert", tmp_path / "m.safetensors", tmp_path / "new")[0] == 0
+    model = nn.Linear(3, 4)
+    checkpoint.load(tmp_path / "new", model)
+    assert model.weight.tolist() == trained()["model"]["weight"].tolist()
+    assert ask("convert", run, tmp_path / "copy")[1].startswith(f"{tmp_path}/copy/step-2: 8 tensors")
+    assert ask("diff", run, tmp_path / "copy")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["pt", "old.pt"])
+def test_a_file_of_pytorch_becomes_a_checkpoint_that_training_goes_on_from(tmp_path, ask, kind):
+    code, out = ask("convert", FIXTURES / f"training.{kind}", tmp_path / "run")
+    assert code == 0, out
+    assert ask("diff", FIXTURES / f"training.{kind}", tmp_path / "run")[0] == 0
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    optimizer = optim.AdamW(model.parameters())
+    scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    checkpoint.load(tmp_path / "run", {"model": model, "optimizer": optimizer, "scheduler": scheduler})
+    expected = checkpoint.import_torch(FIXTURES / f"training.{kind}")
+    assert resilin.equal(model[0].weight, expected["model"]["0.weight"])
+    assert optimizer.param_groups[0]["lr"] == 0.0025
+    assert optimizer.state[model[0].weight]["step"] == 2
+
+
+def test_a_file_of_pytorch_becomes_weights(tmp_path, ask):
+    assert ask("convert", FIXTURES / "training.pt", tmp_path / "m.safetensors", "--key", "model")[0] == 0
+    assert list(load_safetensors(tmp_path / "m.safetensors"))[:2] == ["1.num_batches_tracked", "0.weight"]
+
+
+def test_a_file_that_would_run_something_is_refused_and_nothing_is_written(tmp_path, ask):
+    code, out = ask("convert", FIXTURES / "module.pt", tmp_path / "m.safetensors")
+    assert code == exit_codes.FAILED
+    assert "asks for torch.nn.modules.linear.Linear" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["a", "b", "--to", "file"], "--to file: a file's name ends in .safetensors"),
+        (
+            ["a", "b.safetensors", "--to", "hub"],
+            "--to hub: a file's name ends in .safetensors, and nothing else's does",
+        ),
+        (["nothing", "b"], "nothing: there is nothing"),
+        (["nothing.safetensors", "b"], "nothing.safetensors cannot be looked at: No such file"),
+        (["nothing.pt", "b"], "nothing.pt cannot be looked at: No such file"),
+        ([__file__, "b"], "is a file of no known kind: expected .pt, .pth"),
+    ],
+)
+def test_what_does_not_fit_is_wrong_usage(args, why, ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out = ask("convert", *args)
+    assert code == exit_codes.USAGE
+    assert why in out
+
+
+def test_a_state_without_tensors_gives_no_file(tmp_path, ask):
+    checkpoint.save(tmp_path / "run", {"epoch": 1})
+    code, out = ask("convert", tmp_path / "run", tmp_path / "m.safetensors")
+    assert code == exit_codes.USAGE
+    assert "has no tensors to write" in out
+
+
+def test_urls_are_paths_too(ask):
+    state = trained()
+    checkpoint.save("memory://commands/run", state, step=7)
+    assert ask("ls", "memory://commands/run")[0] == 0
+    assert ask("verify", "memory://commands/run")[0] == 0
+    assert ask("convert", "memory://commands/run", "memory://commands/m.safetensors", "--key", "model")[0] == 0
+    assert ask("diff", "memory://commands/m.safetensors", "memory://commands/run", "--b-key", "model")[0] == 0
+    open_storage("memory://commands").delete_tree("")
+
+
+def test_a_storage_that_is_not_there_is_unreachable(ask, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setattr("resilin.checkpoint.remote.FsspecStorage.__init__.__defaults__", (None, 1.0, 1, SYSTEM))
+    code, out = ask("ls", "s3://bucket/run")
+    assert code == exit_codes.UNREACHABLE
+    assert "s3://bucket/run" in out
+
+
+def test_the_help_says_what_the_exit_codes_mean():
+    done = subprocess.run(
+        [sys.executable, "-m", "resilin.launcher.main", "checkpoint", "verify", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0
+    assert "  1  something is torn, damaged" in done.stdout
