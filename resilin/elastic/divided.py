@@ -20,7 +20,7 @@ from resilin.core.tensor import Tensor
 from resilin.dist.reconfigurable import Extent, Lot, Outline, Reconfigurable, Version
 from resilin.elastic import cover, flows
 from resilin.elastic.cover import Cover, Hole
-from resilin.elastic.trees import frozen, text_of, thawed
+from resilin.elastic.trees import digest, frozen, shape_of, text_of, thawed
 from resilin.errors import StateError
 
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -42,6 +42,8 @@ class Stand:
     """Of that world's ranks; empty: they had none."""
     world_size: int
     """That world's size."""
+    layout: bytes
+    """Hash of what is divided: names and sizes."""
 
 
 class DividedPart:
@@ -86,8 +88,10 @@ class DividedPart:
         thing = self.thing
         outlines = tuple(lot.outline() for lot in thing.lots())
         rank, world_size, buddies = thing.seats()
-        broken = frozenset(thing.shared() if thing.begun() else ())
-        return Stand(version, outlines, broken, rank, buddies, world_size)
+        shared = thing.shared()
+        broken = frozenset(shared if thing.begun() else ())
+        layout = digest([thing.units(), {name: shape_of(tensor) for name, tensor in shared.items()}])
+        return Stand(version, outlines, broken, rank, buddies, world_size, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,12 @@ class Redivision:
         self, part: DividedPart, stands: Sequence[Stand], sources: Sequence[int], holders: Sequence[int]
     ) -> int:
         thing, rank = part.thing, self._group.rank()
+        for other, stand in enumerate(stands):
+            if stand.layout != stands[0].layout:
+                raise StateError(
+                    f"{part.name}: rank {other} divides other parameters than rank 0; all ranks must build the same "
+                    "objects, also those that join later"
+                )
         division = plan(thing, stands, sources, holders)
         check(part.name, thing, division, stands, sources)
         lots = [lot for lot in thing.lots() if rank in holders and lot.version == division.version]

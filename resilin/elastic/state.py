@@ -227,10 +227,15 @@ class State:
 
     # ------------------------------------------------------------------ for the recovery loop
 
-    def _capture(self) -> None:
-        """Make the present the last commit."""
-        for part in self._divided().values():
-            part.thing.keep()
+    def _capture(self, versions: dict[str, Version] | None = None) -> None:
+        """Make the present the last commit; of divided state what has the `versions`, which goes back with the others'.
+
+        None: what is in use.
+        """
+        if versions is None:
+            for part in self._divided().values():
+                part.thing.keep()
+            versions = {name: part.thing.version() for name, part in self._divided().items()}
         captured = {name: part.capture() for name, part in self._parts.items()}
         small = Small(
             step=self.step,
@@ -239,7 +244,7 @@ class State:
             parts={name: tree for name, (tree, _) in captured.items()},
             plain=copy.deepcopy(self._plain),
             rng=rng.get_rng_state(),
-            versions={name: part.thing.version() for name, part in self._divided().items()},
+            versions=versions,
         )
         guarded = [tensor for _, tensors in captured.values() for tensor in tensors]
         counts = {name: len(tensors) for name, (_, tensors) in captured.items()}
@@ -270,7 +275,7 @@ class State:
         now = self._guarded()
         begun = {key: writes for part in self._divided().values() for key, writes in part.thing.begun().items()}
         return len(now) == len(last.guards) and all(
-            tensor is guard and begun.get(id(tensor), tensor._writes) == writes
+            tensor is guard and writes in (tensor._writes, begun.get(id(tensor)))
             for tensor, (guard, writes) in zip(now, last.guards, strict=True)
         )
 
@@ -286,7 +291,9 @@ class State:
             tensors = iter([tensor for tensor, _ in last.guards])
             filled = {name: [next(tensors) for _ in range(count)] for name, count in last.counts.items()}
             self._settle(last.small, filled, "this rank committed")
-            self._capture()
+            for part in self._divided().values():
+                part.thing.mended()
+            self._capture(last.small.versions)
             return True
         intact = self._intact()
         for name, part in self._parts.items():

@@ -73,7 +73,7 @@ class Pairing:
 
     def _swap_outlines(self, own: Outline) -> Outline:
         """Tell the buddy what comes; what comes from the protégé. Names are sent when they have changed."""
-        said = (own.extents, own.values, own.covers)
+        said = (tuple(own.extents.items()), own.values, own.covers)  # the order counts: in it the elements come
         text = b"" if self._told == said else pickle.dumps(said)
         header = np.array([*own.version, len(text)], np.int64)
         theirs = np.empty(3, np.int64)
@@ -84,7 +84,8 @@ class Pairing:
         if len(body):
             self._heard = pickle.loads(body.tobytes())
         assert self._heard is not None, "the first outline is never left out"
-        return Outline((int(theirs[0]), int(theirs[1])), *self._heard)
+        extents, values, covers = self._heard
+        return Outline((int(theirs[0]), int(theirs[1])), dict(extents), values, covers)
 
     def _swap(self, out: Stream, into: Stream) -> None:
         sent, received = np.empty((2, min(CHUNK_BYTES, max(out.nbytes, into.nbytes))), np.uint8)

@@ -15,7 +15,6 @@ import resilin.dist as dist
 from resilin.core.tensor import Tensor, wrap
 from resilin.dist.reconfigurable import Lot, Outline, Slice, Version
 from resilin.errors import UsageError
-from resilin.zero import partition
 from resilin.zero.buddies import Pairing
 from resilin.zero.keeper import Keeper
 from resilin.zero.owned import Owned, options_of
@@ -23,8 +22,6 @@ from resilin.zero.row import Held, Row
 from resilin.zero.state import counters_of, told_of
 
 _SHARED = "param "
-Places = Sequence[Mapping[int, range]]
-"""By rank: the elements of each parameter, by number, that it holds."""
 
 
 class Survivor:
@@ -44,8 +41,16 @@ class Survivor:
         """What this rank holds."""
         raise NotImplementedError
 
+    def _params(self) -> list[Tensor]:
+        """All parameters, in the order of their numbers."""
+        raise NotImplementedError
+
+    def _rows_for(self, world_size: int) -> list[Row]:
+        """All parameters, cut for a world of this size."""
+        raise NotImplementedError
+
     def _divide(self, group: dist.ProcessGroup) -> Owned:
-        """Cut the rows for `group`, and own this rank's pieces, without a state."""
+        """Cut all parameters for `group`, and own this rank's pieces, without a state."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ a step
@@ -54,9 +59,8 @@ class Survivor:
         """The own range, and parameters, are about to be written."""
         pairing = self._pairing
         if pairing is not None and pairing.buddies:
-            places = self._places(pairing.group.size())
-            mine = [places[rank] for rank in (pairing.group.rank(), pairing.protege)]
-            ranges = [{f"{_SHARED}{number}": part for number, part in each.items()} for each in mine]
+            places = [_places(self._rows, rank) for rank in (pairing.group.rank(), pairing.protege)]
+            ranges = [{f"{_SHARED}{number}": part for number, part in each.items()} for each in places]
             self._keeper.begin(self._own(), self.shared(), ranges)
 
     def _after_update(self) -> None:
@@ -93,11 +97,7 @@ class Survivor:
 
     def shared(self) -> Mapping[str, Tensor]:
         """See `dist.Reconfigurable`: the parameters."""
-        return {
-            f"{_SHARED}{number}": param
-            for row in self._rows
-            for number, param in zip(row.numbers, row.params, strict=True)
-        }
+        return {f"{_SHARED}{number}": param for number, param in enumerate(self._params())}
 
     def begun(self) -> Mapping[int, int]:
         """See `dist.Reconfigurable`."""
@@ -110,27 +110,19 @@ class Survivor:
 
     def units(self) -> Mapping[str, int]:
         """See `dist.Reconfigurable`: the parameters."""
-        return {str(number): numel for row in self._rows for number, numel in zip(row.numbers, row.numels, strict=True)}
+        return {str(number): param.numel() for number, param in enumerate(self._params())}
 
     def wanted(self, totals: Mapping[str, int], rank: int, world_size: int) -> Mapping[str, range]:
         """See `dist.Reconfigurable`."""
-        mine = self._places(world_size)[rank]
-        whole = {number for row in self._rows if row.whole for number in row.numbers}
+        rows = self._rows_for(world_size)
+        mine = _places(rows, rank)
+        whole = {number for row in rows if row.whole for number in row.numbers}
         found = {}
         for name, total in totals.items():
             number = number_of(name)
             if number in mine:
                 found[name] = range(total) if number in whole else mine[number]
         return found
-
-    def _places(self, world_size: int) -> Places:
-        places: list[dict[int, range]] = [{} for _ in range(world_size)]
-        for row in self._rows:
-            cut = partition.by_tensors if row.whole else partition.by_ranges
-            shares = row.shares if world_size == row.world_size else cut(row.numels, world_size)
-            for own, pieces in zip(places, shares, strict=True):
-                own.update({row.numbers[piece.param]: range(piece.start, piece.stop) for piece in pieces})
-        return places
 
     def _own(self) -> Lot:
         return lot_of(self.owned, self._keeper.version)
@@ -159,6 +151,11 @@ class Survivor:
     def keep(self) -> None:
         """See `dist.Reconfigurable`."""
         self._keeper.keep(self.shared())
+
+
+def _places(rows: Sequence[Row], rank: int) -> dict[int, range]:
+    """The elements of each parameter, by number, that `rank` holds."""
+    return {row.numbers[piece.param]: range(piece.start, piece.stop) for row in rows for piece in row.shares[rank]}
 
 
 def number_of(name: str) -> int:

@@ -139,5 +139,6 @@ def _copied(lot: Lot, old: Lot | None) -> Lot:
 def _room(outline: Outline, old: Lot | None) -> Lot:
     """A lot to be filled, in the memory of `old` where that has the same slices."""
     if old is not None and old.outline().extents == outline.extents:
-        return Lot(outline.version, old.slices, outline.values, outline.covers)
+        slices = {name: old.slices[name] for name in outline.extents}  # in this order they are filled
+        return Lot(outline.version, slices, outline.values, outline.covers)
     return outline.empty()

@@ -151,8 +151,9 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
 
     def _advance(self, **kwargs: Any) -> None:
         self._compare_values()
-        self._follow()
-        self._update_own(**kwargs)
+        with agreement.or_abort(self._group):
+            self._follow()
+            self._update_own(**kwargs)
         self._publish([param for param in self._params() if param._grad is not None])
 
     def _follow(self) -> None:
@@ -190,6 +191,11 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
             )
         return self._group
 
+    def _rows_for(self, world_size: int) -> list[Row]:
+        """See Survivor."""
+        params = self._params()
+        return rows_of(params, range(len(params)), world_size, self._whole)
+
     def _divide(self, group: dist.ProcessGroup) -> Owned:
         """See Survivor."""
         if self._given:
@@ -198,7 +204,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
                 "it out"
             )
         self._group, self._rank = group, group.rank()
-        self._rows = [Row(row.params, row.numbers, group.size(), self._whole) for row in self._rows]
+        self._rows = self._rows_for(group.size())
         self._gatherings = self._ways(self._rows)
         self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
         self._owned.extend(self.param_groups, self._rows)

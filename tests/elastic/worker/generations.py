@@ -3,7 +3,8 @@
 play(make, train, size=4, changes=[Change(step=2, site="forward", lost=(1,), size=3)]) -> a digest per rank of the end
 
 `make(seed)` gives a fresh `State`, with other initial values for every seed: who joins must receive everything.
-`train(state, at)` trains; it calls `at(site)` where a change may strike, last of all `at("committed")`.
+`train(state, at)` trains; it calls `at(site)` where a change may strike, last of all `at("committed")`. The sites
+"moment 0", "moment 1", ... are what `_base.moments` and `dist.phases` announce on a rank, from the change's step on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import resilin
 from resilin import dist
+from resilin._base import moments
+from resilin.dist import phases
 from resilin.elastic import session, sync, trees
 from resilin.elastic.loop import RECOVERABLE
 from resilin.elastic.session import World
@@ -49,6 +52,7 @@ class Died(Exception):
 
 class _OwnWorld(threading.local):
     world: World | None = None
+    announced: Callable[..., None] | None = None
 
 
 def digest(state: State) -> str:
@@ -77,6 +81,12 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
                     rank=rank, world_size=size, local_rank=rank, local_world_size=size, node_rank=0, node_count=1,
                     generation=number, reason="a test",
                 )  # fmt: skip
+
+                def at(site: str) -> None:
+                    if site == "committed" and rank == 0 and any(each.restart for each in changes):
+                        disk[:] = [trees.frozen(state.state_dict())]
+                    strike(change, state, rank, size, site)
+
                 state = members[rank]
                 if state is None:
                     with dist.use_group(None):  # as in a process that has not entered elastic.run yet
@@ -85,14 +95,11 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
                         state.load_state_dict(trees.thawed(disk[-1]))
                 else:
                     state._roll_back()
-                sync.make_equal(state, dist.default_group(), rank, size)
-
-                def at(site: str) -> None:
-                    if site == "committed" and rank == 0 and any(each.restart for each in changes):
-                        disk[:] = [trees.frozen(state.state_dict())]
-                    strike(change, state, rank, size, site)
-
-                train(state, at)
+                own.announced = _announcer(change, state, at)
+                with phases.listening(own.announced):
+                    sync.make_equal(state, dist.default_group(), rank, size)
+                    train(state, at)
+                own.announced = None
                 return digest(state)
 
             outcome = run_ranks(len(members), rank_main, timeout_s=TIMEOUT_S)
@@ -110,6 +117,17 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
     raise AssertionError("the last generation has no end")
 
 
+def _announcer(change: Change | None, state: State, at: At) -> Callable[..., None]:
+    """Numbers what is announced on one rank, once the change's step has come."""
+    numbers = itertools.count()
+
+    def announced(*_: object) -> None:
+        if change is not None and change.site.startswith("moment ") and state.step >= change.step:
+            at(f"moment {next(numbers)}")
+
+    return announced
+
+
 def strike(change: Change | None, state: State, rank: int, size: int, site: str) -> None:
     """Raise if this is where `change` strikes."""
     if change is None or site != change.site or state.step < change.step:
@@ -125,7 +143,9 @@ def _own_worlds() -> Iterator[_OwnWorld]:
     """Let `session.world()` tell each thread its own rank."""
     own, real = _OwnWorld(), session.world
     session.world = lambda: own.world or real()  # type: ignore[assignment]
+    moments.listen(lambda name: own.announced(name) if own.announced is not None else None)
     try:
         yield own
     finally:
+        moments.listen(None)
         session.world = real  # type: ignore[assignment]

@@ -1,0 +1,190 @@
+"""State that is divided among ranks: whoever dies at whatever moment, the bits are those of one undivided optimizer."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from itertools import count, product
+
+import generations
+import numpy as np
+import pytest
+from generations import At, Change, play
+
+import resilin
+from resilin import dist, nn, optim
+from resilin.data import ElasticSampler
+from resilin.elastic.state import State
+from resilin.errors import StateError, UsageError
+from resilin.zero.optimizer import ZeroRedundancyOptimizer
+
+STEPS = 5
+KINDS = {
+    "AdamW": (optim.AdamW, {"lr": 0.05}),
+    "SGD with momentum": (optim.SGD, {"lr": 0.05, "momentum": 0.9}),
+    "SGD": (optim.SGD, {"lr": 0.05}),  # has no state at all
+    "Adafactor": (optim.Adafactor, {"lr": 0.05}),  # whole tensors
+}
+
+
+def make(seed: int, kind: str = "AdamW", divided: bool = True, as_view: bool = False, snapshot: bool = False) -> State:
+    resilin.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    frozen = nn.Parameter(resilin.ones(5), requires_grad=False)
+    optimizer_class, options = KINDS[kind]
+    params = [*net.parameters(), frozen]
+    optimizer = (
+        ZeroRedundancyOptimizer(params, optimizer_class, parameters_as_bucket_view=as_view, **options)
+        if divided
+        else optimizer_class(params, **options)
+    )
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    sampler = ElasticSampler(8, 4, 2)
+    return State(snapshot=snapshot, model=net, optimizer=optimizer, scheduler=scheduler, sampler=sampler, seen=0)
+
+
+def train(state: State, at: At) -> None:
+    while state.step < STEPS:
+        for plan in state.sampler.steps():
+            state.optimizer.zero_grad()
+            x = np.random.default_rng(state.step).standard_normal((4, 6)).astype(np.float32)
+            state.model(resilin.from_numpy(x)).square().mean().backward()
+            dist.all_reduce(resilin.ones(1))
+            at("reduced")
+            state.optimizer.step()
+            at("applied")
+            state.scheduler.step()
+            state.seen += 1
+            state.commit(plan)
+            at("committed")
+            if state.step == STEPS:
+                return
+
+
+plain_digest = generations.digest
+
+
+def digest(state: State) -> str:
+    """As `generations.digest`, with the whole state of the optimizer gathered on each rank in turn."""
+    if not isinstance(state.optimizer, ZeroRedundancyOptimizer):
+        return plain_digest(state)
+    found = ""
+    for rank in range(dist.get_world_size()):
+        state.optimizer.consolidate_state_dict(to=rank)
+        if rank == dist.get_rank():
+            found = plain_digest(state)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _gather_for_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations, "digest", digest)
+
+
+@cache
+def undisturbed(kind: str = "AdamW") -> str:
+    """One worker with the plain optimizer."""
+    (one,) = play(partial(make, kind=kind, divided=False), train, 1)
+    return one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_in_every_world_the_bits_are_those_of_the_plain_optimizer(size: int, kind: str) -> None:
+    assert set(play(partial(make, kind=kind), train, size)) == {undisturbed(kind)}
+
+
+@pytest.mark.parametrize("site", ["reduced", "applied", "committed"])
+def test_whoever_is_lost_of_whatever_world_and_whatever_comes_after(site: str) -> None:
+    for size in (2, 3, 4):
+        for lost, after in product(range(size), {size - 1, size, size + 2}):
+            change = Change(2, site, (lost,), after)
+            assert set(play(make, train, size, [change])) == {undisturbed()}, (size, change)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_state_outlives_a_loss(kind: str) -> None:
+    changes = [Change(1, "reduced", (2,), 3), Change(3, "applied", (0,), 2)]
+    assert set(play(partial(make, kind=kind), train, 3, changes)) == {undisturbed(kind)}
+
+
+def test_worlds_that_grow_and_shrink_at_commits_and_lose_ranks_between() -> None:
+    changes = [
+        Change(1, "committed", (), 3), Change(2, "applied", (1,), 4), Change(3, "committed", (), 2),
+        Change(4, "reduced", (0,), 1),
+    ]  # fmt: skip
+    for size in (1, 2):
+        assert set(play(make, train, size, changes)) == {undisturbed()}
+
+
+def test_a_snapshot_of_everything_else_goes_together_with_divided_state() -> None:
+    changes = [Change(1, "reduced", (1,), 3), Change(2, "moment 30", (0,), 2), Change(3, "applied", (1,), 2)]
+    assert set(play(partial(make, snapshot=True), train, 3, changes)) == {undisturbed()}
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_a_rank_may_die_at_every_announced_moment_of_a_step(as_view: bool) -> None:
+    """Every message, every piece of every collective, before and after each part of the step, until the next step."""
+    for size, lost in ((2, 1), (3, 0)):
+        for number in count():
+            changes = [
+                Change(1, "reduced", (1,), size),  # so one of the survivors is a newcomer
+                Change(STEPS - 2, f"moment {number}", (lost,), size - 1),
+            ]
+            began: list[tuple[int, int]] = []
+            assert set(play(partial(make, as_view=as_view), counting(began), size, changes)) == {undisturbed()}, changes
+            if (0, size - 1) not in began:  # the rank did not die: there is no such moment
+                break
+        assert number > 25, "announcements of a step"
+
+
+@pytest.mark.parametrize("site", ["applied", "moment 8", "moment 14", "moment 20", "moment 26", "moment 32"])
+def test_another_rank_may_die_while_the_others_recover(site: str) -> None:
+    """Rank 0 of four dies first; its buddy is rank 2, so rank 1 or 3 may be lost before it has new copies."""
+    for second in (0, 2):  # in the world without rank 0
+        for number in range(second, 1000, 9):
+            began: list[tuple[int, int]] = []
+            changes = [Change(STEPS - 2, site, (0,), 3), Change(0, f"moment {number}", (second,), 2)]
+            assert set(play(make, counting(began), 4, changes)) == {undisturbed()}, changes
+            if (second, 3) in began:  # it had recovered
+                break
+        assert number > 20, "announcements of a recovery"
+
+
+def test_what_is_lost_with_a_rank_and_its_buddy_is_named() -> None:
+    with pytest.raises(StateError) as raised:
+        play(make, train, 4, [Change(2, "reduced", (1, 3), 4)])
+    assert str(raised.value) == (
+        "optimizer: the state of 72 elements is lost, [48, 96) of '0' and 3 more ranges: ranks [1, 3] of the world of "
+        "4 went at once, and with them both copies of what rank 1 (buddy 3), 3 (buddy 1) held. Load the last checkpoint"
+    )
+
+
+def test_an_optimizer_of_a_group_of_its_own_is_refused() -> None:
+    def made(seed: int) -> State:
+        state = make(seed)
+        state.optimizer._given = True
+        return state
+
+    with pytest.raises(UsageError, match=r"made with process_group=\.\.\., but elastic\.run makes a new group"):
+        play(made, train, 2)
+
+
+def test_ranks_that_divide_other_parameters_are_named() -> None:
+    def made(seed: int) -> State:
+        state = make(seed)
+        if seed:
+            state.optimizer.add_param_group({"params": [nn.Parameter(resilin.ones(3))]})
+        return state
+
+    with pytest.raises(StateError, match="optimizer: rank 1 divides other parameters than rank 0"):
+        play(made, train, 2)
+
+
+def counting(began: list[tuple[int, int]]):  # type: ignore[no-untyped-def]
+    """`train`, which remembers who has begun to, in worlds of which size."""
+
+    def trained(state: State, at: At) -> None:
+        began.append((dist.get_rank(), dist.get_world_size()))
+        train(state, at)
+
+    return trained
