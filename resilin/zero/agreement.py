@@ -1,9 +1,11 @@
-"""Makes sure that all ranks divide the same parameters: shapes when they are added, values before the first step."""
+"""Makes sure that all ranks divide the same parameters: shapes when they are added, values before the first step; and
+that an update which fails on one rank leaves none waiting."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
-from resilin.errors import CollectiveMismatch
+from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError
 
 NAME = "ZeroRedundancyOptimizer"
 Entry = tuple[str, tuple[int, ...], str]
@@ -72,3 +74,18 @@ def check_values(params: Sequence[Tensor], numbers: Sequence[int], group: dist.P
 def _bytes(param: Tensor) -> Any:
     array = np.ascontiguousarray(param.detach().cpu()._array)
     return array.reshape(-1).view(np.uint8).data if array.size else b""
+
+
+@contextmanager
+def or_abort(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Around what one rank does alone between two collectives: when it fails, end `group`, which would wait for it."""
+    try:
+        yield
+    except (DistError, ElasticError):
+        raise  # the group ends by itself, or the world changes
+    except Exception as error:
+        if group is not None and group.size() > 1:
+            where = f"{NAME}, rank {group.rank()}, own part of the update"
+            error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
+            group.abort(UsageError(f"{where}: {error!r}"))
+        raise
