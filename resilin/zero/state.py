@@ -113,11 +113,15 @@ def consolidate(
     for number, entries in told.items():
         param = layout.params[number]
         found = {
-            name: one.value if one.dtype is None else _collect(name, one, number, layout, here, group, to)
+            name: _copy(one.value) if one.dtype is None else _collect(name, one, number, layout, here, group, to)
             for name, one in entries.items()
         }
         whole[param] = found
     return whole if group.rank() == to else None
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _collect(

@@ -149,6 +149,19 @@ def test_the_gathered_state_is_on_one_rank_and_ends_with_the_next_step() -> None
         assert f"consolidate_state_dict(to={rank})" in late
 
 
+def test_the_gathered_state_does_not_change_with_training() -> None:
+    def work(rank: int) -> bool:
+        params, optimizer = divided("NAdam")
+        train(params, optimizer)
+        kept = on_one(optimizer, rank)
+        before = flat_state(kept) if kept is not None else None
+        train(params, optimizer, range(4, 6))
+        return kept is None or flat_state(kept) == before
+
+    for world in (1, 2):
+        assert run_ranks(world, work).results() == [True] * world
+
+
 def test_a_state_of_another_model_changes_nothing() -> None:
     other = parameters(((4, 4), (3,)))
     foreign = optim.AdamW(other)
