@@ -196,6 +196,10 @@ class UnsafePickle(CorruptFile):
 class StorageError(CheckpointError, OSError):
     """A folder, disk or bucket refused or failed. `path` is what was asked for, `errno` its code where there is one."""
 
+    def __new__(cls, *args: Any, **named: Any) -> StorageError:
+        # by lookup it would be RuntimeError's, which cannot make an OSError: copies of errors are made by it
+        return OSError.__new__(cls, *args[:1])
+
     def __init__(self, message: str, path: str = "", errno: int | None = None) -> None:
         super().__init__(message)
         self.path = path

@@ -206,8 +206,9 @@ def _found(storage: Storage, name: str) -> Found:
 
 
 def _torn(storage: Storage, folder: str) -> str:
-    files = sum(_is_data(item) for item in storage.list(folder))
-    if not files and not storage.list(folder):
+    items = storage.list(folder)
+    files = sum(map(_is_data, items))
+    if not items and not any(item.name == folder for item in storage.list()):
         return f"{storage.full(folder)} is no checkpoint: there is nothing"
     return (
         f"{storage.full(folder)} is torn: it has no {manifests.NAME}, which is written last, and {files} data files; "

@@ -78,8 +78,8 @@ class LocalStorage(Storage):
         try:
             yield partial
         finally:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has its name now, or never was
-                os.unlink(partial)
+            with _told(path, "written"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(partial)  # unless it has its name now, or never was
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """As `Storage.read`."""

@@ -1,0 +1,204 @@
+"""A save that is ended at any system call, by an exception or by SIGKILL: the old checkpoint or the new one loads."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tripping import Crash, TrippedOs, crash, fails_with
+
+import resilin
+from resilin import checkpoint
+from resilin.checkpoint import local
+from resilin.errors import CheckpointError, StorageDenied, StorageError
+from resilin.testing.ranks import run_ranks
+
+HERE = Path(__file__).parent
+
+
+def state(value):
+    return {"big": resilin.full((5000,), float(value)), "n": value, "small": resilin.full((3,), float(value))}
+
+
+def holds(path, **where):
+    """Which state a checkpoint has; it must be all of one."""
+    tree = checkpoint.load(path, **where)
+    value = tree["n"]
+    for name in ("big", "small"):
+        assert set(tree[name].tolist()) == {float(value)}
+    return value
+
+
+def attempt(monkeypatch, at, strike, world_size, save, victim=0):
+    """Save with a fault at call `at` of rank `victim`; returns the calls made, or None when it was never reached."""
+    tripped = TrippedOs(at, strike)
+    monkeypatch.setattr(local, "os", tripped)
+
+    def rank_main(rank):
+        if rank == victim:
+            tripped.watch()
+        save()
+
+    if world_size == 1:
+        try:
+            rank_main(0)
+            errors = {}
+        except (Crash, CheckpointError) as error:
+            errors = {0: error}
+    else:
+        errors = run_ranks(world_size, rank_main, timeout_s=10).errors
+    monkeypatch.setattr(local, "os", __import__("os"))
+    return None if len(tripped.calls) <= at else errors
+
+
+def each_call(monkeypatch, strike, world_size, prepare, save, check, victim=0):
+    """`prepare`, a save struck at call 0, 1, 2, ... and `check`, until a save is not reached by the fault."""
+    for at in range(200):
+        prepare()
+        errors = attempt(monkeypatch, at, strike, world_size, save, victim)
+        if errors is None:
+            return at
+        check(errors)
+    raise AssertionError("a save makes too many calls")
+
+
+@pytest.mark.parametrize(("world_size", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_a_crash_at_any_call_leaves_the_checkpoint_before_or_the_new_one(tmp_path, monkeypatch, world_size, victim):
+    count = iter(range(200))
+    seen = set()
+
+    def prepare():
+        prepare.path = tmp_path / str(next(count))
+        checkpoint.save(prepare.path, state(1), step=1)
+
+    def check(errors):
+        assert isinstance(errors[victim], Crash)
+        assert len(errors) == world_size  # nobody hangs, nobody believes that it is complete
+        found = {one.name: one for one in checkpoint.list_checkpoints(prepare.path)}
+        value = holds(prepare.path)
+        seen.add(value)
+        assert checkpoint.latest(prepare.path) == str(prepare.path / f"step-{value}")
+        assert holds(prepare.path, step=1) == 1
+        if value == 1 and "step-2" in found:
+            assert "step-2 is torn" in found["step-2"].problem
+            with pytest.raises(CheckpointError, match="step-2 is torn"):
+                checkpoint.load(prepare.path, step=2)
+        checkpoint.save(prepare.path, state(3), step=2)  # and the next save of the step is not disturbed by the ruins
+        assert holds(prepare.path) == 3
+
+    calls = each_call(
+        monkeypatch, crash, world_size, prepare, lambda: checkpoint.save(prepare.path, state(2), step=2), check, victim
+    )
+    assert calls >= 12
+    assert seen == {1, 2} if victim == 0 and world_size == 1 else 1 in seen
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_one_or_the_other(tmp_path, monkeypatch, world_size):
+    count = iter(range(200))
+    seen = set()
+
+    def prepare():
+        prepare.path = tmp_path / str(next(count))
+        checkpoint.save(prepare.path, state(1))
+
+    def check(errors):
+        assert len(errors) == world_size
+        seen.add(holds(prepare.path))
+        assert checkpoint.verify(prepare.path) == []
+
+    each_call(monkeypatch, crash, world_size, prepare, lambda: checkpoint.save(prepare.path, state(2)), check)
+    assert 1 in seen
+    assert 2 in seen or world_size == 2  # there the other rank may be the one that commits
+
+
+def test_a_crash_while_older_ones_are_deleted_keeps_the_newest(tmp_path, monkeypatch):
+    count = iter(range(200))
+
+    def prepare():
+        prepare.path = tmp_path / str(next(count))
+        for step in (1, 2):
+            checkpoint.save(prepare.path, state(step), step=step)
+
+    def check(errors):
+        assert holds(prepare.path) in (2, 3)
+        checkpoint.save(prepare.path, state(4), step=4, keep_last=1)
+        assert [one.name for one in checkpoint.list_checkpoints(prepare.path)] == ["step-4"]
+
+    each_call(
+        monkeypatch, crash, 1, prepare, lambda: checkpoint.save(prepare.path, state(3), step=3, keep_last=1), check
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, StorageError), (errno.EACCES, StorageDenied), (errno.EIO, StorageError)]
+)
+def test_a_full_or_forbidden_disk_is_told_and_the_checkpoint_before_stays(tmp_path, monkeypatch, number, kind):
+    count = iter(range(200))
+
+    def prepare():
+        prepare.path = tmp_path / str(next(count))
+        checkpoint.save(prepare.path, state(1))
+
+    def check(errors):
+        assert holds(prepare.path) in (1, 2)  # 2 without an error: complete, but something could not be tidied up
+        if errors:
+            assert isinstance(errors[0], kind)
+            assert errors[0].errno == number
+            assert str(prepare.path) in str(errors[0])
+
+    each_call(monkeypatch, fails_with(number), 1, prepare, lambda: checkpoint.save(prepare.path, state(2)), check)
+
+
+def test_a_disk_that_is_full_for_one_rank_is_told_by_all(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, state(1))
+    errors = attempt(monkeypatch, 2, fails_with(errno.ENOSPC), 2, lambda: checkpoint.save(tmp_path, state(2)), victim=1)
+    assert isinstance(errors[1], StorageError)
+    assert errors[1].errno == errno.ENOSPC
+    assert isinstance(errors[0], CheckpointError)
+    assert "rank 1 failed" in str(errors[0])
+    assert holds(tmp_path) == 1
+
+
+# -- real processes
+
+
+def killed_at_each_call(folder, world_size, victim):
+    done = subprocess.run(
+        [sys.executable, HERE / "killed_saves.py", folder, str(world_size), str(victim)],
+        capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("world_size", "victim"), [(1, 0), (2, 1)])
+def test_a_process_that_is_killed_at_any_call_leaves_what_loads(tmp_path, world_size, victim):
+    lines = killed_at_each_call(tmp_path, world_size, victim)
+    assert len(lines) >= 12
+    values = []
+    for path, status, others in lines:
+        assert status == "-9"
+        assert others == ("none" if world_size == 1 else "PeerLost")
+        values.append(holds(path))
+        assert holds(path, step=1) == 1
+        assert checkpoint.latest(path).endswith(f"step-{values[-1]}")
+    assert 1 in values
+    assert world_size > 1 or values == sorted(values)  # once the new one is there it stays
+
+
+def test_a_limit_of_file_sizes_is_told(tmp_path):
+    code = (
+        "import resource, sys; from resilin import checkpoint; import resilin; "
+        "checkpoint.save(sys.argv[1], {'n': 1, 'big': resilin.ones(10)}); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        "checkpoint.save(sys.argv[1], {'n': 2, 'big': resilin.ones(100_000)})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert "StorageError" in done.stderr
+    assert "too large" in done.stderr
+    assert checkpoint.load(tmp_path)["n"] == 1
+    assert not list(tmp_path.glob("*.partial-*"))
