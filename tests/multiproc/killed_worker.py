@@ -5,10 +5,11 @@
 A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. At the
 site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
-FOLDER/digest-<rank>. The word "plain" turns fixed shards off; with "freeze" the kills are SIGSTOP, and a collective
-waits for 2 s; "after:N" delays kills until N workers are up. With "preempt:one" or "preempt:all" a kill is SIGTERM to
-this worker's agent, or to those of all workers ("preempt:one:twice": two), but for the site "loss", which is "forward".
-Sites that begin with "at-" are moments of `resilin._base.moments`, with "in-" phases of `resilin.dist.phases`.
+FOLDER/digest-<rank>. The word "plain" turns fixed shards off, "zero" divides the optimizer's state among the workers;
+with "freeze" the kills are SIGSTOP, and a collective waits for 2 s; "after:N" delays kills until N workers are up. With
+"preempt:one" or "preempt:all" a kill is SIGTERM to this worker's agent, or to those of all workers
+("preempt:one:twice": two), but for the site "loss", which is "forward". Sites that begin with "at-" are moments of
+`resilin._base.moments`, with "in-" phases of `resilin.dist.phases`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from resilin.ddp import DistributedDataParallel as DDP
 from resilin.dist import phases
 from resilin.elastic.session import rank_at_work
 from resilin.nn import functional as F
+from resilin.zero.optimizer import ZeroRedundancyOptimizer
 
 AGENT = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])  # the spawner's parent
 SHARDS, SAMPLES, BATCH = 4, 124, 16
@@ -37,7 +39,8 @@ FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = {tuple(word.split(":")) for word in sys.argv[3:] if word.count(":") == 2 and not word.startswith("preempt:")}
 UP = next((int(word[6:]) for word in sys.argv[3:] if word.startswith("after:")), 0)
 PREEMPT = next((word.split(":")[1:] for word in sys.argv[3:] if word.startswith("preempt:")), [])
-PLAIN, FREEZE = ("plain" in sys.argv[3:]), ("freeze" in sys.argv[3:])
+PLAIN, FREEZE, ZERO = (word in sys.argv[3:] for word in ("plain", "freeze", "zero"))
+whole_state: dict[int, dict[str, object]] = {}  # of the optimizer, in the end
 
 
 def maybe_die(site: str, step: int) -> None:
@@ -101,13 +104,21 @@ def train(state: elastic.State) -> None:
                 break
     hook.remove()
     maybe_die("done", state.step)
+    for rank in range(world.world_size if ZERO else 0):
+        state.optimizer.consolidate_state_dict(to=rank)
+        if rank == world.rank:
+            whole_state.update(state.optimizer.state_dict()["state"])
 
 
 def main() -> None:
     resilin.manual_seed(3)
     resilin.set_num_threads(1)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = (
+        ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, parameters_as_bucket_view=True, lr=0.01)
+        if ZERO
+        else optim.AdamW(model.parameters(), lr=0.01)
+    )
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
     sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2, drop_last=PLAIN)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
@@ -120,7 +131,7 @@ def main() -> None:
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
     # as under PyTorch, buffers of plain mode are rank 0's before each forward and each rank's own after it
     values = dict(model.named_parameters()) if PLAIN else model.state_dict()
-    for tree in (values, *optimizer.state_dict()["state"].values()):
+    for tree in (values, *(whole_state or optimizer.state_dict()["state"]).values()):
         for name, value in sorted(tree.items()):
             array = value.detach().numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())

@@ -95,7 +95,7 @@ def test_in_every_world_the_bits_are_those_of_the_plain_optimizer(size: int, kin
 
 @pytest.mark.parametrize("site", ["reduced", "applied", "committed"])
 def test_whoever_is_lost_of_whatever_world_and_whatever_comes_after(site: str) -> None:
-    for size in (2, 3, 4):
+    for size in (2, 3):
         for lost, after in product(range(size), {size - 1, size, size + 2}):
             change = Change(2, site, (lost,), after)
             assert set(play(make, train, size, [change])) == {undisturbed()}, (size, change)
@@ -121,23 +121,22 @@ def test_a_snapshot_of_everything_else_goes_together_with_divided_state() -> Non
     assert set(play(partial(make, snapshot=True), train, 3, changes)) == {undisturbed()}
 
 
-@pytest.mark.parametrize("as_view", [False, True])
-def test_a_rank_may_die_at_every_announced_moment_of_a_step(as_view: bool) -> None:
+@pytest.mark.parametrize(("size", "lost", "as_view"), [(2, 1, True), (3, 0, False)])
+def test_a_rank_may_die_at_every_announced_moment_of_a_step(size: int, lost: int, as_view: bool) -> None:
     """Every message, every piece of every collective, before and after each part of the step, until the next step."""
-    for size, lost in ((2, 1), (3, 0)):
-        for number in count():
-            changes = [
-                Change(1, "reduced", (1,), size),  # so one of the survivors is a newcomer
-                Change(STEPS - 2, f"moment {number}", (lost,), size - 1),
-            ]
-            began: list[tuple[int, int]] = []
-            assert set(play(partial(make, as_view=as_view), counting(began), size, changes)) == {undisturbed()}, changes
-            if (0, size - 1) not in began:  # the rank did not die: there is no such moment
-                break
-        assert number > 25, "announcements of a step"
+    for number in count():
+        changes = [
+            Change(1, "reduced", (1,), size),  # so one of the survivors is a newcomer
+            Change(STEPS - 2, f"moment {number}", (lost,), size - 1),
+        ]
+        began: list[tuple[int, int]] = []
+        assert set(play(partial(make, as_view=as_view), counting(began), size, changes)) == {undisturbed()}, changes
+        if (0, size - 1) not in began:  # the rank did not die: there is no such moment
+            break
+    assert number > 25, "announcements of a step"
 
 
-@pytest.mark.parametrize("site", ["applied", "moment 8", "moment 14", "moment 20", "moment 26", "moment 32"])
+@pytest.mark.parametrize("site", ["applied", "moment 8", "moment 20"])
 def test_another_rank_may_die_while_the_others_recover(site: str) -> None:
     """Rank 0 of four dies first; its buddy is rank 2, so rank 1 or 3 may be lost before it has new copies."""
     for second in (0, 2):  # in the world without rank 0
