@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 from resilin.errors import UsageError
 from resilin.launcher import values
+from resilin.testing import ports
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -207,15 +207,14 @@ def run_ranks(
     host, whose way to rank 0 is `master`.
     """
     command = case_command(side, options, case, arguments)
-    port = str(free_port())
     children: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+") as errors, ports.held() as (port,):
         try:
             for rank in range(ranks):
                 prefix, more = place(rank)
                 env = environment(
                     RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
-                    MASTER_ADDR=master, MASTER_PORT=port, **more,
+                    MASTER_ADDR=master, MASTER_PORT=str(port), **more,
                 )  # fmt: skip
                 output = subprocess.PIPE if rank == 0 else errors
                 children.append(
@@ -236,13 +235,6 @@ def run_ranks(
             raise BenchmarkError(f"{' '.join(command)}: exit codes {codes}\n{tail}")
     result: dict[str, Any] = json.loads(output_text.splitlines()[-1])
     return result
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

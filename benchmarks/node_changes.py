@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import harness
 from benchmarks.disturbed import Event, Node
 from benchmarks.harness import BenchmarkError, Options, Report, Row
+from resilin.testing import ports
 
 LEASE_S = 1.0
 PATIENCE_S = {"resilin": 30.0, "torch": 90.0}  # a torchrun that is left alone first waits for its rendezvous
@@ -42,7 +43,8 @@ class Pair:
 
     def __init__(self, side: str, options: Options, folder: Path) -> None:
         self._side, self._options, self._folder = side, options, folder
-        self._endpoint = f"127.0.0.1:{harness.free_port()}"
+        self._port = ports.held()
+        self._endpoint = f"127.0.0.1:{self._port.__enter__()[0]}"
         self._started = 0
         self.first = self._start()
         self.second: Node | None = None
@@ -120,6 +122,7 @@ class Pair:
         """End both."""
         self._drop()
         self.first.close()
+        self._port.__exit__(None, None, None)
 
 
 def benchmark(options: Options) -> Report:

