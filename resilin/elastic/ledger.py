@@ -14,6 +14,7 @@ a generation whose state all died with its ranks, steps after the checkpoint tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,6 +56,7 @@ class Entry:
 
 _FIELDS = tuple(field.name for field in fields(Entry))
 _NEEDED = _FIELDS[:6]
+_START = b'{"epoch":'
 
 
 class Ledger:
@@ -109,7 +111,10 @@ def read(path: str) -> list[Entry]:
 
 
 def sift(path: str) -> tuple[list[Entry], list[StateError]]:
-    """As `read`, and what is wrong with each line that is no entry, in place of an exception."""
+    """As `read`, and what is wrong with each line that is no entry, in place of an exception.
+
+    A piece of a line, all that a full disk took of it, stands in front of the next writer's: that one counts.
+    """
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     lines.pop()  # what follows the last newline: empty, or torn
@@ -119,6 +124,8 @@ def sift(path: str) -> tuple[list[Entry], list[StateError]]:
             entries.append(_parse(line, f"{path}, line {number}"))
         except StateError as error:
             errors.append(error)
+            with contextlib.suppress(StateError):  # what is told already
+                entries += [_parse(line[at:], "") for at in [line.rfind(_START)] if at > 0]
     return entries, errors
 
 

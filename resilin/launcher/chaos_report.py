@@ -17,6 +17,7 @@ def lines(found: Judgement) -> list[str]:
     name = "the schedule" if seed is None else f"seed {seed}"
     head = f"{name}: {verdict} after {found.run.seconds:.1f} s"
     result = [head, *(f"  {text}" for is_so, text in wrong if is_so)]
+    result += [f"  ledger: {line} (left out)" for line in found.run.unreadable]
     happened = {one.fault for one in found.run.fired}
     told = {one.fired.fault: one for one in found.attributions}
     for number, fault in enumerate(found.run.schedule.faults):

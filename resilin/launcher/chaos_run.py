@@ -26,6 +26,7 @@ from resilin.elastic.chaos import records
 from resilin.elastic.chaos.judge import Run
 from resilin.elastic.chaos.records import Fired
 from resilin.elastic.chaos.schedule import Fault, Schedule
+from resilin.errors import StateError
 from resilin.launcher import chaos_processes
 from resilin.launcher.chaos_breakable import Breakable
 
@@ -99,8 +100,10 @@ class _Running:
         book = self._folder / "ledger"
         results = tuple(records.results(self._folder))
         counted = None
+        torn: list[StateError] = []
         if book.exists():
-            counted = ledger.verify(ledger.read(str(book)), unfinished_last=any(one.position for one in results))
+            entries, torn = ledger.sift(str(book))
+            counted = ledger.verify(entries, unfinished_last=any(one.position for one in results))
         return Run(
             schedule=self._schedule,
             codes=codes,
@@ -110,6 +113,7 @@ class _Running:
             results=results,
             counted=counted,
             seconds=SYSTEM.monotonic() - self._start,
+            unreadable=tuple(map(str, torn)),
         )
 
     def _begin(self, node: _Node) -> None:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from resilin.launcher import chaos_processes, exit_codes, main
+from resilin.elastic import ledger
+from resilin.elastic.chaos import judge
+from resilin.elastic.chaos.schedule import Schedule
+from resilin.launcher import chaos_processes, chaos_report, exit_codes, main
 from resilin.launcher.chaos_processes import Process
+from resilin.launcher.chaos_run import Job, run_job
 
 JOB = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "5", "-m", "resilin.testing.chaos_job", "{folder}")
 
@@ -74,6 +78,18 @@ def test_a_run_in_which_no_fault_came_about_has_shown_nothing_and_is_no_success(
     head, fault = capsys.readouterr().out.splitlines()
     assert head.startswith("the schedule: NOT DISTURBED: no fault came about after ")
     assert fault.endswith("step 4000: did not come about")
+
+
+@pytest.mark.multiproc
+def test_a_torn_line_of_the_ledger_is_told_and_the_others_are_judged(tmp_path):
+    line = ledger.Entry(0, 0, 0, 4, 1, 0, samples=4, length=4).to_line()
+    (tmp_path / "lines").write_bytes(line[:20] + line)
+    words = ("--standalone", "--no-python", "sh", "-c", f'cp {tmp_path}/lines "$RESILIN_LEDGER"')
+    (tmp_path / "run").mkdir()
+    found = judge.judge(run_job(Job(command=words), Schedule(faults=()), tmp_path / "run", 30.0), None)
+    assert (found.ok, found.counted) == (True, True)
+    (told,) = [text for text in chaos_report.lines(found) if "ledger" in text]
+    assert re.fullmatch(r"  ledger: \S+/ledger, line 1: expected an object with epoch.* \(left out\)", told)
 
 
 @pytest.mark.multiproc

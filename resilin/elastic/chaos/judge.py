@@ -63,6 +63,8 @@ class Run:
     counted: Verdict | None
     """What the ledger says; None: there is none."""
     seconds: float
+    unreadable: tuple[str, ...] = ()
+    """Lines of the ledger that are no entries, such as what a full disk took of one; the others were judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +179,7 @@ def as_json(found: Judgement) -> dict[str, Any]:
         "recovered": found.recovered,
         "same": found.same,
         "counted": found.counted,
+        "unreadable": found.run.unreadable,
         "attributed": found.attributed,
         "seconds": round(found.run.seconds, 3),
         "codes": found.run.codes,

@@ -31,6 +31,9 @@ from resilin.errors import UsageError
 
 MOMENTS = (*moments.NAMES, "collective", "rendezvous")
 """Where a fault can strike. collective: each phase of each collective; rendezvous: the same of making a group."""
+_DIVIDED = ("buddy", "gather")  # these come only to programs that divide state among their ranks
+DRAWN = tuple(name for name in MOMENTS if name not in _DIVIDED)
+"""Where faults of drawn schedules strike: moments that come in any program."""
 WRITING = ("ledger", "saving")
 _CHANGING = ("state", "rendezvous")  # these come again only when the world changes
 TARGETS = ("worker", "agent", "store", "link")
@@ -198,11 +201,11 @@ def draw(seed: int, setup: Setup, only: Sequence[tuple[str, str]] = ()) -> Sched
         faults.insert(0, Fault(do="kill", rank=other, at="backward", step=max(1, first.step - 2)))
     elif chance.random() < 0.25:
         more = chance.choice(("raise", "kill", "exit", "segfault"))
-        faults.append(_drawn(chance, more, "worker", setup, tuple(at for at in MOMENTS if at not in _CHANGING)))
+        faults.append(_drawn(chance, more, "worker", setup, tuple(at for at in DRAWN if at not in _CHANGING)))
     return Schedule(faults=tuple(fault.checked(f"seed {seed}") for fault in faults), seed=seed)
 
 
-def _drawn(chance: random.Random, do: str, to: str, setup: Setup, among: tuple[str, ...] = MOMENTS) -> Fault:
+def _drawn(chance: random.Random, do: str, to: str, setup: Setup, among: tuple[str, ...] = DRAWN) -> Fault:
     at = chance.choice(WRITING if do == "disk-full" else among)
     if to != "worker" and at in _CHANGING:
         at = "collective"

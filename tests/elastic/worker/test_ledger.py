@@ -56,6 +56,9 @@ def test_a_torn_last_line_is_left_out_and_any_other_bad_line_is_named(tmp_path: 
     found, errors = ledger.sift(str(path))
     assert found == [good, good]
     assert [str(error).partition(": ")[0] for error in errors] == [f"{path}, line 2"]
+    path.write_bytes(good.to_line()[:20] + good.to_line())
+    found, errors = ledger.sift(str(path))
+    assert (found, len(errors)) == ([good], 1), "a full disk took a piece of one line; the next writer's is whole"
     path.write_bytes(good.to_line().replace(b":4", b":4.5"))
     with pytest.raises(StateError, match=r"line 1: expected integers"):
         ledger.read(str(path))
