@@ -96,6 +96,7 @@ class Agent:
             outage_timeout_s=config.outage_timeout_s,
             min_nodes=config.membership.min_nodes,
             meeting=config.meeting,
+            hosted=config.hosted,
         )
         self._mishaps = Mishaps(config.node_id)
         self._exclusion = Exclusion(config.node_id, config.exclusion, reporter.line)

@@ -52,6 +52,8 @@ class AgentConfig:
     """How calls reach a store that is elsewhere; None: by a thread of its own."""
     meeting: str = ""
     """Where nodes meet; for people."""
+    hosted: bool = False
+    """Whether the store is in the memory of one node's agent, or of one process, and goes with it."""
 
 
 @dataclass(frozen=True, kw_only=True)

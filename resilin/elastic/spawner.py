@@ -1,8 +1,8 @@
 """A small process that starts the workers, hears first of their death, and outlives the agent only to kill them.
 
-Run with `python -I -S` before the agent does anything else; it imports a few modules of the standard library alone
-(each millisecond of its start is one of the job's) and has one thread, so `fork` is safe here while it would not be in
-the agent (gRPC, store threads).
+Forked from the launcher before that has a thread, or run with `python -I -S`; it imports little (each millisecond of
+its start is one of the job's) and has one thread, so `fork` is safe here while it would not be in the agent (gRPC,
+store threads).
 
 Rules:
   - Each worker leads its own session, and dies with this process (PR_SET_PDEATHSIG).
@@ -10,6 +10,7 @@ Rules:
   - When the agent's socket closes, every descendant is killed and the given folders are removed.
   - Workers of programs that import resilin are forked from a template (`warm.py`), which has done the slow imports;
     they become children of this process before they run. Without a template, or should it fail, they are executed.
+  - A template that does not answer (it was stopped, say) is killed and replaced; workers do not wait for the new one.
   - Should this process be killed, the launcher, a subreaper too, inherits what workers left behind and kills it.
   - Signals of the terminal that were ignored when this process started (nohup) are ignored in the workers, too.
 
@@ -20,8 +21,10 @@ The socket is SOCK_SEQPACKET, one JSON object per packet:
                    {"op": "signal", "id": n, "signal": s}   SIGKILL: its whole process group
                    {"op": "retire"}                         end the template
                    {"op": "purge"}                          kill whatever earlier workers left behind
+                   {"op": "own", "folder": path}            remove that folder at the end
     here -> agent  {"op": "spawned", "id": n, "pid": p} | {"op": "refused", "id": n, "errno": e, "text": t}
                    {"op": "exited", "id": n, "code": c}     c >= 0: exit status; c < 0: killed by signal -c
+                   {"op": "mute", "text": t}                a template was killed
     here -> template  the packet of a "spawn" + [go, request file, control, stdout?, stderr?]
     template -> here  {"id": n, "pid": p}                   0: it could not fork. The worker runs when "go" says so
 A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}, "cwd": str|null, "program": [...],
@@ -31,38 +34,68 @@ A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import json
 import os
 import select
 import signal
 import socket
-import sys
+import time
+
+from resilin.elastic import processes
 
 TYPE_CHECKING = False  # `typing` itself would cost 5 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from typing import Any
 
 ENV_FD = "RESILIN_CONTROL_FD"  # names the descriptor a worker talks to its agent through
+NAME = "resilin-spawner"  # in lists of processes
 MAX_PACKET_BYTES = 64 << 10
 _MAX_FDS = 8
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-ROUND_S = 0.025
-_CLEANUP_ROUNDS = 200  # a process in uninterruptible sleep must not keep us for ever
+LOOK_S = 1.0  # a template that has been silent for so long is looked at
+IMPORTS_S, ANSWER_S = 60.0, 10.0  # before its first answer it imports; then it forks, which takes milliseconds
+MOST_REPLACED = 3
 _TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # a terminal sends these
 _IGNORED = (*_TERMINAL, signal.SIGTERM, signal.SIGPIPE)
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Copied(BaseException):
+    """Raised in a copy of this process, so that nothing of what this process was at is left on its stack.
+
+    Whoever is at the stack's bottom carries out `request`, as the process at the other end of `control_fd`.
+    """
+
+    def __init__(self, request: dict[str, Any], control_fd: int) -> None:
+        super().__init__()
+        self.request, self.control_fd = request, control_fd
 
 
 class Template:
-    """The process that workers are forked from, and what it has been asked for. `socket` is closed when it is gone."""
+    """The process that workers are forked from, and what it has been asked for. `socket` is closed when it is gone.
 
-    def __init__(self, pid: int, sock: socket.socket) -> None:
+    request_fd: what it was started with, to start another one.
+    """
+
+    def __init__(self, pid: int, sock: socket.socket, request_fd: int) -> None:
         self.pid = pid
         self.socket = sock
+        self.request_fd = request_fd
         self.asked: dict[int, tuple[dict[str, Any], list[int], int]] = {}  # worker id -> packet, descriptors, go
+        self.since = 0.0  # monotonic: it has had something to do, and has not answered
+        self.limit_s = IMPORTS_S
+
+    def heard(self) -> None:
+        """It has answered."""
+        self.since, self.limit_s = time.monotonic(), ANSWER_S
+
+    def fault(self) -> str:
+        """Why it cannot be waited for any longer; empty: it can."""
+        waited_s = time.monotonic() - self.since
+        if not self.asked or waited_s < LOOK_S:
+            return ""
+        if processes.stat(self.pid)[:1] == ["T"]:
+            return "is stopped (SIGSTOP)"
+        return f"has not answered for {waited_s:.0f} s" if waited_s > self.limit_s else ""
 
     def ask(self, message: dict[str, Any], fds: list[int]) -> bool:
         """Whether it could be asked; it then owns the descriptors."""
@@ -74,6 +107,8 @@ class Template:
             return False
         finally:
             os.close(waits)
+        if not self.asked:
+            self.since = time.monotonic()
         self.asked[message["id"]] = message, fds, go
         return True
 
@@ -87,19 +122,24 @@ class Template:
 
 
 class Spawner:
-    """The loop. `agent` is the socket to the agent, `folders` are removed at the end, workers ignore `ignored`."""
+    """The loop. `agent` is the socket to the agent, workers ignore the signals in `ignored`.
 
-    def __init__(self, agent: socket.socket, folders: list[str], ignored: Collection[int] = ()) -> None:
+    copies: the template begins as a copy of this process, and in it `Copied` is raised.
+    """
+
+    def __init__(self, agent: socket.socket, ignored: Collection[int] = (), *, copies: bool = False) -> None:
         self._agent = agent
-        self._folders = folders
+        self._copies = copies
+        self._folders: list[str] = []
         self._defaults = {signal.SIGCHLD, *_IGNORED, signal.SIGXFSZ}.difference(ignored)  # in workers
         self._ids: dict[int, int] = {}  # pid -> worker id, of workers not reaped yet
         self._template: Template | None = None
+        self._replaced = 0
         self._poll = select.poll()
         self._own = os.getpid()
-        self._wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def run(self) -> None:
         """Serve the agent until it closes its end, then leave nobody behind."""
@@ -107,20 +147,20 @@ class Spawner:
         self._poll.register(self._wake_r, select.POLLIN)
         serving = True
         while serving:
-            ready = {fd for fd, _ in self._poll.poll()}
+            waits = self._template is not None and self._template.asked
+            ready = {fd for fd, _ in self._poll.poll(LOOK_S * 1000 if waits else None)}
             if self._wake_r in ready:
                 os.read(self._wake_r, 4096)
             self._reap()
             if self._template is not None and self._template.socket.fileno() in ready:
                 self._hear(self._template)
+            if self._template is not None and (fault := self._template.fault()):
+                self._replace(self._template, fault)
             if self._agent.fileno() in ready:
                 serving = self._serve_one()
-        sweep(self._rest)
-        if self._folders:
-            import shutil  # with bz2 and lzma: 10 ms that nobody waits for now
-
-            for folder in self._folders:
-                shutil.rmtree(folder, ignore_errors=True)
+        processes.sweep(self._rest)
+        for folder in self._folders:
+            processes.remove(folder)
 
     def _serve_one(self) -> bool:
         try:
@@ -139,8 +179,10 @@ class Spawner:
             self._end_template()
         elif message["op"] == "signal":
             self._signal(message["id"], message["signal"])
+        elif message["op"] == "own":
+            self._folders.append(message["folder"])
         elif message["op"] == "purge" and not self._ids and (self._template is None or not self._template.asked):
-            sweep(self._rest, [self._template.pid] if self._template is not None else [])
+            processes.sweep(self._rest, [self._template.pid] if self._template is not None else [])
         return True
 
     def _tell(self, **message: object) -> None:
@@ -167,9 +209,7 @@ class Spawner:
 
     def _execute(self, request_fd: int, control_fd: int, streams: dict[str, int]) -> int:
         """The number of a new process. OSError: why its command cannot be executed."""
-        with open(request_fd, "rb", closefd=False) as file:
-            file.seek(0)  # a template may have read it
-            request = json.loads(file.read())
+        request = _read(request_fd)
         request["env"][ENV_FD] = str(control_fd)
         report_r, report_w = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
@@ -188,10 +228,29 @@ class Spawner:
         if self._template is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.suppress(OSError):  # workers have the same interpreter, and say why it cannot run
-                self._template = Template(self._execute(fds[0], theirs.fileno(), {}), ours)
-                self._poll.register(ours, select.POLLIN)
+                try:
+                    request, socket_fd = fds[0], theirs.fileno()
+                    pid = self._copy(request, socket_fd) if self._copies else self._execute(request, socket_fd, {})
+                    self._template = Template(pid, ours, os.dup(request))
+                    self._poll.register(ours, select.POLLIN)
+                except Copied:
+                    ours.close()
+                    raise
         for fd in fds:
             os.close(fd)
+
+    def _copy(self, request_fd: int, control_fd: int) -> int:
+        """The number of a new process, a copy of this one, in which `Copied` is raised."""
+        request, mine = _read(request_fd), os.dup(control_fd)  # the other one's owner closes it
+        pid = os.fork()
+        if pid == 0:
+            self._settle()
+            processes.name_itself(os.path.basename(request["argv"][0]))
+            for descriptor in (request_fd, self._wake_r, self._wake_w):  # sockets have owners on the stack
+                os.close(descriptor)
+            raise Copied(request, mine)
+        os.close(mine)
+        return pid
 
     def _hear(self, template: Template) -> None:
         """What a template has to say of a worker; its end, after which workers are executed."""
@@ -201,6 +260,7 @@ class Spawner:
         if not packet:
             self._end_template()
             return
+        template.heard()
         answer = json.loads(packet)
         if answer["id"] not in template.asked:
             return  # it was to be killed meanwhile, and ends by itself
@@ -216,8 +276,23 @@ class Spawner:
         if template is not None:
             self._poll.unregister(template.socket)
             template.socket.close()
+            os.close(template.request_fd)
             for worker_id in list(template.asked):
                 self._spawn_after_all(template, worker_id)
+
+    def _replace(self, template: Template, fault: str) -> None:
+        """End a template that `fault` is found with; its workers are executed, and another one is made ready."""
+        os.kill(template.pid, signal.SIGKILL)
+        kept, waiting = os.dup(template.request_fd), len(template.asked)
+        self._end_template()
+        self._replaced += 1
+        again = self._replaced <= MOST_REPLACED
+        text = f"(pid {template.pid}) {fault}: it is killed{' and replaced' if again else ''}, and {waiting} "
+        self._tell(op="mute", text=f"{text}worker{'s start' if waiting > 1 else ' starts'} without it")
+        if again:
+            self._prepare([kept])
+        else:
+            os.close(kept)
 
     def _spawn_after_all(self, template: Template, worker_id: int) -> None:
         message, fds, _ = template.asked[worker_id]
@@ -228,12 +303,7 @@ class Spawner:
     def _become(self, request: dict[str, Any], control_fd: int, streams: dict[str, int], report_w: int) -> None:
         """In the child: turn into the worker. Never returns."""
         try:
-            signal.set_wakeup_fd(-1)
-            for number in self._defaults:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            os.setsid()
-            die_with(self._own)
+            self._settle()
             os.set_inheritable(control_fd, True)
             for name, target in (("o", 1), ("e", 2)):
                 if name in streams:
@@ -245,6 +315,15 @@ class Spawner:
             os.write(report_w, f"{error.errno} {error.strerror}".encode())
         finally:
             os._exit(127)
+
+    def _settle(self) -> None:
+        """In a child: what it inherits of a process that starts others is undone; it leads a session of its own."""
+        signal.set_wakeup_fd(-1)
+        for number in self._defaults:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.setsid()
+        processes.die_with(self._own)
 
     # -------------------------------------------------------------------------------------- ending
 
@@ -278,10 +357,18 @@ class Spawner:
             os.waitpid(status.si_pid, 0)
 
     def _rest(self, _: Collection[int]) -> None:
-        select.select([self._wake_r], [], [], ROUND_S)
+        select.select([self._wake_r], [], [], processes.ROUND_S)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_r, 4096)
         self._reap()
+
+
+def _read(request_fd: int) -> dict[str, Any]:
+    """What a request file holds; it may have been read before."""
+    with open(request_fd, "rb", closefd=False) as file:
+        file.seek(0)
+        request: dict[str, Any] = json.loads(file.read())
+    return request
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
@@ -291,62 +378,11 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     return packet, [int(fd) for data in fds for fd in memoryview(data).cast("i")]
 
 
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end at once if process `parent` is its parent no more."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def adopt_orphans() -> None:
-    """Make this process a subreaper: descendants whose parent ended become its children."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def sweep(rest: Callable[[Collection[int]], None], spare: Collection[int] = ()) -> None:
-    """Kill all descendants of a subreaper: children first, then those that thereby become its children.
-
-    rest: called with the children just killed; waits a moment (ROUND_S) and collects those that ended.
-    spare: children that are left alone.
-    """
-    for _ in range(_CLEANUP_ROUNDS):
-        found = [pid for pid in children() if pid not in spare]
-        if not found:
-            return
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        rest(found)
-
-
-def children() -> list[int]:
-    """The direct children of this process that are still there."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent_of(pid) == os.getpid()]
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):
-            raise
-        return -1
-
-
-def main() -> None:
-    """Arguments: the inherited socket to the agent, as a number, and folders to remove at the end."""
-    _libc.prctl(_PR_SET_NAME, b"resilin-spawner", 0, 0, 0)
-    adopt_orphans()
+def serve(agent: socket.socket, *, copies: bool = False) -> None:
+    """Be the spawner of whoever has the other end of `agent`, until that end is closed. copies: see `Spawner`."""
+    processes.name_itself(NAME)
+    processes.adopt_orphans()
     inherited = [number for number in _TERMINAL if signal.getsignal(number) is signal.SIG_IGN]
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent decides; its end is what ends us
-    Spawner(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:], inherited).run()
-
-
-if __name__ == "__main__":
-    main()
+    Spawner(agent, inherited, copies=copies).run()

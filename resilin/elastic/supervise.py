@@ -149,14 +149,20 @@ class Worker:
 
 
 class Supervisor:
-    """Owns the workers of one agent. `on_lost` is called when the spawner itself died (its workers die with it)."""
+    """Owns the workers of one agent. `on_lost` is called when the spawner itself died (its workers die with it).
 
-    def __init__(self, process: SpawnerProcess, on_lost: Callable[[], None]) -> None:
+    say: takes a line for people.
+    """
+
+    def __init__(
+        self, process: SpawnerProcess, on_lost: Callable[[], None], *, say: Callable[[str], None] | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self._process = process
         self._socket = process.socket
         self._socket.setblocking(False)
         self._on_lost = on_lost
+        self._say = say
         self._workers: dict[int, Worker] = {}  # running or about to run, by number
         self._count = 0
         self.loop.add_reader(self._socket, self._receive)
@@ -228,6 +234,10 @@ class Supervisor:
             self._handle(json.loads(packet))
 
     def _handle(self, message: dict[str, Any]) -> None:
+        if message["op"] == "mute":
+            if self._say is not None:
+                self._say(f"the process that workers are forked from {message['text']}")
+            return
         worker = self._workers[message["id"]]
         if message["op"] == "spawned":
             worker.pid = message["pid"]

@@ -24,6 +24,12 @@ CAUSE_SETTLE_S = 1.0  # a rank that raised may take longer to end than its peers
 TELL_S = 5.0  # for so long a store that went away may be back to be told that the job has succeeded
 QUIET_FACTOR = 5  # a step may be long: silence alone, without a store, is borne longer than a known need for a change
 _NAMES_SHOWN = 4
+_ADVICE = (
+    "; the store at {place} is in the memory of the node that serves it: if that was lost, so are the job's records, "
+    "and the others cannot tell whether it goes on beyond a cut. Start the job again, from its checkpoint; to survive "
+    "the loss of any node let them meet in an etcd (--rdzv-backend etcd --rdzv-endpoint HOST:PORT,...), or in "
+    "`resilin store serve` on a machine that does not train"
+)
 
 
 @dataclass
@@ -46,6 +52,7 @@ class Waiting:
     join_timeout_s:   how long a worker may be on its way to its first world while others are there
     outage_timeout_s: how long a needed change of the world may wait for a store that is away
     meeting:          where nodes meet, for people; may be empty
+    hosted:           the store is one process's memory, see `AgentConfig`
     """
 
     def __init__(
@@ -56,6 +63,7 @@ class Waiting:
         outage_timeout_s: float,
         min_nodes: int,
         meeting: str,
+        hosted: bool = False,
     ) -> None:
         self._say = say
         self._join_timeout_s = join_timeout_s
@@ -64,6 +72,7 @@ class Waiting:
         self._waiting_since: float | None = None  # for nodes
         self._away_since: float | None = None  # the store, as far as people were told
         self._meeting = meeting
+        self._advice = _ADVICE.format(place=meeting) if hosted else ""
         self._nodes, self._ranks, self._cause = _Wait(), _Wait(), _Wait()
 
     def look(self, view: View, situation: Situation, now: float) -> tuple[float | None, Closed | None]:
@@ -126,7 +135,7 @@ class Waiting:
             limit_s = self._outage_timeout_s * (QUIET_FACTOR if steady else 1)
             begin = max(away.since, last_commit) if steady else away.since
             what = "no step was committed" if steady else situation.reason
-            text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error})"
+            text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error}){self._advice}"
             return begin + limit_s, Outcome(code=3, reason=text, error=StoreTimeout(text))
         if self._waiting_since is not None:
             text = f"gave up after {self._join_timeout_s:g} s: {situation.reason}"

@@ -13,7 +13,6 @@ left, and the random state of other libraries is made anew. The template itself 
 from __future__ import annotations
 
 import builtins
-import ctypes
 import gc
 import importlib
 import io
@@ -23,7 +22,7 @@ import runpy
 import select
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
@@ -36,7 +35,7 @@ import resilin.core.public.names
 import resilin.dist.group  # noqa: F401
 from resilin._base import env, uncaught
 from resilin.core.machine import threads
-from resilin.elastic import spawner
+from resilin.elastic import processes, spawner
 from resilin.errors import UsageError
 
 # what most import besides; done when nobody has asked for a worker for a while
@@ -113,7 +112,7 @@ def become(order: Order) -> None:
     if os.read(go, 1) != b"g":
         os._exit(0)  # it was to be killed before it had begun, or the spawner has ended
     os.close(go)
-    spawner.die_with(order.parent)
+    processes.die_with(order.parent)
     with open(request_fd, "rb") as file:
         request = json.loads(file.read())
     for name, fd in zip(order.streams, streams, strict=True):
@@ -122,8 +121,10 @@ def become(order: Order) -> None:
     os.set_inheritable(control_fd, True)
     gc.enable()
     env.replace({**request["env"], spawner.ENV_FD: str(control_fd)})
-    _rename(request["argv"])
-    np.random.seed()  # every interpreter's own, as torch's and Python's are by themselves
+    sys.orig_argv[:] = request["argv"]
+    processes.rename(request["argv"])
+    if "numpy.random" in sys.modules:  # else it is imported by each worker for itself, with a state of its own
+        np.random.seed()  # every interpreter's own, as torch's and Python's are by themselves
     threads.set_num_threads(threads.default())  # the template had one
     uncaught.watch()
     try:
@@ -157,26 +158,23 @@ def _show_only_the_program() -> None:
     shown_by = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<string>", "<frozen runpy>"):
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        shown_by(kind, error, trace)
+        frames = list(_frames(trace))
+        ours = [place for place, frame in enumerate(frames) if frame.tb_frame.f_code.co_filename == __file__]
+        below = [f for f in frames[max(ours, default=-1) + 1 :] if f.tb_frame.f_code.co_filename != "<frozen runpy>"]
+        error.__traceback__ = below[0] if below else None
+        shown_by(kind, error, error.__traceback__)
 
     sys.excepthook = hook
 
 
-def _rename(command: Sequence[str]) -> None:
-    """Show `command` in lists of processes, as far as the room of the template's own goes."""
-    sys.orig_argv[:] = command
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
-    room = end - start - 1  # the last byte stays 0, or the environment would be shown, too
-    text = b"\0".join(map(os.fsencode, command))[:room]
-    ctypes.memmove(start, text.ljust(room, b"\0"), room)
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def main() -> None:
-    """Entry point."""
+    """Be a template. Returns or raises in a worker whose program has ended, as that did."""
     descriptor = env.get_int(spawner.ENV_FD)
     if descriptor is None:
         raise UsageError(f"a template is started by a spawner: {spawner.ENV_FD} is not set")

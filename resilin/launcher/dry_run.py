@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilin._base import env
+from resilin._base import env, log
 from resilin.elastic import environment
 from resilin.elastic.environment import Place
-from resilin.launcher import hosting
+from resilin.elastic.program import Program
+from resilin.launcher import arguments, exit_codes, hosting, plan
 from resilin.launcher.plan import LaunchPlan
 
 _HIDDEN = ("RESILIN_SECRET",)
 _LATER = "(made when it starts)"
+
+
+def run(args: argparse.Namespace, program: Program) -> int:
+    """Print what would be run; returns the exit code."""
+    log.configure(arguments.log_level(args.verbose))
+    print("\n".join(lines(plan.make(args, program))))
+    return exit_codes.OK
 
 
 def lines(what: LaunchPlan) -> Iterator[str]:

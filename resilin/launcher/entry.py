@@ -13,9 +13,11 @@ _NO_READER = 141  # 128 + SIGPIPE, as programs end that do not handle it
 
 
 def elastic_run() -> int:
-    """`elastic-run`; ends this process with its exit code."""
+    """`elastic-run`; ends this process with its exit code. In a copy that became a worker it returns or raises."""
+    own = os.getpid()
     code = _main("resilin.launcher.elastic_run")
-    _leave(code)
+    if os.getpid() == own:
+        _leave(code)
     return code
 
 
@@ -25,6 +27,7 @@ def resilin() -> int:
 
 
 def _main(module: str) -> int:
+    own = os.getpid()
     try:
         try:
             gc.disable()  # what is imported stays: to look for garbage in it takes a fifth of the time
@@ -35,6 +38,8 @@ def _main(module: str) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
+        if os.getpid() != own:
+            raise
         return _INTERRUPTED
     except BrokenPipeError:  # who read the output has gone, as `| head` does: nobody is to be told
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -85,8 +85,11 @@ class LaunchPlan:
     """A line for people about what was found around this process; may be empty."""
 
 
-def make(args: argparse.Namespace) -> LaunchPlan:
-    """The plan for parsed arguments. UsageError or SecretRequired says what is wrong and what to do."""
+def make(args: argparse.Namespace, program: Program | None = None) -> LaunchPlan:
+    """The plan for parsed arguments. program: theirs, when it is known already.
+
+    UsageError or SecretRequired says what is wrong and what to do.
+    """
     _refuse_foreign(args)
     notice = surroundings.fill(args, env.snapshot())
     low, high = _nodes(args.nnodes)
@@ -120,7 +123,7 @@ def make(args: argparse.Namespace) -> LaunchPlan:
             virtual_local_rank=_virtual_local_rank(args, workers),
         ),
         membership=config,
-        program=programs.of(args),
+        program=program or programs.of(args),
         workers=workers,
         address=address,
         master_port=_master_port(args),

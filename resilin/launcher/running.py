@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import os
 import secrets
 import socket
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -15,14 +17,35 @@ from resilin._base import env, log
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.console import Console
+from resilin.elastic.program import Program
 from resilin.elastic.reports import Reporter
 from resilin.elastic.spawning import SpawnerProcess
 from resilin.elastic.streams import Plan
 from resilin.elastic.supervise import Supervisor
-from resilin.launcher import exit_codes, hosting
+from resilin.launcher import arguments, exit_codes, hosting, plan
 from resilin.launcher.hosting import OpenStore
 from resilin.launcher.local import Desk
 from resilin.launcher.plan import LaunchPlan
+
+
+def launch(args: argparse.Namespace, program: Program, process: SpawnerProcess) -> int:
+    """Carry out a command line; returns the exit code of `elastic-run`. process: starts its workers, the caller's."""
+    level = arguments.log_level(args.verbose)
+    log.configure(level)
+    what = plan.make(args, program)
+    base = _folder(what)
+    if not what.log_dir:
+        process.own(str(base))
+    return run(what, base, process, quiet=args.quiet, level=level)
+
+
+def _folder(what: LaunchPlan) -> Path:
+    """The folder of this run: `<log_dir>/<job>_<random>`, or a temporary one."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in what.job.name[:40])
+    if what.log_dir is None:
+        return Path(tempfile.mkdtemp(prefix=f"resilin_{name}_"))
+    what.log_dir.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}_", dir=what.log_dir))
 
 
 def run(what: LaunchPlan, base: Path, process: SpawnerProcess, *, quiet: bool, level: str) -> int:
@@ -88,8 +111,9 @@ async def _run(
         signals=what.signals,
         store_in_process=opened.in_process,
         meeting=what.meeting.endpoint,
+        hosted=what.meeting.backend == "embedded" and not opened.in_process,
     )
-    agent = Agent(config, opened.store, partial(Supervisor, process), reporter)
+    agent = Agent(config, opened.store, partial(Supervisor, process, say=reporter.line), reporter)
     alone = what.meeting.backend == "standalone"
     desk = Desk(opened.store, what.job.name, config.node_id, in_process=opened.in_process, alone=alone)
     async with contextlib.AsyncExitStack() as stack:

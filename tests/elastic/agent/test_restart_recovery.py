@@ -207,7 +207,7 @@ def test_the_death_of_the_spawner_ends_the_workers_and_is_reported(launch, scrip
     scratch.mkdir()
     run = launch("--standalone", script(SLEEPS), MARK=f"mark-{tmp_path}", TMPDIR=str(scratch))
     run.until(lambda: "up" in run.out)
-    (spawner,) = [pid for pid in processes_with("spawner.main()") if pid in processes_with(f"mark-{tmp_path}")]
+    (spawner,) = [pid for pid in processes_with("resilin-spawner") if pid in processes_with(f"mark-{tmp_path}")]
     os.kill(spawner, signal.SIGKILL)
     assert run.wait(5) == 6
     assert "spawner" in run.err
@@ -218,7 +218,7 @@ def test_the_death_of_the_spawner_ends_the_workers_and_is_reported(launch, scrip
 def test_what_workers_left_running_ends_with_the_job_when_the_spawner_is_killed(launch, script, tmp_path):
     run = launch("--standalone", "--nproc-per-node", 2, script(LEAVES_CHILDREN), 60, MARK=f"mark-{tmp_path}")
     run.until(lambda: run.out.count("up") == 2)
-    (spawner,) = [pid for pid in processes_with("spawner.main()") if pid in processes_with(f"mark-{tmp_path}")]
+    (spawner,) = [pid for pid in processes_with("resilin-spawner") if pid in processes_with(f"mark-{tmp_path}")]
     os.kill(spawner, signal.SIGKILL)
     assert run.wait(10) == 6
     assert not processes_with(f"mark-{tmp_path}"), "the launcher ends after what it inherited"

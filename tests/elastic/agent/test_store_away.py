@@ -132,8 +132,20 @@ def test_an_outage_is_two_lines_of_the_launchers_own(tmp_path, script, caplog):
     assert not caplog.records, "nothing is said twice"
 
 
-def waiting(told):
-    return Waiting(told.append, join_timeout_s=7.0, outage_timeout_s=60.0, min_nodes=2, meeting="here:1")
+def waiting(told, **changes):
+    known = {"join_timeout_s": 7.0, "outage_timeout_s": 60.0, "min_nodes": 2, "meeting": "here:1"}
+    return Waiting(told.append, **known | changes)
+
+
+def test_who_gives_up_a_store_that_one_node_served_says_why_and_what_to_do():
+    broken, away = Situation(action="reshape", reason="rank 1 lost with a node"), Outage(since=10.0, error="planned")
+    _, outcome = waiting([], hosted=True).patience(broken, away, 12.0, 15.0)
+    assert outcome.reason.startswith(
+        "gave up after 60 s: the store does not answer, and rank 1 lost with a node (planned); "
+        "the store at here:1 is in the memory of the node that serves it"
+    )
+    assert "--rdzv-backend etcd" in outcome.reason
+    assert "`resilin store serve`" in outcome.reason
 
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends():

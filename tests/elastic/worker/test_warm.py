@@ -56,6 +56,13 @@ def program(name: str, *rest: str, module: bool = False) -> Program:
     return Program(command=command, argv=(name, *rest), module=module)
 
 
+def template_of(process: SpawnerProcess) -> int:
+    """Its only child that lives."""
+    children = Path(f"/proc/{process._pid}/task/{process._pid}/children").read_text().split()
+    (pid,) = [pid for pid in children if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"]
+    return int(pid)
+
+
 def start(supervisor: Supervisor, what: Program, **streams: int) -> Worker:
     variables = env.snapshot({"FLAVOUR": "vanilla", "OMP_NUM_THREADS": "1"})
     command = Command(argv=what.command, program=what.argv, module=what.module, env=variables, **streams)
@@ -159,6 +166,43 @@ def test_a_worker_is_executed_when_the_template_cannot_import(tmp_path: Path) ->
         assert await start(supervisor, what).ended == 3
 
     run(work)
+
+
+def test_a_template_that_was_frozen_is_named_killed_and_replaced_and_workers_do_not_wait_for_it(tmp_path: Path) -> None:
+    script, told = tmp_path / "prog.py", []
+    script.write_text("import sys; sys.exit(3 if 'resilin.dist.group' in sys.modules else 4)")
+    what = program(str(script))
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        supervisor._say = told.append
+        process.prepare(what.template(env.snapshot()))
+        assert await start(supervisor, what).ended == 3, "forked from it"
+        frozen = template_of(process)
+        os.kill(frozen, signal.SIGSTOP)
+        begun = asyncio.get_running_loop().time()
+        assert [await worker.ended for worker in [start(supervisor, what) for _ in range(2)]] == [4, 4]
+        assert asyncio.get_running_loop().time() - begun < 9.0
+        assert await start(supervisor, what).ended == 3, "forked from the next one"
+        assert frozen != template_of(process)
+        text = "is stopped (SIGSTOP): it is killed and replaced, and 2 workers start without it"
+        assert told == [f"the process that workers are forked from (pid {frozen}) {text}"]
+
+    run(work)
+
+
+def test_a_template_that_is_frozen_again_and_again_is_given_up(tmp_path: Path) -> None:
+    script = tmp_path / "prog.py"
+    script.write_text("import sys; sys.exit(3 if 'resilin.dist.group' in sys.modules else 4)")
+    what, told = program(str(script)), []
+    stops = Command(argv=(sys.executable, "-c", "import os; os.kill(os.getpid(), 19)"), env=env.snapshot())
+
+    async def work(process: SpawnerProcess, supervisor: Supervisor) -> None:
+        supervisor._say = told.append
+        process.prepare(stops)
+        assert [await start(supervisor, what).ended for _ in range(5)] == [4] * 5
+
+    run(work)
+    assert [" and replaced" in line for line in told] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
