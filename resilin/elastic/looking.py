@@ -29,11 +29,12 @@ class Use:
 
     ticks: int  # of processors
     moved: int  # bytes read and written, by any system call
+    faults: int  # pages touched for the first time
 
 
 def use_of(workers: Collection[int]) -> dict[int, Use]:
     """By worker, which leads a session of its own: what all processes of that session have used."""
-    result = {pid: Use(0, 0) for pid in workers}
+    result = {pid: Use(0, 0, 0) for pid in workers}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or is not ours
@@ -41,7 +42,9 @@ def use_of(workers: Collection[int]) -> dict[int, Use]:
                 session, ticks = int(fields[3]), int(fields[11]) + int(fields[12])
                 if session in result:
                     known = result[session]
-                    result[session] = Use(known.ticks + ticks, known.moved + _moved(int(entry.name)))
+                    faults = int(fields[7]) + int(fields[9])
+                    moved = _moved(int(entry.name))
+                    result[session] = Use(known.ticks + ticks, known.moved + moved, known.faults + faults)
     return result
 
 
@@ -53,6 +56,11 @@ def doing(pid: int, before: Use, after: Use, seconds: float) -> Doing:
     ticks = (after.ticks - before.ticks) / os.sysconf("SC_CLK_TCK")
     asleep_in_kernel = state == "D"  # a slow disk or network file system: it comes back, or nothing can end it
     return "busy" if asleep_in_kernel or ticks > _BUSY_SHARE * seconds or after.moved != before.moved else "idle"
+
+
+def is_quiet(before: Use, after: Use) -> bool:
+    """Whether a worker has read and written nothing meanwhile, and touched no new memory."""
+    return (before.moved, before.faults) == (after.moved, after.faults)
 
 
 def _moved(pid: int) -> int:

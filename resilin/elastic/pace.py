@@ -14,6 +14,9 @@ AGAIN = 2.0  # of the longest pause remembered: what was normal once may come ag
 FLOOR_S = 5.0  # steps of milliseconds vary for reasons that are not theirs: a loaded machine, a slow disk
 FIRST_S = 30.0  # before the first step of a world: imports, compilation, state received, data opened
 BUSY_S = 600.0  # who computes may be evaluating or writing a checkpoint: PyTorch ends NCCL's waits after as long
+CIRCLE_S = 60.0  # who does nothing but run in a circle may be in one long call into C after all
+PAUSES = 3  # of a program that had so many, evaluations or checkpoints, it is known how long they are
+PAUSES_KEPT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,8 @@ class Limits:
     """... everybody's state is gathered and whoever is waited for is named."""
     idle: float
     """... that one is ended when it uses no processor; inf: not for that."""
+    circle: float
+    """... that one is ended when it runs in a circle (`circling`)."""
     busy: float
     """... that one is ended whatever it does."""
 
@@ -35,9 +40,12 @@ class Pace:
         """fixed_s: the limit that somebody chose; 0: it is learned."""
         self._fixed_s = fixed_s
         self._steps: deque[float] = deque(maxlen=KEPT)
+        self._pauses: deque[float] = deque(maxlen=PAUSES_KEPT)  # steps that took far longer than usual
 
     def took(self, seconds: float) -> None:
         """A step took so long. Not for the first one of a world: it is another thing."""
+        if self._steps and seconds > max(FLOOR_S, FACTOR * self.usual_s):
+            self._pauses.append(seconds)
         self._steps.append(seconds)
 
     @property
@@ -53,10 +61,14 @@ class Pace:
 
         A worker that is stopped is ended after `look` in either case: there is no good reason for it to be.
         """
-        if self._fixed_s and begun:
-            return Limits(look=self._fixed_s, idle=self._fixed_s, busy=self._fixed_s)
+        fixed = self._fixed_s
+        if fixed and begun:
+            return Limits(look=fixed, idle=fixed, circle=fixed, busy=fixed)
         longest = max(self._steps, default=0.0)
-        look = self._fixed_s or max(FLOOR_S, FACTOR * self.usual_s, AGAIN * longest)
+        look = fixed or max(FLOOR_S, FACTOR * self.usual_s, AGAIN * longest)
         if not begun:
-            return Limits(look=max(look, FIRST_S), idle=math.inf, busy=math.inf)
-        return Limits(look=look, idle=look, busy=max(BUSY_S, look))
+            return Limits(look=max(look, FIRST_S), idle=math.inf, circle=math.inf, busy=math.inf)
+        busy = BUSY_S
+        if len(self._pauses) >= PAUSES:
+            busy = min(BUSY_S, max(CIRCLE_S, AGAIN * AGAIN * max(self._pauses)))
+        return Limits(look=look, idle=look, circle=max(look, min(busy, CIRCLE_S)), busy=max(busy, look))

@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from resilin._base import log, stacks
 from resilin._base.clock import Clock
-from resilin.elastic import blame, control, looking, stalls
+from resilin.elastic import blame, circling, control, looking, stalls
 from resilin.elastic.blame import Verdict
+from resilin.elastic.circling import Circle
 from resilin.elastic.config import AgentConfig
 from resilin.elastic.pace import Limits, Pace
 from resilin.elastic.records import Generation
@@ -48,6 +49,11 @@ class _Track:
     polled: float = 0.0
     pause: str = ""
     pause_end: float = 0.0
+    circle: Circle = field(default_factory=Circle)
+
+    def goes_on(self, now: float) -> None:
+        """It has made progress."""
+        self.last, self.circle = now, Circle()
 
 
 class Watchdog:
@@ -92,16 +98,18 @@ class Watchdog:
         if isinstance(message, control.Committed):
             self._progress(track, message.generation, now, now - track.last)
         elif isinstance(message, control.Progress):
-            track.last = now
+            track.goes_on(now)
         elif isinstance(message, control.Pause):
-            track.last, track.pause, track.pause_end = now, message.reason, now + message.at_most_s
+            track.goes_on(now)
+            track.pause, track.pause_end = message.reason, now + message.at_most_s
 
     def _progress(self, track: _Track, generation: int, now: float, took: float) -> None:
         if track.begun != generation:
             self._step()  # from now on it is looked at sooner
         elif not track.pause:
             self._pace.took(took)
-        track.begun, track.last = generation, now
+        track.begun = generation
+        track.goes_on(now)
         if self.stall is not None and self.stall.workers:
             if any(said[0] == self.stall.generation for said in self._told):
                 self._reporter.line(f"training goes on, after {took:.0f} s without a step")
@@ -190,7 +198,7 @@ class Watchdog:
             if not track.begun:
                 return now + POLL_S
         if track.last < slot.sent_at:  # a new world: what was before it is no part of this silence
-            track.last = slot.sent_at
+            track.goes_on(slot.sent_at)
         at = track.last + self._limits(track, current.number).look
         at = max(at, track.pause_end) if track.pause else at
         return min(at, now + POLL_S) if not slot.endpoint and at > now else at
@@ -217,6 +225,11 @@ class Watchdog:
             if slot.running and slot.worker is not None and slot.streams is not None and doing[pid] in ("busy", "idle")
         ]
         written = await looking.gathered(asked, self._clock)
+        working = [one for one in asked if doing[one[0]] == "busy"]
+        samples = [written, *[await looking.gathered(working, self._clock) for _ in range(1, circling.SAMPLES)]]
+        for pid, *_ in working:
+            circle = self._track(pids[pid], self._clock.monotonic()).circle
+            circle.seen([each.get(pid, "") for each in samples], quiet=looking.is_quiet(before[pid], after[pid]))
         standings = [
             self._standing(slot, pid, doing[pid], written.get(pid, "")) for pid, slot in pids.items() if slot.running
         ]
@@ -279,15 +292,18 @@ class Watchdog:
         """End the worker, which is to blame, or say that it keeps the others waiting and when it will be ended."""
         track = self._track(slot, now)
         limits, silent_s = self._limits(track, current.number), now - track.last
-        end_s = {"stopped": limits.look, "idle": limits.idle, "busy": limits.busy}.get(who.doing, limits.busy)
+        doing = "circle" if who.doing == "busy" and track.circle.closed else who.doing
+        ends = {"stopped": limits.look, "idle": limits.idle, "circle": limits.circle}
+        end_s = ends.get(doing, limits.busy)
         complaint = f"{verdict.complaint(who)}; no step for {silent_s:.1f} s"
         if silent_s >= end_s:
             self._spawn(self._end(slot, who, complaint, standings))
             return
         self._next = min(self._next, now + end_s - silent_s)
         later = f"it is ended after {end_s:.0f} s" if end_s < float("inf") else "it has not made its first step yet"
+        later += ": it is at that line whenever it is looked at, and reads and writes nothing" * (doing == "circle")
         name = f"rank {who.rank} (host {self._config.host}, pid {who.pid})"
-        self._tell(current, who.rank, who.doing, f"{name} holds the others up: {complaint}; {later}")
+        self._tell(current, who.rank, doing, f"{name} holds the others up: {complaint}; {later}")
 
     async def _end(self, slot: LocalSlot, who: Standing, complaint: str, standings: Sequence[Standing]) -> None:
         """Kill the worker; its failure tells where all ranks were."""

@@ -3,8 +3,8 @@
     hanging_worker.py HOW MARK [plain]
 
 At step AT rank 1 leaves the file MARK and, as HOW says, is stopped, waits for a lock that it holds, has a thread that
-keeps the interpreter's lock, or runs in a circle; `skip`: it leaves out a collective and waits elsewhere; `pause`: rank
-0 announces a pause and makes it. With `plain` there is no `@elastic.run`.
+keeps the interpreter's lock, or runs in a circle; `work`: it computes for a while and goes on; `skip`: it leaves out a
+collective and waits elsewhere; `pause`: rank 0 announces a pause and makes it. With `plain` there is no `@elastic.run`.
 """
 
 import ctypes
@@ -41,6 +41,14 @@ def gil() -> None:
 def circle() -> None:
     while True:
         pass
+
+
+def work() -> None:
+    end = time.monotonic() + 9
+    while time.monotonic() < end:
+        sum(range(30_000))
+        sorted(range(30_000))
+        max(range(30_000))
 
 
 def skip() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,13 @@ WHY = {
     "skip": r"it is blocked at \S+hanging_worker.py:\d+ in skip",
 }
 WAIT_S = 60.0
+HASTY = """
+import sys
+from resilin.elastic import pace, watchdog
+pace.FLOOR_S, pace.CIRCLE_S, watchdog.LOOK_S = 1.0, 3.0, 0.3
+from resilin.launcher import elastic_run
+sys.exit(elastic_run.main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -61,6 +69,38 @@ def test_who_computes_is_named_and_goes_on(launch, tmp_path):
     assert re.search(rf"rank 1 \(host \S+, pid \d+\) holds the others up: {WHY['circle']}; ranks 0, 2 wait in", line)
     assert line.endswith("it is ended after 600 s")
     assert not deaths(run)
+
+
+@pytest.fixture
+def hasty(tmp_path):
+    """`hasty(how)` runs three workers under limits that are a fraction of the real ones; what it printed."""
+    launcher = tmp_path / "hasty.py"
+    launcher.write_text(HASTY)
+
+    def run(how: str, *options: object) -> subprocess.CompletedProcess[str]:
+        words = (launcher, "--standalone", "--nproc-per-node", 3, *options, WORKER, how, tmp_path / "mark")
+        command = [sys.executable, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path)
+
+    return run
+
+
+def test_who_runs_in_a_circle_is_ended_long_before_one_who_computes_would_be(hasty):
+    run = hasty("circle", "--max-restarts", 1)
+    assert run.returncode == 0, run.stderr
+    told = [line for line in run.stderr.splitlines() if "rank 1" in line]
+    assert re.search(rf"holds the others up: {WHY['circle']}; .*it is ended after 600 s$", told[0]), "not known yet"
+    (line,) = [line for line in told if "worker died" in line]
+    assert re.search(rf"did not answer and was killed \({WHY['circle']}; ranks 0, 2 wait in all_reduce #", line)
+    assert 3.0 < float(re.search(r"no step for ([\d.]+) s", line)[1]) < 30.0
+
+
+def test_who_computes_for_longer_than_that_is_left_alone(hasty):
+    run = hasty("work")
+    assert run.returncode == 0, run.stderr
+    assert "worker died" not in run.stderr
+    assert run.stdout.count("trained") == 3
+    assert "holds the others up" in run.stderr, "it was looked at"
 
 
 def test_a_pause_that_was_announced_is_no_hang(hang):
