@@ -21,8 +21,9 @@ from benchmarks.harness import Options, Report, Row
 from resilin.elastic.chaos import judge, schedule
 from resilin.elastic.chaos.schedule import KINDS, Setup
 from resilin.launcher import chaos
-from resilin.launcher.chaos_breakable import Breakable
+from resilin.launcher.chaos_breakable import Breakable, ProcessStore
 from resilin.launcher.chaos_run import Job, run_job
+from resilin.testing import ports
 from resilin.testing.etcd import EtcdCluster
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
 
@@ -42,18 +43,24 @@ nobody who was not hit is ever called dead. Of faults of the store, the link and
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Jobs of one form, and how many of ten runs are of it."""
+    """Jobs of one form, and how many of fourteen runs are of it."""
 
     name: str
     share: int
     setup: Setup
     flags: tuple[str, ...]
+    only: tuple[tuple[str, str], ...] = ()
+    """The faults that are drawn first; empty: all that can happen in this setup."""
 
 
+EMBEDDED = "two nodes, their embedded store"
 _MEETING = ("--nnodes", "1:2", "--max-restarts", "9", "--rdzv-conf", "lease_ttl=1,join_timeout=30")
+_STORE = ("--rdzv-backend", "{backend}", "--rdzv-endpoint", "{endpoint}")
+_OUTAGES = (("kill", "store"), ("stop", "store"))
+_NODES = (("kill", "agent"), ("stop", "agent"), ("term", "agent"))
 SCENES = (
     Scene(
-        name="one node, 2 workers", share=5, setup=Setup(workers=2, steps=STEPS),
+        name="one node, 2 workers", share=3, setup=Setup(workers=2, steps=STEPS),
         flags=("--standalone", "--nproc-per-node", "2", "--max-restarts", "9"),
     ),
     Scene(
@@ -61,8 +68,25 @@ SCENES = (
         flags=("--standalone", "--nproc-per-node", "3", "--max-restarts", "9"),
     ),
     Scene(
-        name="two nodes, etcd", share=2, setup=Setup(workers=2, nodes=2, steps=STEPS, store=True),
-        flags=(*_MEETING, "--nproc-per-node", "1", "--rdzv-backend", "etcd", "--rdzv-endpoint", "{endpoint}"),
+        name="two nodes, etcd", share=1, setup=Setup(workers=2, nodes=2, steps=STEPS, store=True),
+        flags=(*_MEETING, "--nproc-per-node", "1", *_STORE),
+    ),
+    Scene(
+        name="two nodes, their agents", share=2, setup=Setup(workers=2, nodes=2, steps=STEPS, store=True),
+        flags=(*_MEETING, "--nproc-per-node", "1", *_STORE), only=_NODES,
+    ),
+    Scene(
+        name="two nodes, their etcd", share=2, setup=Setup(workers=2, nodes=2, steps=STEPS, store=True),
+        flags=(*_MEETING, "--nproc-per-node", "1", *_STORE), only=_OUTAGES,
+    ),
+    Scene(
+        name=EMBEDDED, share=1, setup=Setup(workers=2, nodes=2, steps=STEPS, store=True),
+        flags=(*_MEETING, "--nproc-per-node", "1", *_STORE), only=_OUTAGES[1:],
+    ),
+    Scene(
+        name="two hosts, their link", share=2, setup=Setup(workers=2, nodes=2, steps=STEPS, link=True),
+        flags=(*_MEETING, "--nproc-per-node", "1", "--rdzv-backend", "file", "--rdzv-endpoint", "{folder}/meeting"),
+        only=(("cut", "link"),),
     ),
     Scene(
         name="two hosts", share=1, setup=Setup(workers=2, nodes=2, steps=STEPS, link=True),
@@ -117,7 +141,7 @@ def scene_of(number: int) -> tuple[Scene, int]:
 def play(number: int, expected: str) -> dict[str, Any]:
     """Run `number`: a row of the log."""
     scene, seed = scene_of(number)
-    faults = schedule.draw(seed, scene.setup)
+    faults = schedule.draw(seed, scene.setup, scene.only)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resilin-soak-")))
         words = (*scene.flags, "--rdzv-id", f"soak-{os.getpid()}-{number}", *PROGRAM)
@@ -127,10 +151,9 @@ def play(number: int, expected: str) -> dict[str, Any]:
             variables=(("RESILIN_SECRET", "soak"),),
         )
         if scene.setup.store:
-            cluster = EtcdCluster()
-            stack.callback(cluster.close)
-            endpoint = cluster.endpoints[0]
-            job = replace(job, store=Etcd(cluster), command=_filled(job.command, "{endpoint}", endpoint))
+            store, backend, endpoint = _store(scene, stack)
+            words = _filled(_filled(job.command, "{endpoint}", endpoint), "{backend}", backend)
+            job = replace(job, store=store, command=words)
         if scene.setup.link:
             hosts = stack.enter_context(two_hosts())
             for host in hosts:  # a node is reached where its packets leave
@@ -140,6 +163,17 @@ def play(number: int, expected: str) -> dict[str, Any]:
     row = judge.as_json(judge.judge(run, expected))
     bad = not (row["ok"] and row["attributed"])
     return {"number": number, "scene": scene.name, **row, "said": list(run.said) if bad else []}
+
+
+def _store(scene: Scene, stack: ExitStack) -> tuple[Breakable, str, str]:
+    """A store that can fail, its kind, and where it is."""
+    if scene.name != EMBEDDED:
+        cluster = EtcdCluster()
+        stack.callback(cluster.close)
+        return Etcd(cluster), "etcd", cluster.endpoints[0]
+    (port,) = stack.enter_context(ports.held())
+    serve = (sys.executable, "-m", "resilin.launcher.main", "store", "serve", "--port", str(port))
+    return stack.enter_context(ProcessStore(serve)), "embedded", f"127.0.0.1:{port}"
 
 
 def _filled(words: Sequence[str], name: str, value: str) -> tuple[str, ...]:
@@ -162,8 +196,8 @@ def soak(
     deadline = time.monotonic() + for_s
     done = {row["number"] for row in read(log)}
     todo = [number for number in numbers or range(count) if number not in done]
-    skipped = "" if _has_namespaces() else "two hosts"  # needs CAP_SYS_ADMIN; the report says that it is missing
-    todo = [number for number in todo if scene_of(number)[0].name != skipped]
+    if not _has_namespaces():  # needs CAP_SYS_ADMIN; the report says that they are missing
+        todo = [number for number in todo if not scene_of(number)[0].setup.link]
     log.parent.mkdir(parents=True, exist_ok=True)
     if todo:
         expected = chaos.undisturbed(SCENES[0].flags, PROGRAM, LIMIT_S)
