@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
 DEFAULT_BUCKET_BYTES = 25 << 20
+LONE_BYTES = 2 << 20  # a gradient to copy into a bucket takes longer than a collective more
 DEFAULT_CAPS = (FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
 
 
@@ -38,6 +39,8 @@ class BucketSpec:
     numel: int
     itemsize: int
     slots: tuple[Slot, ...]
+    lone: bool = False
+    """Whether it holds one large gradient, wherever that lies."""
 
     @property
     def nbytes(self) -> int:
@@ -49,12 +52,14 @@ def assign(
     params: Sequence[ParameterSpec],
     caps: Sequence[int] = DEFAULT_CAPS,
     order: Sequence[int] | None = None,
+    lone_bytes: int | None = None,
 ) -> tuple[BucketSpec, ...]:
     """Cut the parameters, in the `order` their gradients become ready, into buckets of about `caps` bytes.
 
     `order` is by default the reverse of registration, which is about the order of backward. A bucket is closed as soon
     as it holds its cap, so a tensor is never cut: the k-th of its kind has the k-th cap, later ones the last. Buckets
     are numbered in the order in which they become complete, which is the order of their collectives on every rank.
+    A tensor of `lone_bytes` or more has a bucket of its own, and counts for no cap.
     """
     order = range(len(params) - 1, -1, -1) if order is None else order
     open_: dict[str, list[int]] = {}
@@ -63,6 +68,9 @@ def assign(
     full: dict[str, int] = {}  # how many of a kind are closed
     for place, number in enumerate(order):
         spec = params[number]
+        if lone_bytes is not None and spec.numel * spec.itemsize >= lone_bytes:
+            closed.append((place, [number]))
+            continue
         members = open_.setdefault(spec.kind, [])
         members.append(number)
         held[spec.kind] = held.get(spec.kind, 0) + spec.numel * spec.itemsize
@@ -73,21 +81,26 @@ def assign(
     places = {number: place for place, number in enumerate(order)}
     closed.extend((places[members[-1]], members) for members in open_.values())
     closed.sort(key=lambda item: item[0])
-    return tuple(_lay_out(index, params, members) for index, (_, members) in enumerate(closed))
+    return tuple(_lay_out(index, params, members, lone_bytes) for index, (_, members) in enumerate(closed))
 
 
 def delay(
-    params: Sequence[ParameterSpec], caps: Sequence[int], order: Sequence[int], late: Collection[int], until: int
+    params: Sequence[ParameterSpec],
+    caps: Sequence[int],
+    order: Sequence[int],
+    late: Collection[int],
+    until: int,
+    lone_bytes: int | None = None,
 ) -> tuple[BucketSpec, ...]:
     """As `assign`, with the parameters `late` in buckets of their own, right after the bucket of the parameter
     `until`."""
-    plan = list(assign(params, caps, [number for number in order if number not in late]))
+    plan = list(assign(params, caps, [number for number in order if number not in late], lone_bytes))
     after = next(spec.index for spec in plan if any(slot.param == until for slot in spec.slots)) + 1
-    plan[after:after] = assign(params, caps, [number for number in order if number in late])
+    plan[after:after] = assign(params, caps, [number for number in order if number in late], lone_bytes)
     return tuple(replace(spec, index=index) for index, spec in enumerate(plan))
 
 
-def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]) -> BucketSpec:
+def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int], lone_bytes: int | None) -> BucketSpec:
     slots: list[Slot] = []
     end = 0
     spec: ParameterSpec | None = None
@@ -96,4 +109,5 @@ def _lay_out(index: int, params: Sequence[ParameterSpec], members: Iterable[int]
         start, end = end, end + spec.numel
         slots.append(Slot(number, start, end))
     assert spec is not None, "a bucket has at least one parameter"
-    return BucketSpec(index, spec.kind, end, spec.itemsize, tuple(slots))
+    lone = lone_bytes is not None and end * spec.itemsize >= lone_bytes and len(slots) == 1
+    return BucketSpec(index, spec.kind, end, spec.itemsize, tuple(slots), lone)

@@ -16,18 +16,6 @@ from resilin.ddp.buckets import BucketSpec, ParameterSpec
 Array = NDArray[Any]
 
 
-class Layout:
-    """The buckets of one wrapper: their memory, and in which one and where each parameter's gradient lies."""
-
-    def __init__(self, plan: Sequence[BucketSpec], params: Sequence[Tensor]) -> None:
-        self.flats = [Flat(spec, params) for spec in plan]
-        self.where = {
-            slot.param: (flat.spec.index, flat.views[place])
-            for flat in self.flats
-            for place, slot in enumerate(flat.spec.slots)
-        }
-
-
 class Flat:
     """The memory of one bucket: a flat array (shareable with peers on the host) and one view per gradient."""
 
@@ -41,6 +29,73 @@ class Flat:
             self.array[slot.start : slot.stop].reshape(params[slot.param]._array.shape) for slot in spec.slots
         ]
 
+    def bring(self, place: int, param: Tensor, as_view: bool) -> None:
+        """Put the gradient of `param` into its place, zero when there is none. With `as_view` it lies there from then
+        on; nothing is copied when it does already."""
+        view, grad = self.views[place], param._grad
+        if grad is None:
+            view[...] = 0
+        elif grad._array is not view:
+            here = grad._array.__array_interface__["data"][0] == view.__array_interface__["data"][0]
+            if not (here and grad._array.strides == view.strides):
+                np.copyto(view, grad._array)
+            if as_view:
+                param._grad = Tensor._wrap(view)
+
+    def give(self, place: int, param: Tensor, as_view: bool) -> None:
+        """Make what lies in a place the gradient of `param`."""
+        view, grad = self.views[place], param._grad
+        if grad is None:
+            param._grad = Tensor._wrap(view if as_view else view.copy())
+        elif grad._array is not view:
+            np.copyto(grad._array, view)
+
+    def settle(self) -> None:
+        """The step is over: what is there stays."""
+
+
+class Lone(Flat):
+    """The bucket of one large gradient, which is reduced where backward put it: it is never copied."""
+
+    __slots__ = ()
+
+    def __init__(self, spec: BucketSpec, params: Sequence[Tensor]) -> None:
+        self.spec = spec
+        param = params[spec.slots[0].param]
+        self._hold(np.empty((0,) * max(1, param.dim()), param._array.dtype))
+
+    def _hold(self, array: Array) -> None:
+        self.array = array.reshape(-1)
+        self.tensor = Tensor._wrap(self.array)
+        self.views = [array]
+
+    def bring(self, place: int, param: Tensor, as_view: bool) -> None:
+        """See Flat."""
+        grad = param._grad
+        if grad is None:
+            self._hold(np.zeros(param._array.shape, param._array.dtype))
+            return
+        if not (grad._array.flags.c_contiguous and grad._array.flags.writeable):
+            param._grad = grad = Tensor._wrap(np.array(grad._array, order="C"))
+        self._hold(grad._array)
+
+    def settle(self) -> None:
+        """Let go of the gradient, so that its memory is free as soon as the parameter drops it."""
+        self._hold(self.array[:0])
+
+
+class Layout:
+    """The buckets of one wrapper, and in which one and at which place each parameter's gradient lies."""
+
+    def __init__(self, plan: Sequence[BucketSpec], params: Sequence[Tensor]) -> None:
+        self.flats = [(Lone if spec.lone else Flat)(spec, params) for spec in plan]
+        self.where = {slot.param: (flat, place) for flat in self.flats for place, slot in enumerate(flat.spec.slots)}
+
+    def make_slots(self, params: Sequence[Tensor]) -> None:
+        """Have backward write gradients into their places."""
+        for number, (flat, place) in self.where.items():
+            params[number]._grad_slot = None if flat.spec.lone else flat.views[place]
+
 
 def specs_of(named: Sequence[tuple[str, Tensor]]) -> list[ParameterSpec]:
     """What `buckets.assign` needs to know of each parameter."""
@@ -48,18 +103,6 @@ def specs_of(named: Sequence[tuple[str, Tensor]]) -> list[ParameterSpec]:
         ParameterSpec(name, tensor.numel(), tensor.element_size(), f"{tensor._array.dtype.name} {tensor.device}")
         for name, tensor in named
     ]
-
-
-def place_gradient(param: Tensor, view: Array) -> None:
-    """Make `param.grad` a tensor over `view` with its present value; nothing is copied when it lies there already."""
-    grad = param._grad
-    assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
-    if grad._array is view:
-        return
-    here = grad._array.__array_interface__["data"][0] == view.__array_interface__["data"][0]
-    if not (here and grad._array.strides == view.strides and grad._array.dtype == view.dtype):
-        np.copyto(view, grad._array)
-    param._grad = Tensor._wrap(view)
 
 
 class Listener(Protocol):

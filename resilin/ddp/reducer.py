@@ -21,7 +21,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, misuse
 from resilin.ddp.arguments import Options
 from resilin.ddp.first_backward import FirstBackward
-from resilin.ddp.flat import Flat, Layout, place_gradient, specs_of
+from resilin.ddp.flat import Flat, Layout, specs_of
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
 from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
@@ -42,7 +42,7 @@ class Reducer:
         self._group = group
         self._options = options
         self._find_unused = options.find_unused and not options.static
-        self._first: FirstBackward | None = FirstBackward(len(named))  # until there are buckets
+        self._first = FirstBackward(len(named))
         self._layout: Layout | None = None
         self._awaits = [1] * len(named)  # how many gradients of each parameter a backward brings
         self._used_by_any = [True] * len(named)
@@ -58,8 +58,6 @@ class Reducer:
         self._next = 0  # the bucket to start next
         self._futures: list[Future[Any] | None] = []
         self._seen: set[int] | None = None  # with skip_unused: the parameters that the last backward used
-        if self._find_unused:  # what the first backward uses says little of the next one
-            self._lay_out(range(len(named) - 1, -1, -1))
 
     def set_hook(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
@@ -74,8 +72,7 @@ class Reducer:
         if self._running:  # an earlier backward died half-way
             self._running = False
             self._graph = None
-            if self._first is not None:
-                self._first = FirstBackward(len(self.named))
+            self._first = FirstBackward(len(self.named))
         if graph is not None:
             numbers = {self._numbers[key] for key in graph if key in self._numbers}
             self._graph = numbers if self._graph is None else self._graph | numbers
@@ -86,15 +83,15 @@ class Reducer:
         """Make the buckets."""
         options = self._options
         specs = specs_of(self.named)
+        lone_bytes = buckets.LONE_BYTES if self._hook is None else None  # what a hook does may depend on its buckets
         if options.late:
-            plan = buckets.delay(specs, options.caps, order, options.late, options.until)
+            plan = buckets.delay(specs, options.caps, order, options.late, options.until, lone_bytes)
         else:
-            plan = buckets.assign(specs, options.caps, order)
+            plan = buckets.assign(specs, options.caps, order, lone_bytes)
         layout = Layout(plan, self._params)
         if options.as_view:
-            for number, (_, view) in layout.where.items():
-                self._params[number]._grad_slot = view
-        self._layout, self._first = layout, None
+            layout.make_slots(self._params)
+        self._layout = layout
         return layout
 
     # ------------------------------------------------------------------ during backward
@@ -116,7 +113,6 @@ class Reducer:
         self._left[number] = left
         self._fired.add(number)
         if self._layout is None:
-            assert self._first is not None, "there are buckets, or the first backward runs"
             self._first.on_ready(number)
             return
         self._bring(number, self._layout)
@@ -131,7 +127,10 @@ class Reducer:
         self._futures = []
         self.timings.start()
         if self._layout is None:
-            return
+            if not self._find_unused:
+                return
+            self._lay_out(range(len(self._params) - 1, -1, -1))  # the first backward says little of what others use
+        assert self._layout is not None
         self._missing = [len(flat.spec.slots) for flat in self._layout.flats]
         if self._find_unused and self._graph is not None:
             self._skip(set(range(len(self._params))) - self._graph, self._layout)
@@ -147,16 +146,11 @@ class Reducer:
 
     def _bring(self, number: int, layout: Layout) -> None:
         """Put the gradient of a parameter into its bucket; zero when there is none."""
-        param, view = self._params[number], layout.where[number][1]
-        if param._grad is None:
-            view[...] = 0
-        elif self._options.as_view:
-            place_gradient(param, view)
-        else:
-            np.copyto(view, param._grad._array)
+        flat, place = layout.where[number]
+        flat.bring(place, self._params[number], self._options.as_view)
 
     def _count_down(self, number: int, layout: Layout) -> None:
-        self._missing[layout.where[number][0]] -= 1
+        self._missing[layout.where[number][0].spec.index] -= 1
         while self._next < len(layout.flats) and self._missing[self._next] == 0:
             self._launch(layout.flats[self._next])
             self._next += 1
@@ -197,7 +191,6 @@ class Reducer:
     def _end_of_first(self, shadow: bool) -> Layout:
         """Make the buckets in the order of the first backward, and reduce them all. A collective."""
         first, static = self._first, self._options.static
-        assert first is not None, "there are no buckets yet"
         if not static and not shadow and first.missing():
             misuse.refuse_unused(self._group, "", self.named, first.missing())
         order, self._used_by_any = first.agree(self._group, self._lead, static)
@@ -215,12 +208,12 @@ class Reducer:
         for flat, future in zip(layout.flats, futures, strict=True):
             if future is not None:
                 self._take(flat, future)
-        self._share(layout)
         if not self._options.as_view:
             for number in self._fired:
-                grad = self._params[number]._grad
-                assert grad is not None, self.named[number][0]
-                np.copyto(grad._array, layout.where[number][1])
+                self._give(number, layout)
+        self._share(layout)
+        for flat in layout.flats:
+            flat.settle()
         self.unreduced = False
 
     def _take(self, flat: Flat, future: Future[Any]) -> None:
@@ -250,9 +243,8 @@ class Reducer:
                 self._give(number, layout)
 
     def _give(self, number: int, layout: Layout) -> None:
-        """Make what lies in the bucket the gradient of a parameter that had none."""
-        view = layout.where[number][1]
-        self._params[number]._grad = Tensor._wrap(view if self._options.as_view else view.copy())
+        flat, place = layout.where[number]
+        flat.give(place, self._params[number], self._options.as_view)
 
     # ------------------------------------------------------------------ without a backward
 
@@ -289,9 +281,8 @@ class Reducer:
         layout = self._layout or self._end_of_first(shadow=True)
         for number in self._seen or ():
             self._fired.add(number)
-            if self._params[number]._grad is None:
-                layout.where[number][1][...] = 0
-                self._give(number, layout)
+            self._bring(number, layout)
+            self._give(number, layout)
         self._skip([number for number, left in enumerate(self._left) if left > 0], layout)
         self._running = False
         self._settle(layout)

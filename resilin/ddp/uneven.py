@@ -9,15 +9,16 @@ buckets of backward                 ────────  the same buckets, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import resilin.dist as dist
+from resilin.core.device import CPU, device
 from resilin.core.tensor import Tensor
 from resilin.ddp import initial, misuse
-from resilin.dist.join import Join, JoinHook
-from resilin.errors import CollectiveMismatch
+from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.errors import CollectiveMismatch, UsageError
 
 if TYPE_CHECKING:
     from resilin.ddp.wrapper import DistributedDataParallel
@@ -26,11 +27,64 @@ if TYPE_CHECKING:
 _TRAINS, _BROADCASTS, _REDUCES, _BRINGS, _LAST = 1, 2, 4, 8, 16
 
 
+class UnevenInputs(Joinable):
+    """The part of DistributedDataParallel that makes it Joinable."""
+
+    process_group: dist.ProcessGroup
+    shards: int | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._divide_by_initial_world_size = True
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Train inside the block with inputs that are not equally many on all ranks; see `resilin.dist.join.Join`.
+
+            with model.join():
+                for x, y in batches:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+
+        Each forward in training mode is an iteration, followed by at most one backward. A rank whose data ended brings
+        zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all take over the model
+        of a rank that trained to the end.
+        divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
+        those that bring gradients, so that each late sample counts more.
+        With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards.
+        """
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For Join; its argument `divide_by_initial_world_size` is meant for this."""
+        if self.shards is not None:
+            raise UsageError("join() has no meaning with shards=...: a rank enters all of its shards, also empty ones")
+        self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
+        return DDPJoinHook(self)
+
+    @property
+    def join_device(self) -> device:
+        """The CPU."""
+        return CPU
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group of all collectives of this wrapper."""
+        return self.process_group
+
+
 class DDPJoinHook(JoinHook):
     """What a rank without data does for `ddp`."""
 
-    def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._ddp = ddp
+    def __init__(self, ddp: Any) -> None:
+        self._ddp: DistributedDataParallel = ddp
 
     def main_hook(self) -> None:
         """Take part in the broadcast of buffers and in the reduction of one iteration."""

@@ -10,7 +10,6 @@ from typing import Any
 import resilin.dist as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.device import CPU, device
 from resilin.core.tensor import Tensor
 from resilin.ddp import arguments, buckets, graph, initial, misuse, uneven
 from resilin.ddp.arguments import Options
@@ -21,14 +20,13 @@ from resilin.ddp.mixed_precision import Precision, _MixedPrecision
 from resilin.ddp.reducer import Reducer
 from resilin.ddp.shards import Shard, ShardReducer
 from resilin.ddp.timings import now
-from resilin.dist.join import Join, Joinable, JoinHook
 from resilin.errors import UsageError
 from resilin.nn import Module, SyncBatchNorm
 
 _attached: weakref.WeakKeyDictionary[Module, weakref.ref[DistributedDataParallel]] = weakref.WeakKeyDictionary()
 
 
-class DistributedDataParallel(Module, Joinable):
+class DistributedDataParallel(Module, uneven.UnevenInputs):
     """Trains copies of `module` on all ranks of a group: gradients are averaged while backward runs.
 
     After `loss.backward()` every rank's `p.grad` is the mean over the ranks of their gradients, the same bits on all
@@ -85,7 +83,7 @@ class DistributedDataParallel(Module, Joinable):
         shards: int | None = None,
     ) -> None:
         super().__init__()
-        Joinable.__init__(self)
+        uneven.UnevenInputs.__init__(self)
         arguments.check(module, device_ids, output_device, dim, device_mesh, batched_grad_copy)
         arguments.warn_of(check_reduction, broadcast_buffers, forward_sync_buffers)
         group = arguments.group_of(process_group)
@@ -110,7 +108,6 @@ class DistributedDataParallel(Module, Joinable):
         self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
         if init_sync and group.size() > 1:
             self._make_equal(buffers_too)
-        self._divide_by_initial_world_size = True
         self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
         self._frozen = [(name, param) for name, param in module.named_parameters() if not param.requires_grad]
         self._comm_hook: Hook | None = None
@@ -222,50 +219,6 @@ class DistributedDataParallel(Module, Joinable):
         if self._sharder is None:
             raise UsageError("shard() needs DistributedDataParallel(..., shards=V) with the sampler's number of shards")
         return self._sharder.shard(shard)
-
-    # ------------------------------------------------------------------ uneven inputs
-
-    def join(
-        self,
-        divide_by_initial_world_size: bool = True,
-        enable: bool = True,
-        throw_on_early_termination: bool = False,
-    ) -> Join:
-        """Train inside the block with inputs that are not equally many on all ranks; see `resilin.dist.join.Join`.
-
-            with model.join():
-                for x, y in batches:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-
-        Each forward in training mode is an iteration, followed by at most one backward. A rank whose data ended brings
-        zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all take over the model
-        of a rank that trained to the end.
-        divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
-        those that bring gradients, so that each late sample counts more.
-        With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards.
-        """
-        return Join(
-            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
-        )
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """For Join; its argument `divide_by_initial_world_size` is meant for this."""
-        if self._sharder is not None:
-            raise UsageError("join() has no meaning with shards=...: a rank enters all of its shards, also empty ones")
-        self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
-        return uneven.DDPJoinHook(self)
-
-    @property
-    def join_device(self) -> device:
-        """The CPU."""
-        return CPU
-
-    @property
-    def join_process_group(self) -> dist.ProcessGroup:
-        """The group of all collectives of this wrapper."""
-        return self.process_group
 
     # ------------------------------------------------------------------ extras
 
