@@ -45,7 +45,7 @@ def test_survivors_lose_the_peer_hold_nothing_half_done_and_train_on_in_a_new_gr
     def after(rank: int) -> dict[str, np.ndarray]:
         model, optimizer = survivors[rank]
         assert isinstance(model, ShardedModule)
-        assert not any(unit.here or unit.coming or unit.gradients for unit in model.units)
+        assert not any(unit.here or unit.coming is not None or unit.gradients for unit in model.units)
         model.reshard(dist.default_group())
         optimizer.state.clear()
         model.load_state_dict(net.state_dict())

@@ -10,12 +10,15 @@ from resilin.zero.sharded.slabs import Slab
 from resilin.zero.sharded.unit import Unit, shares
 
 Array = Any
+Keep = Callable[[Unit, Slab], None]
 
 
-def cut(units: Sequence[Unit], group: dist.ProcessGroup, keep: Callable[[Unit, Slab], None] | None) -> None:
-    """Give every unit this rank's range for the ranks of `group`, in new memory that is not set.
+def cut(units: Sequence[Unit], group: dist.ProcessGroup, keep: Keep | None, filled: bool) -> None:
+    """Give every unit this rank's range for the ranks of `group`, in new memory.
 
-    keep: told of the memory of the whole row where the range is a part of it (stage 2).
+    keep:   told of the memory of the whole row where the range is a part of it (stage 2).
+    filled: values are those of the unit's parameters, which go away, one unit after the other: no more than one exists
+            twice. Else they are not to be trained with until others are loaded.
     """
     for unit, share in zip(units, shares(units, group.size()), strict=True):
         if keep is not None and unit.dtype == unit.here_dtype and unit.home_dev is unit.dev:
@@ -26,20 +29,33 @@ def cut(units: Sequence[Unit], group: dist.ProcessGroup, keep: Callable[[Unit, S
         else:
             mine = unit.home_dev.xp.zeros(share, unit.dtype)
         unit.cut(group.rank(), group.size(), share, mine)
+        if filled:
+            _fill(unit)
+            unit.vanish()
+        else:
+            _unset(unit)
 
 
-def fill(unit: Unit, group: dist.ProcessGroup, equal: bool) -> None:
-    """Take this rank's range from the unit's parameters, of rank 0's where they may not be `equal`."""
-    row = unit.home_dev.xp.zeros(unit.length, unit.dtype)
+def equalise(unit: Unit, group: dist.ProcessGroup) -> None:
+    """Give a unit's parameters, which are still whole, the values that they have on rank 0."""
+    row = unit.dev.xp.concatenate([param._array.reshape(-1) for param in unit.params])
+    if not row.size:
+        return
+    dist.broadcast(unit.tensor(row), group_src=0, group=group)
     for param, start, stop in zip(unit.params, unit.starts, unit.starts[1:], strict=False):
-        array = param._array.reshape(-1)
-        row[start:stop] = array if unit.home_dev is unit.dev else unit.dev.backend.to_host(array)
-    if not equal and group.size() > 1 and unit.total:
-        dist.broadcast(unit.tensor(row, home=True), group_src=0, group=group)
-    unit.shard[...] = row[unit.rank * unit.share : (unit.rank + 1) * unit.share]
+        if group.rank():
+            param._array[...] = row[start:stop].reshape(param._array.shape)
+            param._bump()
 
 
-def unset(unit: Unit) -> None:
+def _fill(unit: Unit) -> None:
+    """Take this rank's range from the unit's parameters."""
+    for piece, param in zip(unit.pieces, unit.params, strict=True):
+        part = param._array.reshape(-1)[piece.start : piece.start + piece.numel()]
+        piece._array[...] = part if unit.home_dev is unit.dev else unit.dev.backend.to_host(part)
+
+
+def _unset(unit: Unit) -> None:
     """Make values that nobody must train with, until others are loaded."""
     if unit.dtype.kind in "fVc":
         for array in unit.spread(unit.shard):

@@ -65,7 +65,7 @@ class ShardedModule(Module):
         return self._units
 
     @property
-    def keep(self) -> Callable[[Unit, Slab], None] | None:
+    def keep(self) -> cutting.Keep | None:
         """Stage 2: where the memory of whole rows is kept."""
         return self._fetcher.keep_in if self.stage == 2 else None
 
@@ -226,9 +226,7 @@ class ShardedModule(Module):
         self._fetcher.use(process_group)
         self._reducing.use(process_group)
         if (old.rank(), old.size()) != (process_group.rank(), process_group.size()):
-            cutting.cut(self._units, process_group, self.keep)
-            for unit in self._units:
-                cutting.unset(unit)
+            cutting.cut(self._units, process_group, self.keep, filled=False)
 
     def _settled(self, what: str) -> None:
         if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:

@@ -91,15 +91,19 @@ class Reducing:
                 f"the gradient of {unit.names[number]} has shape {array.shape} and dtype {array.dtype}, expected "
                 f"{unit.shapes[number]} and {unit.here_dtype}"
             )
-        again = number in unit.ready
-        into = self._room(unit, number)
-        if again:
-            into += array
-        else:
-            into[...] = array
-        unit.ready.add(number)
+        self._put(unit, number, array)
+        del grad, array
         if unit.ready >= unit.expected():
             self._complete(unit)
+
+    def _put(self, unit: Unit, number: int, gradient: Array) -> None:
+        again = number in unit.ready
+        into = self._room(unit, number)
+        if again:  # in a backward inside this one, as of a reentrant checkpoint
+            into += gradient
+        else:
+            into[...] = gradient
+        unit.ready.add(number)
 
     def _room(self, unit: Unit, number: int) -> Array:
         """Where the gradient of parameter `number` goes."""

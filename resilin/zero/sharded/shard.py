@@ -81,11 +81,9 @@ def shard(
         for index, each in enumerate(members)
     ]
     sharded = ShardedModule(module, made, group, stage, policy, broadcast_buffers, find_unused_parameters)
-    cutting.cut(made, group, sharded.keep)
-    for unit in made:
-        cutting.fill(unit, group, equal=not init_sync)
-    for unit in made:  # only now: a failure above leaves the module as it was
-        unit.vanish()
+    for unit in made if init_sync and group.size() > 1 else ():
+        cutting.equalise(unit, group)  # a failure up to here leaves the module whole; after it, nothing communicates
+    cutting.cut(made, group, sharded.keep, filled=True)
     sharded.watch()
     _sharded.add(module)
     stepping.watch(sharded)
