@@ -37,6 +37,9 @@ class Owner(Protocol):
     def abort(self, error: BaseException | None = None) -> None:
         """End the group."""
 
+    def left_half_way(self) -> None:
+        """A call of this rank raised something in its middle, and the group has ended: return when its tensors rest."""
+
     def waited(self, awaited: Collection[int]) -> frozenset[int]:
         """A wait for `awaited` was too long: who is to blame."""
 
@@ -182,6 +185,7 @@ class Calls:
             raise fate.error(call) from None
         except BaseException as error:  # an interrupt or a bug half-way: ranks are no longer in step
             fate.fail(GroupAborted(f"rank {self._owner.rank()} left a collective half-way: {error!r}"), explain=True)
+            self._owner.left_half_way()
             raise
 
     def _blame(self, awaited: Collection[int], error: CollectiveTimeout | None = None) -> None:

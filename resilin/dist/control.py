@@ -143,11 +143,13 @@ class Control:
 
     def close(self) -> None:
         """Say goodbye unless the group was aborted, hang up, end the thread. The links are the caller's to free."""
-        self.halt()
-        for link in self._links.values():
-            if self._abort_text is None:
-                link.tell(Frame.BYE, "")
-            link.hang_up()
+        try:
+            self.halt()
+        finally:  # also where a callback keeps the thread
+            for link in self._links.values():
+                if self._abort_text is None:
+                    link.tell(Frame.BYE, "")
+                link.hang_up()
 
     def _poke(self) -> None:
         with self._waking, contextlib.suppress(BlockingIOError):

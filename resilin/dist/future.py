@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,8 +26,8 @@ class Future(Generic[T]):
     """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ready: threading.Condition | None = None  # of _lock; made by who waits: most futures are not waited for
+        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
+        self._waiters: deque[Any] = deque()  # a held lock for each thread that waits; released once it is done
         self._done = False  # guarded by _lock
         self._value: Any = None  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
@@ -59,10 +61,16 @@ class Future(Generic[T]):
         """Block until a result or an error is there, at most `timeout` seconds; whether it is."""
         if self._done:
             return True
-        with self._lock:
-            if self._ready is None:
-                self._ready = threading.Condition(self._lock)
-            return self._ready.wait_for(self.done, timeout)
+        waiter = threading.Lock()  # and nothing else is held: a signal handler may settle this, or wait for who does
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            if not self._done:  # else it has been done since, and nobody may have seen the waiter
+                waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        finally:
+            with contextlib.suppress(ValueError):  # it was released
+                self._waiters.remove(waiter)
+        return self._done
 
     def value(self) -> T:
         """The result of a future that is done; raises its error. UsageError when it is not done."""
@@ -119,8 +127,9 @@ class Future(Generic[T]):
                 over()
             self._value, self._error, self._done = value, error, True
             self._expired = _late  # who set it may hold this future: without the cycle, results go when both are let go
-            if self._ready is not None:
-                self._ready.notify_all()
+        with contextlib.suppress(IndexError):
+            while True:
+                self._waiters.popleft().release()
         for callback in callbacks:
             try:
                 callback(self)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -84,6 +85,7 @@ class ProcessGroup:
         self.listener = listener  # not owned: subgroups connect through it
         self.secret = secret
         self.new_groups = 0  # made of this group so far by all its ranks; part of their names
+        self.local_groups = Counter[str]()  # made so far by their members alone, by what their names begin with
         self.subgroups: list[ProcessGroup] = []  # that this rank is in; closed with this group
         self.generation = generation
         self._newest = generation  # that was made or tried of this group
@@ -246,6 +248,12 @@ class ProcessGroup:
         self._control.tell(Frame.LATE, encode_reason(CollectiveTimeout("", awaited), self._rank))
         return self._fate.culprits(awaited)
 
+    def left_half_way(self) -> None:
+        """See calls.Owner."""
+        shared = shared_memory_of(self._host)
+        if shared is not None:
+            shared.settle()
+
     def on_fd(self, rank: int, kind: Frame, tag: int, payload: bytes, fd: int) -> None:
         """A peer shares memory (control thread)."""
         self.backend.on_fd(rank, kind, tag, payload, fd)
@@ -274,7 +282,8 @@ class ProcessGroup:
         """Say goodbye to the peers and free sockets, memory and threads; subgroups first.
 
         Collectives that still run are aborted. In a signal handler that interrupted one, on the same thread, this does
-        not wait for it: its memory is freed when it returns, with GroupAborted, after the handler.
+        not wait for it: its memory is freed when it returns, with GroupAborted, after the handler. DistError, when all
+        is freed, if a callback of a future has run for seconds and still does.
         """
         if phases.heard:
             phases.reached("start", "close", self)
@@ -284,11 +293,18 @@ class ProcessGroup:
             return
         if busy:
             self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
-        self._calls.worker.close()
         living.discard(self)
-        self._control.close()
-        self._mailbox.fail(self._fate.error(None))  # before the memory goes in which those that wait are woken
-        self._calls.afterwards(self._free)
+        try:
+            with contextlib.ExitStack() as then:  # each of these, the last first, whatever another raises
+                then.callback(self._calls.afterwards, self._free)
+                then.callback(self._fail_messages)  # while the memory that they sleep on is there
+                then.callback(self._control.close)
+                then.callback(self._calls.worker.close)
+        except TimeoutError as error:
+            raise DistError(f"{self.title()}: closed, but {error}: a callback of a future still runs there") from error
+
+    def _fail_messages(self) -> None:
+        self._mailbox.fail(self._fate.error(None))
 
     def _free(self) -> None:
         self._messages.close()
@@ -484,18 +500,24 @@ def _form(
         ranks=ranks,
         watched=watched,
     )
-    group = ProcessGroup(
-        mesh,
-        topology,
-        rank,
-        name=name,
-        generation=generation,
-        ranks=ranks,
-        listener=listener,
-        secret=secret,
-        before=before,
-        **facts,
-    )
+    try:
+        group = ProcessGroup(
+            mesh,
+            topology,
+            rank,
+            name=name,
+            generation=generation,
+            ranks=ranks,
+            listener=listener,
+            secret=secret,
+            before=before,
+            **facts,
+        )
+    except BaseException:  # no descriptor is left, an interrupt: peers hear of it now, whoever keeps the traceback
+        for link in mesh.links.values():
+            if link not in kept:
+                link.close()
+        raise
     try:
         if phases.heard:
             phases.reached("agreed", what, group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import struct
@@ -12,9 +13,19 @@ from resilin.errors import HandshakeError
 PURPOSE = b"resilin dist group"  # of the handshake
 FENCE_BYTES = 16
 MAX_BYTES = 1024  # of a hello's body and of a refusal's reason
+_NAME_BYTES = 512  # of a group's name as JSON; beyond it, subgroups of many ranks would not fit
+_NAME_START = 40  # characters that are kept, of at most 12 bytes each
 HEADER = struct.Struct(">H")  # of a hello: bytes that follow
 ANSWER = struct.Struct(">BH")  # READY, or REFUSED and the length of the reason that follows
 READY, REFUSED = 1, 0
+
+
+def name_on_wire(group: str) -> str:
+    """The name by which peers meet: a long one is cut and ends with a digest of the whole. Equal on all ranks."""
+    text = json.dumps(group)
+    if len(text) <= _NAME_BYTES:
+        return group
+    return f"{group[:_NAME_START]}...{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Sent:
         self.to = to
         self.tag = tag
         self.number = -1  # the native one, while it waits to be copied
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._ended = False  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
         self._finish: Callable[[BaseException | None], None] | None = None  # guarded by _lock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import weakref
 from typing import Protocol
@@ -33,8 +34,9 @@ def discard(group: Living) -> None:
 
 def close_all() -> None:
     """Close every group of this process; at interpreter exit, so that peers hear a goodbye and not a death."""
-    for group in list(_ALL):
-        group.close()
+    with contextlib.ExitStack() as each:  # whatever another raises
+        for group in list(_ALL):
+            each.callback(group.close)
 
 
 def _forget_in_child() -> None:

@@ -144,17 +144,18 @@ class Mailbox:
     """Matches messages and receives of one group. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
-        self._posted: deque[Receive] = deque()  # guarded by _lock
-        self._early: deque[Message] = deque()  # guarded by _lock: complete or not, in order of arrival
-        self._arriving: dict[int, Incoming] = {}  # guarded by _lock: the message whose bytes are on the way, by source
-        self._gone: set[int] = set()  # guarded by _lock
-        self._error: BaseException | None = None  # guarded by _lock
+        self.lock = threading.RLock()  # a signal handler may abort while the same thread holds it
+        """Also the post office's: whoever aborts takes both, in whatever it was interrupted."""
+        self._posted: deque[Receive] = deque()  # guarded by lock
+        self._early: deque[Message] = deque()  # guarded by lock: complete or not, in order of arrival
+        self._arriving: dict[int, Incoming] = {}  # guarded by lock: the message whose bytes are on the way, by source
+        self._gone: set[int] = set()  # guarded by lock
+        self._error: BaseException | None = None  # guarded by lock
         self.post_office: Post | None = None  # set once, before messages come that way
 
     def post(self, receive: Receive) -> None:
         """Wait for a message; `receive.finish` is called at once if it is already here, or can no longer come."""
-        with self._lock:
+        with self.lock:
             early = next((m for m in self._early if receive.matches(m.source, m.tag)), None)
             if early is not None and not early.complete and self._error is not None:
                 early = None  # nobody reads the rest of it
@@ -177,7 +178,7 @@ class Mailbox:
         A message of which a part has come, or whose bytes cannot be had yet, is kept for the next receive.
         """
         untouched = None if self.post_office is None else self.post_office.take_back(receive)
-        with self._lock:
+        with self.lock:
             if untouched is not None:
                 self._early.appendleft(untouched)
                 return True
@@ -200,27 +201,26 @@ class Mailbox:
     def begin(self, message: Incoming) -> None:
         """Its descriptor has arrived: choose where the bytes go."""
         assert message.descriptor is not None
-        with self._lock:
+        with self.lock:
             self._arriving[message.source] = message
             receive = next((r for r in self._posted if r.matches(message.source, message.tag)), None)
-            if receive is None:
+            if receive is None or not _taken(self._posted, receive):
                 message.data = memoryview(bytearray(message.length))
                 self._early.append(message)
                 return
-            self._posted.remove(receive)
             message.receive = receive
         fits = len(receive.buffer) == message.length and receive.wanted.dtype == message.dtype
         message.data = receive.buffer if fits else memoryview(bytearray(message.length))
 
     def arrive(self, message: Message) -> bool:
         """A message is here as a whole: match it; True when its receive was waiting, and `deliver` is to be called."""
-        with self._lock:
+        with self.lock:
             receive = next((r for r in self._posted if r.matches(message.source, message.tag)), None)
-            if receive is None:
+            message.receive = receive  # before it is taken: an interrupt leaves it with the message
+            if receive is None or not _taken(self._posted, receive):
+                message.receive = None
                 self._early.append(message)
                 return False
-            self._posted.remove(receive)
-            message.receive = receive
             return True
 
     def heard(self) -> None:
@@ -230,25 +230,25 @@ class Mailbox:
 
     def waiting(self) -> list[Message]:
         """Messages that nobody has posted a receive for, oldest first."""
-        with self._lock:
+        with self.lock:
             return list(self._early)
 
     def concerned(self, source: int, tag: int) -> bool:
         """Whether the next message from `source` with `tag` is here, or another receive's than one that comes now."""
         if not self._early and not self._posted:
             return False
-        with self._lock:
+        with self.lock:
             early = any(message.source == source and message.tag == tag for message in self._early)
             return early or any(receive.matches(source, tag) for receive in self._posted)
 
     def awaits(self, source: int) -> bool:
         """Whether a posted receive that has no message yet could take one from `source`."""
-        with self._lock:
+        with self.lock:
             return any(receive.source in (ANY, source) for receive in self._posted)
 
     def end(self, message: Incoming) -> None:
         """All its bytes have arrived."""
-        with self._lock:
+        with self.lock:
             message.complete = True
             self._arriving.pop(message.source, None)
             if message.receive is None:
@@ -260,7 +260,7 @@ class Mailbox:
         if self.post_office is not None:
             self.post_office.collect()  # what it has sent before
             self.post_office.gone(rank)
-        with self._lock:
+        with self.lock:
             self._gone.add(rank)
             self._early = deque(m for m in self._early if m.complete or m.source != rank)
             failed = [r for r in self._posted if r.source == rank]
@@ -275,7 +275,7 @@ class Mailbox:
         """Fail every receive, posted now or later, and every send with `error`."""
         if self.post_office is not None:
             self.post_office.fail(error)
-        with self._lock:
+        with self.lock:
             self._error = self._error or error
             failed, self._posted = list(self._posted), deque()
             for message in self._arriving.values():
@@ -285,6 +285,15 @@ class Mailbox:
             self._arriving.clear()
         for receive in failed:
             receive.finish(error, receive.source)
+
+
+def _taken(queue: deque[Receive], receive: Receive) -> bool:
+    """Take `receive` out of `queue`. False: a signal handler, on the thread that holds the lock, has just failed it."""
+    try:
+        queue.remove(receive)
+    except ValueError:
+        return False
+    return True
 
 
 def deliver(message: Message) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.dist.dial import AGAIN, Dial, Probe
 from resilin.dist.endpoint import CONTROL, DATA, Connections, Endpoint, Expectation, Listener
-from resilin.dist.hello import Hello, Renewal
+from resilin.dist.hello import Hello, Renewal, name_on_wire
 from resilin.dist.link import Link, Waste, Wire
 from resilin.dist.message import Frame
 from resilin.dist.reasons import decode_reason, encode_reason, in_world
@@ -100,7 +100,7 @@ def assemble(
     size = len(topology.endpoints)
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} is not in a group of {size} endpoints")
-    expectation = Expectation(group, generation, secret, rank, set())
+    expectation = Expectation(name_on_wire(group), generation, secret, rank, set())
     work = _Assembly(listener, topology, expectation, deadline)
     before = list(kept)
     try:
@@ -235,7 +235,9 @@ class _Assembly:
                 raise self._expectation.error
         self._take_arrivals()
         with self._expectation.changed:
-            waiting = self._expectation.wanted or self._expectation.arrived
+            waiting = bool(
+                self._expectation.wanted or self._expectation.arrived
+            )  # now: a listener's thread changes them
         return not (waiting or self._dials or self._renewing)
 
     def _peers(self) -> list[int]:

@@ -224,7 +224,10 @@ def recv_object_list(
     *,
     weights_only: bool = False,
 ) -> int:
-    """Receive what `send_object_list` sent, from rank `src` or whoever sends first. Returns the sender's rank."""
+    """Receive what `send_object_list` sent, from rank `src` or whoever sends first. Returns the sender's rank.
+
+    UsageError for a list of another length, which stays as it is; the message is gone, and the group stays usable.
+    """
     pg = at_once(group, "recv_object_list")
     if pg is None:
         return -1
@@ -236,7 +239,12 @@ def recv_object_list(
     _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
     pg.receive(data, sender, _TAG).wait()
-    object_list[:] = _load(data, data.size, weights_only)
+    objects = _load(data, data.size, weights_only)
+    if len(objects) != len(object_list):
+        raise UsageError(
+            f"recv_object_list: rank {pg.ranks[sender]} sent {len(objects)} objects, this list has {len(object_list)}"
+        )
+    object_list[:] = objects
     return pg.ranks[sender]
 
 

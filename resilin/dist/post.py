@@ -18,7 +18,6 @@ its receiver, in order. The receiver rings, or calls, when it has made room; who
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -75,7 +74,7 @@ class LocalPost:
         self._call = call
         self.left_half_way: Callable[[BaseException], None] = lambda error: None
         """Called when something was raised after messages were taken from the inbox and before all heard of it."""
-        self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
+        self._lock = mailbox.lock
         self._sent: dict[int, Sent] = {}  # guarded by _lock: by number
         self._queues: dict[int, deque[Sent]] = {
             peer: deque() for peer in self._seats
@@ -211,9 +210,10 @@ class LocalPost:
         place = self._receivable(array) if array.nbytes >= _SHARED_MIN_BYTES else None
         with self._lock:
             native = self._native
-            if native is None or self._mailbox.concerned(source, tag):
+            since = -1 if native is None else native.changes()  # first: what ends the group from now on changes it
+            over = native is None or self._error is not None or source in self._gone
+            if over or self._mailbox.concerned(source, tag):
                 return Got.ELSE, None
-            since = native.changes()
         seat, dtype = self._seats[source], DTYPE_CODES[array.dtype]
         answer: list[Any] = []  # filled though a handler raises as soon as the native call returns
         try:
@@ -257,7 +257,7 @@ class LocalPost:
             self._take_in(matched, acknowledged)
         except BaseException as error:  # an interrupt: some who wait have not heard
             with self._lock:
-                self._stalled += matched  # they end with the group
+                self._stalled += [letter for letter in matched if letter.receive is not None]  # they end with the group
             for sent in acknowledged:
                 sent.end(None)
             self.left_half_way(error)
@@ -270,9 +270,9 @@ class LocalPost:
             if native is None:
                 return
             while (taken := native.take()) is not None:
-                letter = Letter(self, taken)
-                if self._mailbox.arrive(letter):
-                    matched.append(letter)
+                matched.append(Letter(self, taken))
+                if not self._mailbox.arrive(matched[-1]):
+                    matched.pop()
             crowd = native.relieve()
             if self._sent:
                 acknowledged += [sent for number in native.acked() if (sent := self._settle(number)) is not None]

@@ -51,6 +51,10 @@ def store_of(init_method: str, rank: int, world_size: int, limit: float, **kwarg
         raise UsageError(
             f"init_process_group: expected env://, tcp://host:port or file:///path, got {init_method!r}: {error}"
         ) from None
+    if url.scheme in ("env", "tcp", "file"):
+        given = {name: _queried(name, query, init_method) for name in ("rank", "world_size") if name in query}
+        rank = given.get("rank", rank) if rank < 0 else rank
+        world_size = given.get("world_size", world_size) if world_size < 0 else world_size
     if url.scheme == "env":
         if rank < 0:
             rank = _integer("RANK")
@@ -68,9 +72,6 @@ def store_of(init_method: str, rank: int, world_size: int, limit: float, **kwarg
     if url.scheme not in ("tcp", "file"):
         known = ", ".join(f"{scheme}://" for scheme in (*_OWN, *_HANDLERS))
         raise UsageError(f"init_process_group: unknown init_method {init_method!r}; use one of {known}")
-    given = {name: _queried(name, query, init_method) for name in ("rank", "world_size") if name in query}
-    rank = given.get("rank", rank) if rank < 0 else rank
-    world_size = given.get("world_size", world_size) if world_size < 0 else world_size
     if rank < 0 or world_size < 1:
         raise UsageError(f"init_process_group({init_method!r}): give rank and world_size")
     check_rank(rank, world_size)

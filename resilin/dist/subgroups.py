@@ -42,11 +42,15 @@ def new_group(
     _check_members("new_group", [members], world)
     if sort_ranks:
         members.sort()
-    if use_local_synchronization:
-        name = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
-    else:
-        name = _next_name(world, group_desc)
-    return _join_part(world, members, name, timeout, backends, pg_options, group_desc)
+    if not use_local_synchronization:
+        return _join_part(world, members, _next_name(world, group_desc), timeout, backends, pg_options, group_desc)
+    among = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
+    before = world.local_groups[among]  # as many as the other members have made
+    made = _join_part(
+        world, members, f"{among}/{before}" if before else among, timeout, backends, pg_options, group_desc
+    )
+    world.local_groups[among] += 1
+    return made
 
 
 def new_subgroups(

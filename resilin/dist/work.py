@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from numbers import Real
@@ -11,16 +12,21 @@ from resilin._base.clock import spell
 from resilin.dist.future import Future
 from resilin.errors import CollectiveTimeout, UsageError
 
+LONGEST_S = 24 * 86400.0  # what poll() takes; some of the system's waits fail with more
+
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """A timeout given as timedelta or seconds, in seconds. UsageError for anything else."""
-    if timeout is None or type(timeout) is float:  # the quick way
+    """A timeout given as timedelta or seconds, in seconds; all that is longer than 24 days is that.
+
+    UsageError for anything else.
+    """
+    if timeout is None or (type(timeout) is float and timeout <= LONGEST_S):  # the quick way
         return timeout
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if not isinstance(timeout, Real):
+        timeout = timeout.total_seconds()
+    if not isinstance(timeout, Real) or math.isnan(timeout):
         raise UsageError(f"timeout: expected seconds or a timedelta, got {timeout!r}")
-    return timeout
+    return min(timeout, LONGEST_S)
 
 
 class Work:

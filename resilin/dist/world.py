@@ -341,13 +341,15 @@ def destroy_process_group(group: Any = None) -> None:
     found = resolve(group)
     if found is None:
         return
-    found.close()
-    if is_initialized():
-        _drop(default_group(), found)
-    if found is _WORLD.default:
-        groups.WORLD = _WORLD.default = None
-    for thing in _WORLD.owned.pop(found, []):
-        thing.close()
+    try:
+        found.close()
+    finally:  # also where a callback keeps a thread
+        if is_initialized():
+            _drop(default_group(), found)
+        if found is _WORLD.default:
+            groups.WORLD = _WORLD.default = None
+        for thing in _WORLD.owned.pop(found, []):
+            thing.close()
 
 
 def _own_address(store: Store) -> str:

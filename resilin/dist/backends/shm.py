@@ -292,6 +292,10 @@ class ShmBackend:
         """See Backend. Sets the abort word that every wait reads, for all ranks of the host."""
         self._memory.stop(LOST if lost else ABORTED, rank, dead=lost)
 
+    def settle(self) -> None:
+        """This rank has left a call by an exception, and aborted: return when no peer writes into its tensors."""
+        self._memory.segment().settle()
+
     def peer_left(self, rank: int) -> None:
         """See Backend. A barrier that `rank` entered before it left still succeeds."""
         if rank in self._members:

@@ -197,6 +197,7 @@ NB_MODULE(_native, m) {
         .def("late", &Segment::late)
         .def("aborted", &Segment::aborted)
         .def("abort", &Segment::abort, nb::arg("code"), nb::arg("rank"), nb::arg("dead") = -1)
+        .def("settle", [](Segment &s) { s.settle(); }, Release())
         .def("close", &Segment::close)
         .def("add_arena", &Segment::add_arena, nb::arg("rank"), nb::arg("id"), nb::arg("fd"), nb::arg("size"), Release())
         .def("adopt", &Segment::adopt, nb::arg("from"), nb::arg("ranks"), Release())

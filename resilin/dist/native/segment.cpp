@@ -78,6 +78,11 @@ void Segment::abort(uint32_t code, int rank, int dead) {
 Status Segment::settle(Status status) {
     if (status != ABORTED && status != TIMEOUT) return status;
     if (status == TIMEOUT) abort(STOPPED, rank_, -1);
+    settle();
+    return status;
+}
+
+void Segment::settle() {
     const double until = now() + SETTLE_S;
     for (int r = 0; r < ranks_; r++) {
         while (slots_[r].touching.load(std::memory_order_seq_cst) != 0 && now() < until) {
@@ -85,7 +90,6 @@ Status Segment::settle(Status status) {
             nanosleep(&moment, nullptr);
         }
     }
-    return status;
 }
 
 Status Segment::barrier(double deadline, double spin_s) {

@@ -128,6 +128,8 @@ class Segment {
     std::vector<int> late() const;                                // ranks that have not entered the current barrier
     uint64_t aborted() const { return header_->abort.load(std::memory_order_acquire); } // 0, or as in Header
     void abort(uint32_t code, int rank, int dead); // `rank`: whom to blame; `dead`: this slot's rank writes no more, or -1
+    // this rank has left a call by an exception, and the abort word is set: wait until no rank is inside a block
+    void settle();
 
     // map a peer's arena of `size` bytes behind `fd` (stays the caller's); false when the file is shorter
     bool add_arena(int rank, uint64_t id, int fd, size_t size);

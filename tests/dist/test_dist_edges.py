@@ -1,0 +1,176 @@
+"""Long names, long timeouts, long callbacks; groups of the same ranks; what `env://` may carry."""
+
+import errno
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin._base.clock import SYSTEM
+from resilin._base.threads import OwnedThread
+from resilin.dist import group as groups
+from resilin.dist import work as works
+from resilin.dist.backends import stream
+from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
+from resilin.errors import DistError, PeerLost, UsageError
+from resilin.testing.ranks import run_ranks
+
+FOREVER = [30 * 86400.0, float("inf"), timedelta(days=30), timedelta.max]
+
+
+@pytest.mark.parametrize("limit", FOREVER)
+def test_a_limit_that_the_system_cannot_wait_for_is_the_longest_that_it_can(limit):
+    assert works.seconds(limit) == works.LONGEST_S
+
+
+def test_a_limit_that_is_no_number_is_refused():
+    with pytest.raises(UsageError, match="nan"):
+        works.seconds(float("nan"))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_send_that_waits_for_room_takes_any_limit(monkeypatch, native):
+    if not native:
+        monkeypatch.setattr(stream, "loader", SimpleNamespace(native=None))
+    begun = threading.Event()
+
+    def work(rank):
+        dist.set_timeout(timedelta.max)
+        array = np.full(4 << 20, float(rank))
+        if rank == 0:
+            begun.set()
+            dist.send(array, 1)
+            dist.all_reduce(array)
+            return
+        assert begun.wait(10)
+        SYSTEM.sleep(0.05)  # the sockets are full by now
+        dist.recv(array, 0)
+        assert not array.any()
+        SYSTEM.sleep(0.05)
+        dist.all_reduce(array)
+
+    run_ranks(2, work, transport="tcp").results()
+
+
+def test_every_group_has_a_name_that_fits_the_wire():
+    many = "default/local/" + "-".join(map(str, range(5000)))
+    other = many.replace("4999", "5000")
+    for name in ("short", "d" * 2000, "\N{MUSICAL SYMBOL G CLEF}" * 300, "\x01" * 300, many):
+        assert len(Hello(name_on_wire(name), 1 << 40, 10_000, 10_000, 1).pack()) <= MAX_BYTES
+    assert name_on_wire("short") == "short"
+    assert name_on_wire(many) != name_on_wire(other)
+    assert name_on_wire(many) == name_on_wire(many[:])
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_group_with_a_long_description_can_be_made_and_shrunk(transport):
+    def work(rank):
+        made = dist.new_group([0, 1, 2], group_desc="all of them, " * 200)
+        dist.barrier(made)
+        if rank == 2:
+            return 0
+        smaller = dist.shrink_group([2], group=made)
+        total = np.ones(1)
+        dist.all_reduce(total, group=smaller)
+        return total[0]
+
+    assert run_ranks(3, work, transport=transport).results() == [2, 2, 0]
+
+
+def test_groups_of_the_same_ranks_that_only_they_make_have_names_of_their_own():
+    def work(rank):
+        made = [dist.new_group([0, 1], use_local_synchronization=True) for _ in range(3)]
+        dist.destroy_process_group(made[1])
+        made.append(dist.new_group([0, 1], use_local_synchronization=True))
+        for number in (0, 2, 3):
+            total = np.full(1, float(number))
+            dist.all_reduce(total, group=made[number])
+            assert total[0] == 2 * number
+        return [dist._get_process_group_name(group) for group in made]
+
+    first, second = run_ranks(2, work).results()
+    assert first == second
+    assert len(set(first)) == 4
+
+
+@pytest.mark.parametrize("where", ["a collective", "a message"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, transport, where):
+    join = OwnedThread.join
+    monkeypatch.setattr(OwnedThread, "join", lambda thread, timeout_s=0.2: join(thread, timeout_s))
+    added, over, waiting = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(_):
+        waiting.set()
+        assert over.wait(20)
+
+    def work(rank):
+        group = dist.default_group()
+        if rank == 1:
+            assert added.wait(10)
+            dist.all_reduce(np.ones(1)) if where == "a collective" else dist.send(np.ones(1), 0)
+            with pytest.raises(DistError, match="rank 0"):
+                dist.barrier()  # hears of the end
+            return
+        call = dist.all_reduce(np.ones(1), async_op=True) if where == "a collective" else dist.irecv(np.ones(1), 1)
+        call.get_future().add_done_callback(hold)
+        added.set()
+        assert waiting.wait(20)
+        try:
+            with pytest.raises(DistError, match="a callback of a future still runs"):
+                group.close()
+        finally:
+            over.set()
+        assert "closed" in repr(group)
+
+    run_ranks(2, work, transport=transport).results()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_cannot_make_its_end_of_a_group_is_lost_at_once(monkeypatch, transport):
+    plain, mine = groups.Control, []
+
+    def control(links, group, *rest):
+        if group.rank() == 0:
+            mine.extend(links.values())
+            raise OSError(errno.EMFILE, "Too many open files")
+        return plain(links, group, *rest)
+
+    monkeypatch.setattr(groups, "Control", control)
+    begin = SYSTEM.monotonic()
+    outcome = run_ranks(2, lambda rank: dist.barrier(), transport=transport, timeout_s=10)
+    assert SYSTEM.monotonic() - begin < 5
+    assert isinstance(outcome.errors[0], OSError)
+    assert isinstance(outcome.errors[1], PeerLost)
+    assert all(link.sock.fileno() < 0 for link in mine)  # closed, though the traceback has them
+
+
+def test_a_list_of_another_length_than_the_one_sent_is_refused_and_stays():
+    def work(rank):
+        if rank == 0:
+            dist.send_object_list(["a", "b"], 1)
+            dist.send_object_list(["c"], 1)
+            return None
+        places = [None]
+        with pytest.raises(UsageError, match="rank 0 sent 2 objects, this list has 1"):
+            dist.recv_object_list(places, 0)
+        assert places == [None]
+        dist.recv_object_list(places, 0)
+        return places
+
+    assert run_ranks(2, work).results() == [None, ["c"]]
+
+
+def test_rank_and_number_of_ranks_may_stand_in_the_address_of_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    dist.init_process_group("cpu", "env://?rank=0&world_size=1")
+    try:
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+    finally:
+        dist.destroy_process_group()

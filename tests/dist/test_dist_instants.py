@@ -1,0 +1,214 @@
+"""An abort, an interrupt or a death may come between any two instructions: nobody waits for long, or hears nonsense."""
+
+import threading
+
+import numpy as np
+import pytest
+from instants import Instants
+
+from resilin import dist
+from resilin._base.clock import SYSTEM
+from resilin.dist import endpoint
+from resilin.dist.group import connect
+from resilin.dist.post import LocalPost
+from resilin.dist.world import use_group
+from resilin.errors import GroupAborted, PeerLost
+from resilin.testing.ranks import listener, run_ranks
+
+LARGE = 20_000
+LIMIT_S = 8.0
+SOON_S = 3.0  # of a machine that is busy
+
+CALLS = {
+    "send": (lambda: dist.send(np.zeros(LARGE), 1), lambda: dist.recv(np.zeros(LARGE), 0)),
+    "isend": (lambda: dist.isend(np.zeros(LARGE), 1).wait(), lambda: dist.recv(np.zeros(LARGE), 0)),
+    "recv": (lambda: dist.recv(np.zeros(LARGE), 1), lambda: dist.send(np.zeros(LARGE), 0)),
+    "small recv": (lambda: dist.recv(np.zeros(3), 1), lambda: dist.send(np.zeros(3), 0)),
+    "recv from any": (lambda: dist.recv(np.zeros(LARGE)), lambda: dist.send(np.zeros(LARGE), 0)),
+    "future of irecv": (
+        lambda: dist.irecv(np.zeros(LARGE), 1).get_future().then(lambda done: done.value()).wait(),
+        lambda: dist.send(np.zeros(LARGE), 0),
+    ),
+    "async all_reduce": 2 * (lambda: dist.all_reduce(np.zeros(3), async_op=True).wait(),),
+}
+
+
+class Pair:
+    """Two ranks, as threads, with a new group for each trial."""
+
+    def __init__(self, transport):
+        self._listeners = [listener(transport, rank) for rank in range(2)]
+        self._endpoints = [each.describe() for each in self._listeners]
+        self._generation = 0
+
+    def attempt(self, calls, at, act):
+        """How many instants rank 0 had, and what both ranks raised or None; `act(group of rank 0)` at instant `at`."""
+        self._generation += 1
+        outcome, seen = {}, []
+        meet = threading.Barrier(2)
+
+        def run(rank):
+            group = connect(
+                self._listeners[rank],
+                self._endpoints,
+                rank,
+                group_name="instants",
+                generation=self._generation,
+                secret="x",
+                timeout_s=LIMIT_S,
+            )
+            meet.wait(LIMIT_S)
+            instants = Instants(at if rank == 0 else 0, lambda: act(group))
+            try:
+                with use_group(group):
+                    if rank == 0:
+                        with instants.counting():
+                            calls[0]()
+                    else:
+                        calls[1]()
+                outcome[rank] = None
+            except BaseException as error:  # noqa: BLE001 - the interrupt, too
+                outcome[rank] = error
+            if rank == 0:
+                seen.append(instants.count)
+            if rank == 0 or outcome[rank] is not None:
+                group.close()
+            else:
+                closing.append(group)
+
+        closing = []
+        begin = SYSTEM.monotonic()
+        threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S / 2)
+            assert not thread.is_alive(), f"a rank hangs after instant {at}: {outcome}"
+        for group in closing:
+            group.close()
+        assert SYSTEM.monotonic() - begin < SOON_S, f"after instant {at}: {outcome}"
+        return seen[0], outcome
+
+    def close(self):
+        for each in self._listeners:
+            each.close()
+
+
+@pytest.fixture
+def pair():
+    made = []
+
+    def make(transport):
+        made.append(Pair(transport))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("transport", "what"),
+    [
+        ("shm", "send"),
+        ("shm", "isend"),
+        ("shm", "recv"),
+        ("shm", "small recv"),
+        ("shm", "recv from any"),
+        ("tcp", "recv"),
+        ("tcp", "future of irecv"),
+        ("tcp", "async all_reduce"),
+    ],
+)
+def test_a_handler_that_aborts_at_any_instant_leaves_nobody_waiting(pair, transport, what):
+    ranks, at, count = pair(transport), 0, 0
+    while count == at:  # the last one was reached
+        at += 1
+        count, outcome = ranks.attempt(CALLS[what], at, lambda group: group.abort())
+        wrong = {
+            rank: error for rank, error in outcome.items() if not isinstance(error, GroupAborted | PeerLost | None)
+        }
+        assert not wrong, f"after instant {at}: {wrong}"
+    assert at > 20
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # one in a generator that ends is dropped
+@pytest.mark.parametrize("what", ["recv from any", "future of irecv"])
+def test_an_interrupt_at_any_instant_of_a_receive_ends_it_soon(pair, what):
+    ranks, at, count = pair("shm"), 0, 0
+
+    def interrupt(group):
+        raise KeyboardInterrupt
+
+    while count == at:
+        at += 1
+        count, _ = ranks.attempt(CALLS[what], at, interrupt)
+    assert at > 20
+
+
+@pytest.mark.parametrize("end", ["abort", "death"])
+def test_a_receive_that_begins_just_after_the_end_hears_of_it_at_once(monkeypatch, end):
+    ended = threading.Event()
+    natively = LocalPost.receive
+
+    def late(post, array, source, tag, until):
+        if post._mailbox is mailboxes[0]:
+            strike()
+            assert ended.wait(10)
+        return natively(post, array, source, tag, until)
+
+    monkeypatch.setattr(LocalPost, "receive", late)
+    mailboxes, strikes, groups = {}, {}, {}
+    ready = threading.Barrier(2)
+
+    def strike():
+        if end == "abort":
+            groups[0].abort()
+            ended.set()
+            return
+        gone = LocalPost.gone
+        monkeypatch.setattr(LocalPost, "gone", lambda post, rank: (gone(post, rank), ended.set()))
+        groups[1].vanish()
+
+    def work(rank):
+        groups[rank] = dist.default_group()
+        mailboxes[rank] = groups[rank]._mailbox
+        ready.wait(10)
+        if rank == 0:
+            begin = SYSTEM.monotonic()
+            with pytest.raises(GroupAborted if end == "abort" else PeerLost):
+                dist.recv(np.zeros(3), 1)
+            strikes["took"] = SYSTEM.monotonic() - begin
+        return rank
+
+    run_ranks(2, work, timeout_s=LIMIT_S, abort=False)
+    assert strikes["took"] < SOON_S
+
+
+class _Slow:
+    """A lock after whose release another thread runs first."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, *raised):
+        self._lock.__exit__(*raised)
+        SYSTEM.sleep(0.002)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_group_is_made_with_all_connections_whenever_the_last_one_comes(monkeypatch, transport):
+    plain = endpoint.Expectation.__init__
+
+    def slow(expectation, *arguments):
+        plain(expectation, *arguments)
+        expectation.changed = _Slow()
+
+    monkeypatch.setattr(endpoint.Expectation, "__init__", slow)
+    for _ in range(12):
+        run_ranks(3, lambda rank: dist.barrier(), transport=transport, timeout_s=5).results()
