@@ -17,8 +17,8 @@ METHOD = """all_reduce (sum) of float32, back to back, on rank 0, one thread per
 with new processes for each row; blocks of 100 calls alternate between the modes in the same processes, and a sample is
 a block's time divided by 100. "Bare" is what nobody can have: the switches are inside the benchmark. "Adds" is the
 median of the differences between neighbouring blocks; less than nothing means less than the noise. "Comparison": each
-rank writes its call (80 bytes) where its peers compare it with their own before data moves; over sockets that is a
-message of its own to log2 P ranks. "Recorder": group, number, operation, shape, the caller's line and three times are
+rank writes its call (80 bytes) where its peers compare it with their own before data moves; over sockets it sends it to
+every peer, and data follows at once. "Recorder": group, number, operation, shape, the caller's line and three times are
 written into the mapped file."""
 
 

@@ -6,18 +6,17 @@ Only resilin lets a schedule be chosen, and only from inside: its users get the 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from benchmarks.cases import transport
 from benchmarks.library import Library
 from resilin._base.clock import Deadline
 from resilin.dist import schedules
 from resilin.dist.reduce_op import ReduceOp
-from resilin.testing.ranks import join_from_environment
 
 LIMIT_S = 60.0
 ALL_REDUCE = {
@@ -30,17 +29,14 @@ BROADCAST = {"binomial": schedules.binomial_broadcast, "chain": schedules.chain_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where ranks meet, the sizes, and the length of the run."""
-    parser.add_argument("--transport", required=True, choices=("shm", "tcp"))
-    parser.add_argument("--meet", required=True, help="a file that does not exist yet")
+    transport.add_arguments(parser)
     parser.add_argument("--sizes", required=True, help="bytes per tensor, separated by commas")
     parser.add_argument("--seconds", type=float, required=True, help="about how long to measure each")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     """Samples in seconds, by schedule (tcp) or collective (shm) and size; `barrier` has size 0."""
-    library.torch.set_num_threads(1)
-    os.environ.update(TEST_TRANSPORT=args.transport, TEST_INIT_METHOD=f"file://{args.meet}")
-    group = join_from_environment()
+    group = transport.join(library, args)
     calls = _schedules if args.transport == "tcp" else _collectives
     samples = {"barrier": {"0": _measure(library, library.dist.barrier, args.seconds)}}
     for size in map(int, args.sizes.split(",")):

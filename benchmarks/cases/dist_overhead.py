@@ -6,12 +6,11 @@ Only resilin has them, and they are always on, so this reaches inside: no user c
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Any
 
+from benchmarks.cases import transport
 from benchmarks.library import Library
-from resilin.testing.ranks import join_from_environment
 
 MODES = {"bare": (False, False), "compared": (True, False), "recorded": (False, True), "both": (True, True)}
 SIZES = (1 << 10, 64 << 10)
@@ -19,16 +18,13 @@ SIZES = (1 << 10, 64 << 10)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where ranks meet, and the length of the run."""
-    parser.add_argument("--transport", required=True, choices=("shm", "tcp"))
-    parser.add_argument("--meet", required=True, help="a file that does not exist yet")
+    transport.add_arguments(parser)
     parser.add_argument("--blocks", type=int, required=True, help="of 100 calls, for each size and mode")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     """Samples per size and mode: seconds per call, one for each block. Blocks of all modes take turns."""
-    library.torch.set_num_threads(1)
-    os.environ.update(TEST_TRANSPORT=args.transport, TEST_INIT_METHOD=f"file://{args.meet}")
-    group = join_from_environment()
+    group = transport.join(library, args)
     switch = _Switch(group)
     samples: dict[str, dict[str, list[float]]] = {str(size): {mode: [] for mode in MODES} for size in SIZES}
     for size in SIZES:
@@ -56,7 +52,7 @@ class _Switch:
     """Turns the comparison and the recorder of one group's end on and off; all ranks do so at the same call."""
 
     def __init__(self, group: Any) -> None:
-        self._group, self._log = group, group._log
+        self._calls, self._log, self._backend = group._calls, group._calls._log, group._host
         shared = getattr(group._host, "_memory", None)
         self._segment = None if shared is None else shared.segment()
         if self._log is None:
@@ -64,10 +60,13 @@ class _Switch:
 
     def turn(self, compared: bool, recorded: bool) -> None:
         """On or off."""
-        self._group._log = self._log if recorded else None
+        self._calls._log = self._log if recorded else None
         if self._segment is not None:
             self._segment.compare = compared
         elif compared:
-            vars(self._group._host).pop("agree", None)
+            vars(self._backend).pop("flow", None)
         else:
-            self._group._host.agree = lambda mine, deadline: None
+            self._backend.flow = self._unopened
+
+    def _unopened(self, transfers: Any, op: Any, deadline: Any, opening: Any = None) -> None:
+        type(self._backend).flow(self._backend, transfers, op, deadline)
