@@ -20,12 +20,11 @@ from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, misuse
 from resilin.ddp.arguments import Options
+from resilin.ddp.averaging import Averaging
 from resilin.ddp.first_backward import FirstBackward
 from resilin.ddp.flat import Flat, Layout, specs_of
-from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
-from resilin.ddp.timings import Timings, now
-from resilin.ddp.traffic import Traffic
-from resilin.dist.future import Future
+from resilin.ddp.grad_bucket import Hook
+from resilin.ddp.timings import now
 
 
 class Reducer:
@@ -33,10 +32,10 @@ class Reducer:
 
     def __init__(self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options) -> None:
         self.named = list(named)
-        self.timings = Timings()
-        self.traffic = Traffic()
         self.unreduced = False  # whether gradients were accumulated on this rank alone since the last reduction
         self._params = [param for _, param in named]
+        self._averaging = Averaging(group, self._params)
+        self.timings = self._averaging.timings
         self._kinds = [(param._array.dtype, param._array.shape) for param in self._params]
         self._numbers = {id(param): number for number, param in enumerate(self._params)}
         self._group = group
@@ -46,7 +45,6 @@ class Reducer:
         self._layout: Layout | None = None
         self._awaits = [1] * len(named)  # how many gradients of each parameter a backward brings
         self._used_by_any = [True] * len(named)
-        self._hook: tuple[Hook, Any] | None = None
         self._sync = True  # whether the running step's backward reduces
         self._lead = 0  # the rank whose order of gradients counts
         self._scale = 1.0  # what means over all ranks are multiplied by
@@ -56,12 +54,11 @@ class Reducer:
         self._missing: list[int] = []  # per bucket: parameters that are not ready
         self._fired: set[int] = set()  # parameters that got a gradient in this backward
         self._next = 0  # the bucket to start next
-        self._futures: list[Future[Any] | None] = []
         self._seen: set[int] | None = None  # with skip_unused: the parameters that the last backward used
 
     def set_hook(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
-        self._hook = (hook, state)
+        self._averaging.use(state, hook)
 
     def prepare(
         self, sync: bool, graph: set[int] | None, lead: int = 0, scale: float = 1.0, outputs: Sequence[Tensor] = ()
@@ -83,7 +80,8 @@ class Reducer:
         """Make the buckets."""
         options = self._options
         specs = specs_of(self.named)
-        lone_bytes = buckets.LONE_BYTES if self._hook is None else None  # what a hook does may depend on its buckets
+        hooked = self._averaging.hook is not None  # what a hook does may depend on its buckets
+        lone_bytes = None if hooked else buckets.LONE_BYTES
         if options.late:
             plan = buckets.delay(specs, options.caps, order, options.late, options.until, lone_bytes)
         else:
@@ -124,8 +122,7 @@ class Reducer:
         self._fired = set()
         self._left = list(self._awaits)
         self._next = 0
-        self._futures = []
-        self.timings.start()
+        self._averaging.start()
         if self._layout is None:
             if not self._find_unused:
                 return
@@ -152,26 +149,16 @@ class Reducer:
     def _count_down(self, number: int, layout: Layout) -> None:
         self._missing[layout.where[number][0].spec.index] -= 1
         while self._next < len(layout.flats) and self._missing[self._next] == 0:
-            self._launch(layout.flats[self._next])
+            flat = layout.flats[self._next]
             self._next += 1
+            if not self._skipped(flat):
+                self._averaging.launch(flat, last=self._next == len(layout.flats))
 
-    def _launch(self, flat: Flat) -> None:
-        if self._options.skip_unused and not any(slot.param in self._fired for slot in flat.spec.slots):
-            self._futures.append(None)
-            return
-        if self._hook is None:
-            self.traffic.all_reduce(flat.spec.nbytes, self._group.size())
-            work = dist.all_reduce(flat.tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True)
-            assert work is not None
-            future = work.get_future()
-        else:
-            hook, state = self._hook
-            last = self._layout is not None and flat.spec.index == len(self._layout.flats) - 1
-            bucket = GradBucket(flat, self._params, last, self.traffic)
-            with misuse.of_a_hook(self._group, hook, bucket.index()):
-                future = checked_future(hook(state, bucket))
-        self.timings.launch(future)
-        self._futures.append(future)
+    def _skipped(self, flat: Flat) -> bool:
+        """Whether a bucket is left out; a hook sees all of them."""
+        if not self._options.skip_unused or self._averaging.hook is not None:
+            return False
+        return not any(slot.param in self._fired for slot in flat.spec.slots)
 
     # ------------------------------------------------------------------ its end
 
@@ -204,10 +191,7 @@ class Reducer:
     def _settle(self, layout: Layout) -> None:
         """Wait for the buckets, and give gradients to the parameters that other ranks used."""
         self._graph = None
-        futures, self._futures = self._futures, []
-        for flat, future in zip(layout.flats, futures, strict=True):
-            if future is not None:
-                self._take(flat, future)
+        self._averaging.settle(self._scale)
         if not self._options.as_view:
             for number in self._fired:
                 self._give(number, layout)
@@ -215,15 +199,6 @@ class Reducer:
         for flat in layout.flats:
             flat.settle()
         self.unreduced = False
-
-    def _take(self, flat: Flat, future: Future[Any]) -> None:
-        if self._hook is None:
-            future.wait()
-        else:
-            with misuse.of_a_hook(self._group, self._hook[0], flat.spec.index):
-                take_result(future.wait(self._group.timeout_s), flat)
-        if self._scale != 1:
-            np.multiply(flat.array, flat.array.dtype.type(self._scale), out=flat.array)
 
     def _share(self, layout: Layout) -> None:
         """Parameters that any rank used get the mean; those that no rank used keep what they have."""
@@ -296,6 +271,5 @@ class Reducer:
             "bucket_bytes": [spec.nbytes for spec in specs],
             "bucket_parameters": [[self.named[slot.param][0] for slot in spec.slots] for spec in specs],
             "rebuilt": bool(specs) and not self._find_unused,
-            **self.timings.stats(),
-            "traffic": self.traffic.stats(),
+            **self._averaging.stats(),
         }

@@ -51,6 +51,11 @@ class Timings:
 
         future.add_done_callback(ended)
 
+    def reduced(self, begin: float) -> None:
+        """The next bucket was reduced from `begin` to now, while backward waited."""
+        self._launched.append(begin)
+        self._done.append(now())
+
     def finish(self, computed: float) -> None:
         """All buckets are there; the last gradient was computed at `computed`."""
         end, before, communication_s, exposed_s = now(), 0.0, 0.0, 0.0

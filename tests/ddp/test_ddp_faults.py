@@ -13,6 +13,7 @@ from ddp_models import IN, OUT, assert_same_bits, batches, copies, loss_of
 
 from resilin import dist, nn, optim
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import averaging
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from resilin.errors import DistBackendError, PeerLost, UsageError
 from resilin.testing.faults import FaultPlan
@@ -68,8 +69,13 @@ POINTS: dict[str, tuple[dict[str, Any], tuple[str, int, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", POINTS)
-def test_a_rank_that_dies_is_named_at_once_and_the_others_wrap_the_module_again(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "beside"), [*((name, False) for name in POINTS), *((name, True) for name in POINTS if "bucket" in name)]
+)
+def test_a_rank_that_dies_is_named_at_once_and_the_others_wrap_the_module_again(
+    monkeypatch: pytest.MonkeyPatch, name: str, beside: bool
+) -> None:
+    monkeypatch.setattr(averaging, "overlaps", lambda group: beside)
     options, (at, call, phase) = POINTS[name]
     # in a Join the victim has one batch only: it dies while it shadows the others
     counts = [1 if rank == VICTIM and options.get("join") else STEPS for rank in range(WORLD)]
@@ -143,6 +149,7 @@ import numpy as np
 from resilin import dist, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import averaging
 from resilin.errors import PeerLost
 from resilin.testing.faults import FaultPlan
 from resilin.testing.ranks import join_from_environment

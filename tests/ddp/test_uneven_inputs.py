@@ -27,6 +27,7 @@ from resilin import dist, nn, optim
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import averaging
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from resilin.dist.join import Join, Joinable, JoinHook
@@ -83,13 +84,14 @@ def train_joined(
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any),
     by_initial=st.booleans(),
     every=st.integers(1, 2),
+    beside=st.booleans(),
     options=st.fixed_dictionaries(
         {"gradient_as_bucket_view": st.booleans()},
         optional={"find_unused_parameters": st.just(True), "static_graph": st.just(True)},
     ),
 )
 def test_uneven_inputs_equal_one_process_fed_with_the_same_batches(
-    counts: list[int], by_initial: bool, every: int, options: dict[str, Any]
+    counts: list[int], by_initial: bool, every: int, beside: bool, options: dict[str, Any]
 ) -> None:
     data = data_of(counts)
     modules = copies(make_model(), len(counts) + 1)
@@ -98,7 +100,9 @@ def test_uneven_inputs_equal_one_process_fed_with_the_same_batches(
     def train(rank: int) -> list[np.ndarray]:
         return values(train_joined(modules[rank], data[rank], by_initial, every, **options).module)
 
-    results = run_ranks(len(counts), train).results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(averaging, "overlaps", lambda group: beside)
+        results = run_ranks(len(counts), train).results()
     assert_close(results[0], expected)
     assert_same_bits(results)
 

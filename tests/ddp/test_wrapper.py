@@ -16,7 +16,7 @@ from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.machine import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.ddp import GradBucket, initial
+from resilin.ddp import GradBucket, averaging, initial
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.dist.future import Future
 from resilin.errors import CollectiveMismatch, DistBackendError, GroupAborted, UsageError
@@ -69,7 +69,11 @@ def assert_close(got: list[np.ndarray], expected: list[np.ndarray], rtol: float 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("cap_mb", [25, 1e-4])
 @pytest.mark.parametrize("as_view", [True, False])
-def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(world: int, cap_mb: float, as_view: bool) -> None:
+@pytest.mark.parametrize("beside", [True, False])
+def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(
+    monkeypatch: pytest.MonkeyPatch, world: int, cap_mb: float, as_view: bool, beside: bool
+) -> None:
+    monkeypatch.setattr(averaging, "overlaps", lambda group: beside)
     models, inputs = make_models(world), batches(world)
     expected = expected_gradients(models[0], inputs)
 
@@ -78,6 +82,7 @@ def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(world: int, 
         for _ in range(3):
             model.zero_grad()
             loss_of(model, inputs[rank]).backward()
+        assert model.stats()["beside_backward"] == beside
         return gradients(model.module)
 
     results = run_ranks(world, train).results()

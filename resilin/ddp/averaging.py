@@ -1,0 +1,94 @@
+"""How one bucket is averaged: beside backward by the group's worker thread, at its end, or by a hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin._base import host
+from resilin.core.machine.threads import get_num_threads
+from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
+from resilin.ddp.flat import Flat
+from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
+from resilin.ddp.timings import Timings, now
+from resilin.ddp.traffic import Traffic
+from resilin.dist.future import Future
+
+
+def overlaps(group: dist.ProcessGroup) -> bool:
+    """Whether it pays to reduce buckets by the group's worker thread while backward runs.
+
+    Between hosts always: messages take time more than cores. On one host the sums are the work: where every core runs
+    a rank's backward already, the worker threads would interrupt it, and the other ranks wait for them.
+    """
+    hosts = group.topology.hosts()
+    return len(hosts) > 1 or host.cpu_count() > len(hosts[0]) * get_num_threads()
+
+
+class Averaging:
+    """Averages the buckets of one wrapper, in the order in which they are launched."""
+
+    def __init__(self, group: dist.ProcessGroup, params: Sequence[Tensor]) -> None:
+        self.traffic = Traffic()
+        self.timings = Timings()
+        self.hook: Hook | None = None
+        self._state: Any = None
+        self._group = group
+        self._params = params
+        self._beside = overlaps(group)
+        self._pending: list[tuple[Flat, Future[Any] | None]] = []
+
+    def use(self, state: Any, hook: Hook) -> None:
+        """Use `hook` instead of the averaging all-reduce."""
+        self.hook, self._state = hook, state
+
+    def start(self) -> None:
+        """A backward begins."""
+        self._pending = []
+        self.timings.start()
+
+    def launch(self, flat: Flat, last: bool) -> None:
+        """The gradients of a bucket are all there."""
+        if self.hook is None and not self._beside:
+            self._pending.append((flat, None))
+            return
+        if self.hook is None:
+            self.traffic.all_reduce(flat.spec.nbytes, self._group.size())
+            work = dist.all_reduce(flat.tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True)
+            assert work is not None, "async_op gives a Work"
+            future = work.get_future()
+        else:
+            bucket = GradBucket(flat, self._params, last, self.traffic)
+            with misuse.of_a_hook(self._group, self.hook, bucket.index()):
+                future = checked_future(self.hook(self._state, bucket))
+        self.timings.launch(future)
+        self._pending.append((flat, future))
+
+    def settle(self, scale: float) -> None:
+        """Backward has ended: wait for all buckets, and multiply the means by `scale`."""
+        pending, self._pending = self._pending, []
+        for flat, future in pending:
+            if future is None:
+                self._reduce(flat)
+            elif self.hook is None:
+                future.wait()
+            else:
+                with misuse.of_a_hook(self._group, self.hook, flat.spec.index):
+                    take_result(future.wait(self._group.timeout_s), flat)
+            if scale != 1:
+                np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)
+
+    def _reduce(self, flat: Flat) -> None:
+        begin = now()
+        self.traffic.all_reduce(flat.spec.nbytes, self._group.size())
+        dist.all_reduce(flat.tensor, op=dist.ReduceOp.AVG, group=self._group)
+        self.timings.reduced(begin)
+
+    def stats(self) -> dict[str, Any]:
+        """Times and traffic."""
+        beside = self._beside or self.hook is not None
+        return {"beside_backward": beside, **self.timings.stats(), "traffic": self.traffic.stats()}
