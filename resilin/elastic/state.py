@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import resilin.dist as dist
 from resilin._base import moments
 from resilin.core import rng
 from resilin.core.tensor import Tensor
@@ -93,6 +94,7 @@ class State:
         fields["_step"] = 0
         fields["_generation"] = 0  # the step was applied in
         fields["_former"] = 0  # generations of the jobs that this one goes on from: the ledger counts all of them
+        fields["_sealed"] = ""  # the fingerprint of the end, where somebody asked for it
         fields["_settled"] = False  # whether this rank was ever made equal to the others
         fields["_last"] = None
         fields["_ledger"] = None
@@ -183,26 +185,50 @@ class State:
         """sha256, in hex, of all that is registered: parameters, buffers, optimizer, sampler, plain values, ...
 
         The random state is left out: ranks may draw differently outside of shards. Equal on all ranks after a commit,
-        and with a fixed number of shards equal for any world and any history.
+        and with a fixed number of shards equal for any world and any history. With divided state (ZeRO) all ranks call
+        it together, while their world lasts.
         """
         hasher = hashlib.sha256(trees.digest([self.step, self._plain]))
         for name, part in sorted(self._parts.items()):
             small, tensors = part.capture()
             hasher.update(name.encode() + trees.digest(small) + trees.digest([tensor._array for tensor in tensors]))
+            if isinstance(part, DividedPart):
+                hasher.update(part.whole_digest())
         return hasher.hexdigest()
 
+    def _seal(self) -> None:
+        """Remember the fingerprint of the end for those who ask for it when the world has ended."""
+        self.__dict__["_sealed"] = self.fingerprint()
+
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: step, plain values, random state and every object's own state_dict()."""
+        """For a checkpoint: step, plain values, random state and every object's own state_dict().
+
+        An optimizer whose state is divided gives it where `consolidate_state_dict` has gathered it; checkpoints that
+        all ranks write (`checkpoint.save`) take `sharded_state_dict`.
+        """
+        return self._tree({name: thing.state_dict() for name, thing in self._objects.items()}, rng.get_rng_state())
+
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """As `state_dict()`, with the objects themselves: `checkpoint` takes what each offers. All ranks call it.
+
+        The random state is that of rank 0.
+        """
+        box: list[Any] = [rng.get_rng_state()]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.broadcast_object_list(box, group_src=0)
+        return self._tree(dict(self._objects), box[0])
+
+    def _tree(self, objects: dict[str, Any], random: Any) -> dict[str, Any]:
         return {
             "step": self.step,
             "generation": self._former + self._generation,
             "plain": copy.deepcopy(self._plain),
-            "rng": rng.get_rng_state(),
-            "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
+            "rng": random,
+            "objects": objects,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint.
+        """Go on from a checkpoint. Where state is divided, all ranks call it.
 
         UsageError when it holds other objects than this State; StateError when one did not take its state over.
         """
@@ -215,6 +241,13 @@ class State:
             # a sampler keeps its own batch_size and shards, and divided state is whole on one rank only
             if not isinstance(thing, ElasticSampler) and name not in self._divided():
                 trees.check_loaded(name, thing, state["objects"][name])
+        self._load_rest(state)
+
+    def load_sharded_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint that has filled the objects already."""
+        self._load_rest(state)
+
+    def _load_rest(self, state: dict[str, Any]) -> None:
         rng.set_rng_state(state["rng"])
         self._plain.update(copy.deepcopy(state["plain"]))
         self.__dict__["_step"] = int(state["step"])
@@ -291,8 +324,8 @@ class State:
             tensors = iter([tensor for tensor, _ in last.guards])
             filled = {name: [next(tensors) for _ in range(count)] for name, count in last.counts.items()}
             self._settle(last.small, filled, "this rank committed")
-            for part in self._divided().values():
-                part.thing.mended()
+            for each in self._divided().values():
+                each.thing.mended()
             self._capture(last.small.versions)
             return True
         intact = self._intact()
