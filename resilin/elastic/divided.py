@@ -21,7 +21,7 @@ from resilin.dist.reconfigurable import Extent, Lot, Outline, Reconfigurable, Ve
 from resilin.elastic import cover, flows
 from resilin.elastic.cover import Cover, Hole
 from resilin.elastic.trees import digest, frozen, shape_of, text_of, thawed
-from resilin.errors import StateError
+from resilin.errors import StateError, UsageError
 
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
@@ -83,6 +83,20 @@ class DividedPart:
         for tensor in self.thing.shared().values():
             tensor._grad = None
 
+    def whole_digest(self) -> bytes:
+        """Hash of the whole state, the same for every world. Collective, in the world that the slices are divided in;
+        its rank 0 needs memory for all of it meanwhile. UsageError when that world has ended."""
+        _, world_size, _ = self.thing.seats()
+        if world_size == 1:
+            return _digest_of(self.thing.lots()[0])
+        group = dist.default_group() if dist.is_initialized() else None
+        if group is None or group.size() != world_size:
+            raise UsageError(
+                f"State.fingerprint: {self.name} is divided among {world_size} ranks, and their world has ended; call "
+                "it on all ranks in the function that elastic.run calls"
+            )
+        return _gathered_digest(self.thing.lots()[0], group)
+
     def stand(self, version: Version) -> Stand:
         """What this rank says; `version`: at its last commit."""
         thing = self.thing
@@ -92,6 +106,27 @@ class DividedPart:
         broken = frozenset(shared if thing.begun() else ())
         layout = digest([thing.units(), {name: shape_of(tensor) for name, tensor in shared.items()}])
         return Stand(version, outlines, broken, rank, buddies, world_size, layout)
+
+
+def _gathered_digest(own: Lot, group: dist.ProcessGroup) -> bytes:
+    outlines: list[Any] = [None] * group.size()
+    dist.all_gather_object(outlines, own.outline(), group=group)
+    every = {name: extent for one in outlines for name, extent in one.extents.items()}
+    values = {name: value for one in outlines for name, value in one.values.items()}
+    whole = Outline(own.version, {n: Extent(0, e.total, e.total, e.dtype) for n, e in every.items()}, values)
+    wanted = [_ranges(whole), *[{}] * (group.size() - 1)]
+    gives = cover.plan([_held([_ranges(one)]) for one in outlines], wanted).gives
+    rank = group.rank()
+    into = whole.empty() if rank == 0 else Lot(own.version, {})
+    flows.run(gives, [own], into, rank, group)
+    box: list[Any] = [_digest_of(into) if rank == 0 else b""]
+    dist.broadcast_object_list(box, group_src=0, group=group)
+    found: bytes = box[0]
+    return found
+
+
+def _digest_of(lot: Lot) -> bytes:
+    return digest([dict(lot.values), {name: one.array for name, one in lot.slices.items()}])
 
 
 @dataclass(frozen=True, slots=True)

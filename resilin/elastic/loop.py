@@ -17,6 +17,7 @@ from resilin.dist.endpoint import check_addresses
 from resilin.dist.reasons import copy_error
 from resilin.dist.work import seconds
 from resilin.elastic import control, session, strike, sync
+from resilin.elastic.chaos import records
 from resilin.elastic.heard import Leaving
 from resilin.elastic.ledger import Ledger
 from resilin.elastic.session import Tie
@@ -169,6 +170,8 @@ class _Loop:
         )
         self._tie.working(self._step_at_work() or 1)
         result = call()
+        if self._state is not None and env.get(records.FOLDER) is not None:
+            self._state._seal()
         self._tie.finished(self._state.step if self._state is not None else 0)
         self._leave_group(None)
         return result

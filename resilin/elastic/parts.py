@@ -55,13 +55,24 @@ class Part(Protocol):
 
 
 def part_of(name: str, thing: Any) -> Part:
-    """The part for `thing`. UsageError when it has no state_dict and load_state_dict."""
+    """The part for `thing`. UsageError when it has no state_dict and load_state_dict, or is divided among ranks for
+    good."""
     if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
         raise UsageError(
             f"State: {name!r} is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
         )
     if isinstance(thing, Reconfigurable):
         return DividedPart(name, thing)
+    pieces = any(
+        hasattr(param, "logical_shape") for group in getattr(thing, "param_groups", ()) for param in group["params"]
+    )
+    if pieces or hasattr(thing, "sharded_state_dict"):
+        raise UsageError(
+            f"State: {name!r} is a {type(thing).__name__} whose state is divided among the ranks, and that cannot be "
+            "divided anew while training goes on. Leave it out, save it with checkpoint.save, and load the last "
+            "checkpoint where the function that elastic.run calls begins; or divide the optimizer's state alone, with "
+            "ZeroRedundancyOptimizer, which lives on in every world"
+        )
     if isinstance(thing, Module):
         return ModulePart(name, thing)
     if hasattr(thing, "param_groups") and hasattr(thing, "state"):

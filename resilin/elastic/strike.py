@@ -55,7 +55,7 @@ def _result(state: State) -> Result:
     return Result(
         pid=os.getpid(),
         rank=session.world().rank,
-        fingerprint=state.fingerprint(),
+        fingerprint=state._sealed or state.fingerprint(),
         step=state.step,
         position=sampler.position if sampler is not None else 0,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from itertools import count, product
+from pathlib import Path
 
 import generations
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from generations import At, Change, play
 
 import resilin
-from resilin import dist, nn, optim
+from resilin import checkpoint, dist, nn, optim
 from resilin.data import ElasticSampler
 from resilin.elastic.state import State
 from resilin.errors import StateError, UsageError
@@ -42,8 +43,8 @@ def make(seed: int, kind: str = "AdamW", divided: bool = True, as_view: bool = F
     return State(snapshot=snapshot, model=net, optimizer=optimizer, scheduler=scheduler, sampler=sampler, seen=0)
 
 
-def train(state: State, at: At) -> None:
-    while state.step < STEPS:
+def train(state: State, at: At, until: int = STEPS) -> None:
+    while state.step < until:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
             x = np.random.default_rng(state.step).standard_normal((4, 6)).astype(np.float32)
@@ -56,7 +57,7 @@ def train(state: State, at: At) -> None:
             state.seen += 1
             state.commit(plan)
             at("committed")
-            if state.step == STEPS:
+            if state.step == until:
                 return
 
 
@@ -187,3 +188,64 @@ def counting(began: list[tuple[int, int]]):  # type: ignore[no-untyped-def]
         train(state, at)
 
     return trained
+
+
+def test_the_fingerprint_is_one_for_all_worlds_and_that_of_a_world_that_has_ended_is_refused() -> None:
+    found: list[str] = []
+    states: list[State] = []
+
+    def trained(state: State, at: At) -> None:
+        train(state, at)
+        states.append(state)
+        found.append(state.fingerprint())
+
+    for size in (1, 2, 3):
+        play(make, trained, size, [Change(2, "applied", (0,), size)] if size > 1 else [])
+    assert len(found) == 1 + 2 + 3
+    assert len(set(found)) == 1
+    states[0].fingerprint()  # of one rank: nobody else is needed
+    with pytest.raises(UsageError, match="divided among 3 ranks, and their world has ended"):
+        states[-1].fingerprint()
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_checkpoint_of_all_ranks_goes_on_in_another_world(tmp_path: Path, after: int) -> None:
+    def until_saved(state: State, at: At) -> None:
+        train(state, at, until=3)
+        checkpoint.save(tmp_path / "saved", {"state": state})
+
+    def from_saved(state: State, at: At) -> None:
+        checkpoint.load(tmp_path / "saved", {"state": state})
+        assert state.step == 3
+        train(state, at)
+
+    play(make, until_saved, 2)
+    assert set(play(make, from_saved, after)) == {undisturbed()}
+
+
+def test_who_dies_after_a_load_within_a_world_costs_nothing_of_it(tmp_path: Path) -> None:
+    def loading(state: State, at: At) -> None:
+        if state.step == 0:
+            checkpoint.load(tmp_path / "saved", {"state": state})
+        at("loaded")
+        train(state, at)
+
+    def until_saved(state: State, at: At) -> None:
+        train(state, at, until=3)
+        checkpoint.save(tmp_path / "saved", {"state": state})
+
+    play(make, until_saved, 2)
+    assert set(play(make, loading, 3, [Change(3, "loaded", (1,), 2)])) == {undisturbed()}
+
+
+def test_what_is_divided_for_good_is_refused_with_what_to_do() -> None:
+    class Divided(nn.Linear):
+        def sharded_state_dict(self) -> None:
+            """What such modules have."""
+
+    with pytest.raises(UsageError, match="'model' is a Divided whose state is divided among the ranks"):
+        State(model=Divided(2, 2))
+    piece = nn.Parameter(resilin.ones(2))
+    piece.logical_shape = (2, 2)
+    with pytest.raises(UsageError, match=r"'optimizer' is a SGD whose state is divided.*ZeroRedundancyOptimizer"):
+        State(optimizer=optim.SGD([piece], 0.1))
