@@ -185,6 +185,9 @@ def test_a_sharded_module_is_not_converted() -> None:
         model = shard(nn.Linear(2, 2), 3)
         with pytest.raises(UsageError, match=r"Convert the module before zero\.shard"):
             model.half()
+        for copied in (model, model.module):
+            with pytest.raises(UsageError, match=r"cannot be copied.*load model\.state_dict\(\)"):
+                copy.deepcopy(copied)
         with pytest.raises(UsageError, match="assign=True"):
             model.load_state_dict(model.state_dict(), assign=True)
         with pytest.raises(UsageError, match="keep_vars"):

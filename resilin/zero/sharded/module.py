@@ -77,6 +77,7 @@ class ShardedModule(Module):
                 users.setdefault(module, []).append(unit)
         for module, used in users.items():
             _replace_forward(module, self._fetcher, used)
+            object.__setattr__(module, "__deepcopy__", _refuse_copy)
         self._reducing.listen()
 
     def stepped(self) -> None:
@@ -160,6 +161,12 @@ class ShardedModule(Module):
         """
         for unit, number in self._order:
             yield f"{prefix}.{unit.names[number]}" if prefix else unit.names[number], unit.pieces[number]
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The module's buffers, which are not divided."""
+        return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
         """Scale all gradients so that their norm, over all ranks and as one vector, is at most `max_norm`.
@@ -247,11 +254,21 @@ class ShardedModule(Module):
             "wait_s": self._reducing.wait_s,
         }
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        _refuse_copy(memo)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoReturn:
         raise UsageError(
             "a sharded module cannot be moved or converted: its parameters lie in rows that are cut among the ranks. "
             "Convert the module before zero.shard, or use mixed_precision"
         )
+
+
+def _refuse_copy(_memo: Any) -> NoReturn:
+    raise UsageError(
+        "a sharded module cannot be copied: its parameters are divided, and its forward gathers them. Make a module as "
+        "the first one was made, and load model.state_dict() into it"
+    )
 
 
 def _replace_forward(module: Module, fetcher: Fetcher, units: list[Unit]) -> None:
