@@ -18,11 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=sorted(models.MODELS), default="gpt")
     parser.add_argument("--ways", type=lambda text: text.split(";"), default=list(WAYS), help="separated by semicolons")
     parser.add_argument("--cycles", type=int, default=6, help="turns of each way")
+    parser.add_argument("--updates", type=int, default=15, help="steps of the optimizer alone, after that")
     parser.add_argument("--block", type=int, default=3, help="steps of a turn")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
-    """For each way: seconds per step on rank 0, all losses, and the bytes of state of the rank that has most.
+    """For each way: seconds per step on rank 0, and of the optimizer alone; losses; bytes of state where it is most.
 
     The ways take turns in one process, each with a model of its own, so that all meet the same machine.
     """
@@ -36,6 +37,9 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     for _ in range(args.cycles):
         for step in steps.values():
             step.turn(args.block)
+    for _ in range(args.updates):
+        for step in steps.values():
+            step.update()
     found = {way: step.found() for way, step in steps.items()}
     library.dist.destroy_process_group()
     return {"ways": found, "parameters": sum(param.numel() for param in steps[args.ways[0]].model.parameters())}
@@ -49,6 +53,7 @@ class _Step:
         torch.manual_seed(0)
         self.library = library
         self.samples: list[float] = []
+        self.updates: list[float] = []
         self.losses: list[float] = []
         self.model = library.ddp(models.MODELS[model].build(torch))
         self.optimizer = WAYS[way](library, self.model)
@@ -71,6 +76,15 @@ class _Step:
             self()
             self.samples.append(time.perf_counter() - begin)
 
+    def update(self) -> None:
+        """The optimizer's step alone, on the last gradients, until all ranks have done it."""
+        if self.steps:
+            self.library.dist.barrier()
+            begin = time.perf_counter()
+            self.optimizer.step()
+            self.library.dist.barrier()
+            self.updates.append(time.perf_counter() - begin)
+
     def found(self) -> dict[str, Any]:
         """What was measured. SystemExit when the loss did not fall."""
         if not self.losses[-1] < self.losses[0]:
@@ -79,7 +93,9 @@ class _Step:
         held = torch.zeros(world_size(), dtype=torch.float64)
         held[rank()] = float(_state_bytes(torch, self.optimizer))
         self.library.dist.all_reduce(held)
-        return {"samples": self.samples, "losses": self.losses, "state_bytes": max(held.tolist())}
+        return {
+            "samples": self.samples, "updates": self.updates, "losses": self.losses, "state_bytes": max(held.tolist()),
+        }  # fmt: skip
 
 
 def _state_bytes(torch: Any, optimizer: Any) -> int:
