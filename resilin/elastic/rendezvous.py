@@ -20,8 +20,9 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import calls, records, sizing
 from resilin.elastic.crew import Crew
 from resilin.elastic.errands import Errands, Outage, Work
+from resilin.elastic.following import Followed
 from resilin.elastic.leading import Leading
-from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
+from resilin.elastic.records import Closed, Generation, Live, Node
 from resilin.elastic.remains import Remains
 from resilin.elastic.view import View
 from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused
@@ -57,11 +58,7 @@ class Rendezvous:
         self._keys = keys = records.Keys(options.job)
         self._own_key = f"{keys.nodes}{options.node_id}"
         self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
-        self._entries: dict[str, KeyValue] = {}
-        self._deleted: dict[str, int] = {}  # at which revision: an answer that was read before it may come after it
-        self._generation: Generation | None = None  # the parsed entry
-        self._closed: Closed | None = None  # the parsed entry
-        self._wanted: Wanted | None = None  # the parsed entry
+        self._followed = Followed(keys)
         self._showing = False  # a `show` is under way
         self._crew = Crew(keys.nodes, clock)
         self._known = False  # whether the leader has seen this node: what is older than that is not its business
@@ -120,7 +117,7 @@ class Rendezvous:
 
     async def _withdraw(self) -> None:
         # one that is not closed may go on: its generations keep counting, so that none is taken for an old one
-        if self._closed is not None:
+        if self._followed.closed is not None:
             await self._remains.remove_as_last()
         if self._lease is not None:
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
@@ -163,20 +160,20 @@ class Rendezvous:
         return self._view
 
     def _look(self) -> View:
-        own, named = self._own, self._entries.get(self._keys.leader)
+        own, named = self._own, self._followed.entry(self._keys.leader)
         seen = [replace(one, node=own) if own and one.node.id == own.id else one for one in self._crew.seen()]
         self._known = self._known or any(own and one.node.id == own.id for one in seen)
         self._check_own()
         if not self._known:
-            return View(closed=self._closed, wanted=self._wanted)
+            return View(closed=self._followed.closed, wanted=self._followed.wanted)
         leader = named.value.decode() if named is not None else ""
         if leader == self._options.node_id and not self._leading.active:
             leader = ""  # it has been elected, and has not looked around yet
         return View(
             nodes=tuple(seen),
-            generation=self._generation,
-            closed=self._closed,
-            wanted=self._wanted,
+            generation=self._followed.generation,
+            closed=self._followed.closed,
+            wanted=self._followed.wanted,
             elected=leader,
         )
 
@@ -188,7 +185,7 @@ class Rendezvous:
     @property
     def agreed(self) -> Generation | None:
         """The last generation that was heard of: what `view` says of it, without a look at all nodes' records."""
-        return self._generation
+        return self._followed.generation
 
     @property
     def outage(self) -> Outage | None:
@@ -203,14 +200,14 @@ class Rendezvous:
     @property
     def watched(self) -> bool:
         """Whether somebody wants to see where the workers are (`show`)."""
-        return self._keys.watched in self._entries
+        return self._followed.entry(self._keys.watched) is not None
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
         if node == self._own:
             return
         before, self._own, self._view = self._own, node, None
-        self._leading.tell(gathering=self._generation is None)
+        self._leading.tell(gathering=self._followed.generation is None)
         if before is not None and not self._options.direct and _but_over(node) == _but_over(before):
             self._loop.call_later(OVER_S, self._submit_unless_closing, self._write_own)
         else:
@@ -228,7 +225,7 @@ class Rendezvous:
 
     @property
     def _generation_revision(self) -> int:
-        return max(0, self._revision_of(self._keys.generation))
+        return max(0, self._followed.revision(self._keys.generation))
 
     def close_job(self, closed: Closed) -> None:
         """As the leader, write the job's end, if there was no other one, and no other generation, before."""
@@ -277,7 +274,7 @@ class Rendezvous:
 
     async def _stand(self) -> None:
         """Lead if nobody does."""
-        if self._lease is not None and self._keys.leader not in self._entries and not self._errands.closing:
+        if self._lease is not None and self._followed.entry(self._keys.leader) is None and not self._errands.closing:
             entry = await self._leading.stand(self._lease)
             if entry is not None:
                 self.merge([entry])
@@ -288,11 +285,11 @@ class Rendezvous:
 
     async def _look_around(self) -> None:
         """Begin to lead, if it is still this node that shall."""
-        entry, lease = self._entries.get(self._keys.leader), self._lease
+        entry, lease = self._followed.entry(self._keys.leader), self._lease
         wanted = self._elected(entry) and not self._leading.active and not self._errands.closing
         if wanted and entry is not None and lease is not None:
             await self._leading.begin(entry, lease)
-            self._leading.tell(gathering=self._generation is None)
+            self._leading.tell(gathering=self._followed.generation is None)
             self._view = None
             self._on_view()
 
@@ -377,55 +374,37 @@ class Rendezvous:
             self.merge(list(changed.values()), list(gone.values()))
 
     def _replace(self, entries: Sequence[KeyValue]) -> None:
-        self._entries.clear()
-        self._generation = self._closed = self._view = self._wanted = None
-        for entry in entries:
-            self._take(entry)
+        self._view = None
+        self._followed.replace(entries)
+        self._heed_world(entries)
         self._settle_leadership()
 
     def merge(self, changed: Sequence[KeyValue], gone: Sequence[KeyValue] = ()) -> None:
         """Take in entries that are news, and those that are gone."""
-        ours = [kv for kv in changed if kv.key.startswith(self._keys.world)]
-        fresh = [kv for kv in ours if kv.mod_revision > max(self._revision_of(kv.key), self._deleted.get(kv.key, -1))]
-        self._deleted.update((kv.key, kv.mod_revision) for kv in gone if kv.key.startswith(self._keys.world))
-        dead = [kv for kv in gone if kv.key in self._entries and kv.mod_revision > self._revision_of(kv.key)]
-        for kv in dead:
-            del self._entries[kv.key]
-            if kv.key == self._keys.generation:
-                self._generation = None
-            elif kv.key == self._keys.closed:
-                self._closed = None
-            elif kv.key == self._keys.wanted:
-                self._wanted = None
-        for kv in fresh:
-            self._take(kv)
+        fresh, dead = self._followed.merge(changed, gone)
+        self._heed_world(fresh)
         self._settle_leadership()
         news = self._leading.active and self._crew.heed(*(_under(self._keys.nodes, kvs) for kvs in (changed, gone)))
         if news:
-            self._leading.tell(gathering=self._generation is None)
+            self._leading.tell(gathering=self._followed.generation is None)
         if fresh or dead or news:
             self._view = None
             self._on_view()
 
-    def _take(self, entry: KeyValue) -> None:
-        self._entries[entry.key] = entry
-        if entry.key == self._keys.generation:
-            self._generation = records.generation(entry.key, entry.value)
-            self._leading.tell(gathering=False)
-        elif entry.key == self._keys.closed:
-            self._closed = records.closed(entry.key, entry.value)
-        elif entry.key == self._keys.wanted:
-            self._wanted = records.wanted(entry.key, entry.value)
-        elif entry.key == self._keys.roster and not self._leading.active:
-            self._crew.tell(entry)
+    def _heed_world(self, fresh: Sequence[KeyValue]) -> None:
+        for entry in fresh:
+            if entry.key == self._keys.generation:
+                self._leading.tell(gathering=False)
+            elif entry.key == self._keys.roster and not self._leading.active:
+                self._crew.tell(entry)
 
     def _settle_leadership(self) -> None:
         """Stand when nobody leads, look around when this node shall, end what is over."""
-        leader = self._entries.get(self._keys.leader)
+        leader = self._followed.entry(self._keys.leader)
         elected = self._elected(leader)
         if self._leading.active and not (elected and self._leading.leads_by(leader)):
             self._leading.end()
-            roster = self._entries.get(self._keys.roster)
+            roster = self._followed.entry(self._keys.roster)
             if roster is not None:
                 self._crew.tell(roster)
         if leader is None:
@@ -439,10 +418,6 @@ class Rendezvous:
         if found is not None and found[1] > self._written_at and found[0] != self._written:
             self._written = None
             self._submit_unless_closing(self._write_own)
-
-    def _revision_of(self, key: str) -> int:
-        entry = self._entries.get(key)
-        return entry.mod_revision if entry is not None else -1
 
 
 def _under(prefix: str, entries: Sequence[KeyValue]) -> list[KeyValue]:
