@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin._base import ranks
+from resilin.core.api.joining import cat
 from resilin.core.autograd.function import Function
 from resilin.core.tensor import Tensor
 
@@ -17,6 +18,17 @@ def total(tensor: Tensor, group: Any = None) -> Tensor:
     """
     summed: Tensor = _Total.apply(tensor, group)
     return summed
+
+
+def rows(tensor: Tensor, group: Any = None) -> Tensor:
+    """The vectors `tensor` of all ranks, as the rows of a matrix. One collective, and one more for gradients.
+
+    Each rank fills its own row and zeros are added to it, so every number arrives as it is.
+    """
+    rank, size = ranks.place(group)
+    before, after = tensor.new_zeros(rank * len(tensor)), tensor.new_zeros((size - rank - 1) * len(tensor))
+    whole: Tensor = total(cat([before, tensor, after]), group)
+    return whole.reshape(size, len(tensor))
 
 
 class _Total(Function):

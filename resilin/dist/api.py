@@ -30,7 +30,7 @@ from resilin.dist.message import Kind
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
-from resilin.dist.world import get_world_size, is_initialized, resolve
+from resilin.dist.world import get_rank, get_world_size, is_initialized, resolve
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
 
 
@@ -428,12 +428,12 @@ _BARRIER_TAG = -1
 _VERDICT_S = 1.0  # what ranks other than 0 wait longer than it, so that they hear whom it misses
 
 
-def _ranks_of(group: Any) -> int:
-    return get_world_size(group) if group is not None or is_initialized() else 1
+def _place_in(group: Any) -> tuple[int, int]:
+    return (get_rank(group), get_world_size(group)) if group is not None or is_initialized() else (0, 1)
 
 
 def _sum_in_place(tensor: Any, group: Any) -> None:
     all_reduce(tensor, group=at_once(group, "SyncBatchNorm"))
 
 
-ranks.register(_ranks_of, _sum_in_place)  # for modules below dist: nn.SyncBatchNorm
+ranks.register(_place_in, _sum_in_place)  # for modules below dist: nn.SyncBatchNorm

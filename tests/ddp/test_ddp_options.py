@@ -20,6 +20,7 @@ from ddp_models import (
     make_model,
     mean_gradients,
     tensor,
+    values,
 )
 
 import resilin
@@ -151,6 +152,32 @@ def test_when_buffers_are_made_equal(options: dict[str, Any], at_start: bool, af
     zero, one = run_ranks(2, wrap).results()
     assert zero == (1, 1)
     assert one == (1 if at_start else 2, 1 if after_forward else 2)
+
+
+def test_batch_norm_over_ranks_trains_as_one_process_with_the_whole_batch() -> None:
+    """Batches of 1, 2 and 5 samples: each rank's loss is its sum, as a share of the mean over all ranks."""
+    module = nn.Sequential(nn.Linear(IN, OUT), nn.BatchNorm1d(OUT), nn.Tanh())
+    modules = [nn.SyncBatchNorm.convert_sync_batchnorm(each) for each in copies(module, 3)]
+    whole = np.random.default_rng(3).standard_normal((8, IN)).astype(np.float32)
+    parts = [whole[:1], whole[1:3], whole[3:]]
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(modules[rank])
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (3 * (model(tensor(parts[rank])) ** 2).sum() / len(whole)).backward()
+            optimizer.step()
+        return values(model.module)
+
+    results = run_ranks(3, train).results()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((module(tensor(whole)) ** 2).sum() / len(whole)).backward()
+        optimizer.step()
+    assert_close(results[0], values(module), rtol=1e-4, atol=1e-5)
+    assert_same_bits(results)
 
 
 def test_arguments_that_change_nothing_are_warned_of() -> None:

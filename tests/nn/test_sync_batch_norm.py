@@ -5,6 +5,7 @@ import pytest
 
 import resilin
 from resilin import nn
+from resilin.dist import phases
 from resilin.testing.ranks import run_ranks
 
 PARTS = ([0, 1, 2], [3], [4, 5])  # of the batch, one per rank
@@ -40,6 +41,50 @@ def test_ranks_together_equal_one_process_with_the_whole_batch():
         for got, expected, first in zip(p[3], buffers, parts[0][3], strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-12)
             assert np.array_equal(got, first)  # the same bits on every rank
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_without_samples_takes_part(transport):
+    parts = ([0, 1, 2, 3, 4, 5], [])
+    outcome = run_ranks(
+        2, lambda rank: run(nn.SyncBatchNorm(2, dtype=resilin.float64), parts[rank]), transport=transport
+    ).results()
+    for got, expected in zip(outcome[0][:2], whole()[:2], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+    for got, expected in zip(outcome[1][3], whole()[3], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def penalty(layer, rows):
+    """Gradients of a gradient's square, of the layer's parameters and of the input."""
+    x = resilin.tensor(batch()[0][rows]).requires_grad_()
+    out = (layer(x) ** 3).sum()
+    (inner,) = resilin.autograd.grad([out], [x], create_graph=True)
+    (inner.square().sum() + out).backward()
+    return x.grad.numpy(), [p.grad.numpy() for p in layer.parameters()]
+
+
+def test_derivatives_of_derivatives_are_those_of_one_process():
+    parts = ([0, 1, 2], [3, 4, 5])
+    outcome = run_ranks(2, lambda rank: penalty(nn.SyncBatchNorm(2, dtype=resilin.float64), parts[rank])).results()
+    dx, grads = penalty(nn.BatchNorm1d(2, dtype=resilin.float64), list(range(6)))
+    np.testing.assert_allclose(np.concatenate([part[0] for part in outcome]), dx, rtol=1e-7, atol=1e-9)
+    for number, grad in enumerate(grads):
+        np.testing.assert_allclose(sum(part[1][number] for part in outcome), grad, rtol=1e-7, atol=1e-9)
+
+
+def test_statistics_of_all_ranks_are_one_collective_each_way():
+    x, g = batch()
+
+    def count(rank):
+        layer, called = nn.SyncBatchNorm(2, dtype=resilin.float64), []
+        with phases.listening(lambda phase, what, group: called.append(what) if phase == "start" else None):
+            out = layer(resilin.tensor(x[rank::2]).requires_grad_())
+            forward = len(called)
+            out.backward(resilin.tensor(g[rank::2]))
+        return forward, len(called) - forward
+
+    assert run_ranks(2, count).results() == [(1, 1)] * 2
 
 
 def test_without_a_group_and_outside_of_training_it_is_batch_norm():

@@ -208,7 +208,8 @@ def normalize_over_ranks(
 ) -> Tensor:
     """`batch_norm` in training with the mean and variance of all ranks' batches together.
 
-    The variance is summed around the common mean: two all-reduces forward, two backward.
+    Every rank's count, mean and sum of squares around its mean are put together as in T. Chan, G. Golub, R. LeVeque,
+    "Updating formulae and a pairwise algorithm for computing sample variances": one collective forward, one backward.
     Raises: ValueError on all ranks when there is one value per channel in all.
     """
     need_tensors("SyncBatchNorm", input=input)
@@ -217,14 +218,17 @@ def normalize_over_ranks(
     axes = (0, *range(2, input._array.ndim))
     along = (1, -1, *(1,) * (input._array.ndim - 2))
     wide = widened(input)
-    here = wide.new_full((1,), input._array.size // max(C, 1))
-    sums = ranks.total(cat([wide.sum(axes), here]), group)
-    count = float(sums[-1])
+    here = input._array.size // max(C, 1)
+    own_mean = wide.sum(axes) / max(here, 1)
+    own_squares = (wide - own_mean.reshape(along)).square().sum(axes)
+    rows = ranks.rows(cat([wide.new_full((1,), here), own_mean, own_squares]), group)
+    counts, means, squares = rows[:, :1].detach(), rows[:, 1 : C + 1], rows[:, C + 1 :]
+    count = float(counts.sum())
     if count <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
-    mean = sums[:-1] / count
+    mean = (counts * means).sum(0) / count
+    var = (squares + counts * (means - mean).square()).sum(0) / count
     centred = wide - mean.reshape(along)
-    var = ranks.total(centred.square().sum(axes), group) / count
     _move((running_mean, mean._array), (running_var, var._array * (count / (count - 1))), momentum=momentum)
     scale = (var + eps).rsqrt()
     out = centred * (scale if weight is None else scale * weight).reshape(along)

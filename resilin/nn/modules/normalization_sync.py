@@ -17,7 +17,7 @@ class SyncBatchNorm(_BatchNorm):
     """`BatchNorm1d` to `3d` over the batches of all ranks of `process_group` (None: the default group) together.
 
     Shape: (N, C, ...); N may differ between ranks. In training all ranks must call it, and its backward, together:
-           two all-reduces of C elements each way.
+           one collective of (2C + 1) numbers per rank each way. Derivatives of any order.
     Without a process group, with one rank, and outside of training it is plain batch normalization.
     Arguments, parameters and buffers are those of `BatchNorm2d`.
     """
