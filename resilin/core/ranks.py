@@ -27,8 +27,8 @@ def rows(tensor: Tensor, group: Any = None) -> Tensor:
     """
     rank, size = ranks.place(group)
     before, after = tensor.new_zeros(rank * len(tensor)), tensor.new_zeros((size - rank - 1) * len(tensor))
-    whole: Tensor = total(cat([before, tensor, after]), group)
-    return whole.reshape(size, len(tensor))
+    whole: Tensor = total(cat([before, tensor, after]), group).reshape(size, len(tensor))
+    return whole
 
 
 class _Total(Function):
