@@ -199,7 +199,7 @@ class Matching:
         elif isinstance(thing, Module) and held.by == "load_state_dict":
             self._module(thing, held.tree, stored, path)
         elif held.by == "load_sharded_state_dict":
-            made = self._part(held.tree, stored, path, names=not hasattr(thing, "param_groups"), lazy=True)
+            made = self._part(held.tree, stored, path, names="param_groups" not in held.tree, lazy=True)
             self._after.append(lambda: thing.load_sharded_state_dict(made))
         else:
             made = self._part(held.tree, stored, path, names=False, lazy=False)
@@ -221,7 +221,7 @@ class Matching:
     def _part(self, have: Any, stored: Any, path: str, names: bool, lazy: bool) -> Any:
         """What an object's method gets: the stored tree, with the object's own tensors wherever they can be filled.
 
-        names: whether keys must agree. lazy: other tensors are read when the object asks for them.
+        names: whether keys must agree. lazy: other tensors are read when the object asks for them, but for scalars.
         """
         if _is_object(have):
             return self.match(have, stored, path)
@@ -231,7 +231,7 @@ class Matching:
                 return self.match(have, stored, path)
             if names and isinstance(have, Tensor | Sliced):
                 self._differs(path, stored, have)
-            return Stored(self._reader, stored.number) if lazy else self.value(stored)
+            return Stored(self._reader, stored.number) if lazy and logical.shape else self.value(stored)
         if isinstance(stored, dict):
             below = have if isinstance(have, dict) else {}
             if names and below and not _is_plain(below):
