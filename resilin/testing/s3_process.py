@@ -69,7 +69,7 @@ def _refused(status: int, environ: dict[str, Any], start: Any) -> Iterable[bytes
     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # else the client sees a broken pipe
     body = _ERROR.format(code=_CODES.get(status, "Unknown")).encode()
     start(f"{status} planned", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
-    return [body]
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]  # which has no body: the next answer would follow it
 
 
 def _make_bucket(port: int, name: str) -> str:
