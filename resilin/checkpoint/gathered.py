@@ -94,6 +94,7 @@ class Gathered:
         number = self._add(Logical(self._name(path), sliced.dtype, sliced.shape), sliced.tensor)
         self.held[number] = (sliced.start, sliced.stop)
         self._known[id(sliced)] = number
+        self._kept.append(sliced)  # or another one, made later, would have its id
         return number
 
     def _add(self, logical: Logical, tensor: Tensor) -> int:
