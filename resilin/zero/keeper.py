@@ -42,6 +42,11 @@ class Keeper:
         self._aside: list[tuple[Lot, Lot | None]] = []  # own and the protégé's in worlds that did not begin yet
         self._spare: dict[str, Lot] = {}  # memory for the next copies
 
+    def nbytes(self) -> int:
+        """Bytes of all copies: of versions before, of the protégé's slices, and memory for the next ones."""
+        lots = [*self._before, self._kept, self._fresh, *self._spare.values()]
+        return sum(array.nbytes for lot in lots if lot is not None for array in lot.arrays())
+
     # ------------------------------------------------------------------ a step
 
     def begin(self, own: Lot, shared: Shared, ranges: Sequence[Mapping[str, range]]) -> None:

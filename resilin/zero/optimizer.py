@@ -313,14 +313,18 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
         return self.process_group
 
     def stats(self) -> dict[str, Any]:
-        """Elements in all, those that this rank updates, and the bytes of the state it holds for them."""
-        return {
+        """Elements in all, those that this rank updates, and the bytes of the state it holds for them; inside
+        elastic.run also its buddy, and the bytes of what it keeps twice or for another rank."""
+        found = {
             "world_size": self.process_group.size(),
             "rank": self._rank,
             "elements": sum(row.total for row in self._rows),
             "own_elements": self.owned.elements(),
             "own_state_bytes": self.owned.state_bytes(),
         }
+        if self._pairing is not None and self._pairing.buddies:
+            found |= {"buddy": self._pairing.buddies[self._rank], "kept_bytes": self._keeper.nbytes()}
+        return found
 
     # ------------------------------------------------------------------ inside backward (ddp_zero_hook)
 

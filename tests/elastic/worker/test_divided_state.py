@@ -249,3 +249,17 @@ def test_what_is_divided_for_good_is_refused_with_what_to_do() -> None:
     piece.logical_shape = (2, 2)
     with pytest.raises(UsageError, match=r"'optimizer' is a SGD whose state is divided.*ZeroRedundancyOptimizer"):
         State(optimizer=optim.SGD([piece], 0.1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_what_is_kept_twice_is_as_much_as_documented_and_does_not_grow(size: int) -> None:
+    seen: list[dict[str, int]] = []
+
+    def trained(state: State, at: At) -> None:
+        train(state, at)
+        seen.append(state.optimizer.stats())
+
+    play(make, trained, size, [Change(2, "committed", (), size)])
+    state, params = sum(stats["own_state_bytes"] for stats in seen), 4 * seen[0]["elements"]
+    expected = 3 * state + 2 * params if size > 1 else 0  # on all ranks together
+    assert sum(stats.get("kept_bytes", 0) for stats in seen) == expected
