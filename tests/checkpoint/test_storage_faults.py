@@ -6,13 +6,13 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
+from resilin.checkpoint import remote
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_storage
-from resilin.checkpoint.remote import PART_BYTES, FsspecStorage
+from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import leftover
 from resilin.errors import (
     CheckpointError,
@@ -234,8 +234,16 @@ def bucket(server):
     server.heal()
 
 
+PART = 5 << 20  # the smallest that S3 takes
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(remote, "PART_BYTES", PART)
+
+
 def write_parts(storage, name, count, after_two=lambda: None):
-    data = bytes(PART_BYTES)
+    data = bytes(PART)
     with storage.writing(name) as file:
         for number in range(count):
             file.write(data)
@@ -301,7 +309,7 @@ def test_a_slow_server_is_waited_for_within_the_deadline(server, bucket):
     bucket.delete("a")
 
 
-def test_an_upload_in_parts_that_fails_leaves_nothing(server, bucket):
+def test_an_upload_in_parts_that_fails_leaves_nothing(server, bucket, small_parts):
     bucket.write("big", b"old")
     server.fail(403, times=1000, method="PUT", path="/models/run/big", skip=1)
     with pytest.raises(StorageDenied, match=r"s3://models/run/big cannot be written"):
@@ -313,22 +321,20 @@ def test_an_upload_in_parts_that_fails_leaves_nothing(server, bucket):
     bucket.delete_tree("")
 
 
-def test_a_server_killed_during_an_upload_is_told_and_others_go_on():
+def test_a_server_killed_during_an_upload_is_told_and_others_go_on(small_parts):
     with S3Server() as server:
         server.make_bucket("models")
-        storage = FsspecStorage("s3://models/run", server.options, timeout_s=4, attempts=2)
+        storage = FsspecStorage("s3://models/run", server.options, timeout_s=2, attempts=2)
         storage.write("a", b"1")
-        killer = threading.Timer(0.05, server.kill)
         with pytest.raises(StorageError, match="s3://models/run/big cannot be written"):
-            write_parts(storage, "big", 6, after_two=killer.start)
-        killer.join()
+            write_parts(storage, "big", 6, after_two=server.kill)
         with pytest.raises(StorageError, match=r"s3://models/run/a cannot be read: Could not connect.*tried 2 times"):
             storage.read("a")
 
 
 def test_a_server_that_cannot_be_reached_is_told_within_the_deadline():
     options = {"endpoint_url": "http://127.0.0.1:9", "key": "x", "secret": "y"}
-    storage = FsspecStorage("s3://models/run", options, timeout_s=2, attempts=2)
+    storage = FsspecStorage("s3://models/run", options, timeout_s=1, attempts=2)
     for ask in (lambda: storage.write("a", b"1"), lambda: storage.list(), lambda: storage.size("a")):
         with pytest.raises(StorageError, match="Could not connect to the endpoint URL"):
             ask()
