@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.cases import dist_overhead
 from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
@@ -15,7 +16,7 @@ from resilin.dist import group as groups
 from resilin.dist import work as works
 from resilin.dist.backends import stream
 from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
-from resilin.errors import DistError, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, DistError, PeerLost, UsageError
 from resilin.testing.ranks import run_ranks
 
 FOREVER = [30 * 86400.0, float("inf"), timedelta(days=30), timedelta.max]
@@ -162,6 +163,33 @@ def test_a_list_of_another_length_than_the_one_sent_is_refused_and_stays():
         return places
 
     assert run_ranks(2, work).results() == [None, ["c"]]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_the_benchmark_of_what_comparing_and_recording_cost_switches_both_off_and_on(transport):
+    class Log:
+        def __init__(self):
+            self.calls = 0
+
+        def collective(self, kind):
+            self.calls += 1
+
+    def work(rank):
+        group = dist.default_group()
+        log = group._calls._log = Log()
+        switch = dist_overhead._Switch(group)
+        array = np.ones((4,) if rank else (2, 2))
+        dist.barrier()
+        switch.turn(False, False)
+        dist.all_reduce(array)
+        switch.turn(True, True)
+        assert (array == 2).all()
+        assert log.calls == 1
+        with pytest.raises(CollectiveMismatch):
+            dist.all_reduce(array)
+        assert log.calls == 2
+
+    run_ranks(2, work, transport=transport).results()
 
 
 def test_rank_and_number_of_ranks_may_stand_in_the_address_of_the_environment(monkeypatch):
