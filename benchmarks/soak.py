@@ -29,6 +29,7 @@ from resilin.testing.hosts import Host, NotPermitted, two_hosts
 
 SCHEDULES = 500
 STEPS = 60
+SECRET = "soak"
 LIMIT_S = 90.0
 LOG = harness.ROOT / "build" / "soak.jsonl"
 PROGRAM = ("-m", "resilin.testing.chaos_job", "{folder}", "--steps", str(STEPS), "--timeout", "3")
@@ -148,7 +149,7 @@ def play(number: int, expected: str) -> dict[str, Any]:
         job = Job(
             command=(*words, "--workers", str(scene.setup.workers)),
             nodes=scene.setup.nodes,
-            variables=(("RESILIN_SECRET", "soak"),),
+            variables=(("RESILIN_SECRET", SECRET),),
         )
         if scene.setup.store:
             store, backend, endpoint = _store(scene, stack)
@@ -172,8 +173,18 @@ def _store(scene: Scene, stack: ExitStack) -> tuple[Breakable, str, str]:
         stack.callback(cluster.close)
         return Etcd(cluster), "etcd", cluster.endpoints[0]
     (port,) = stack.enter_context(ports.held())
-    serve = (sys.executable, "-m", "resilin.launcher.main", "store", "serve", "--port", str(port))
-    return stack.enter_context(ProcessStore(serve)), "embedded", f"127.0.0.1:{port}"
+    serve = (
+        "env",
+        f"RESILIN_SECRET={SECRET}",
+        sys.executable,
+        "-m",
+        "resilin.launcher.main",
+        "store",
+        "serve",
+        "--port",
+        str(port),
+    )
+    return stack.enter_context(ProcessStore((*serve, "--port", str(port)))), "embedded", f"127.0.0.1:{port}"
 
 
 def _filled(words: Sequence[str], name: str, value: str) -> tuple[str, ...]:

@@ -42,13 +42,18 @@ _log = log.logger("elastic.agent")
 class _Told:
     """What was already said or started, so that `_step` can run again."""
 
-    applied: int = 0  # number of the last generation carried out
+    generation: Generation | None = None  # the last one carried out
     restarted: int = 0  # number of the last one that starts all workers
     closed: Closed | None = None  # the end that is being carried out
     alone: bool = False  # that end was not agreed on in the store, which was away
     reason: str = ""
     last_commit: float = 0.0  # monotonic; 0: never
     stateful: bool = False  # a worker committed a step: the next generation takes the state over from somebody
+
+    @property
+    def applied(self) -> int:
+        """The number of the last generation carried out."""
+        return self.generation.number if self.generation is not None else 0
 
 
 class Agent:
@@ -133,12 +138,11 @@ class Agent:
             self._end(ending.came_late(self._config.job.name, closed))
 
     def _forgotten(self, view: View) -> bool:
-        """End here if the job ended, and its records were removed, while this node did not hear of it."""
-        number = view.generation.number if view.generation is not None else 0
-        if number >= self._told.applied:
-            return False
-        self._end(ending.forgotten(self._config.job.name, self._told.applied, number))
-        return True
+        """End here if the store's generations are no successors of those that were carried out here."""
+        outcome = ending.forgotten(self._config.job.name, self._told.generation, view.generation)
+        if outcome is not None:
+            self._end(outcome)
+        return outcome is not None
 
     async def _shutdown(self) -> None:
         if self._timer is not None:
@@ -254,7 +258,7 @@ class Agent:
         new = view.generation
         if new is None or new.number <= self._told.applied:
             return
-        self._told.applied = new.number
+        self._told.generation = new
         self._again = True
         log.stamp(generation=new.number)
         mine = placing.members(new, self._config.node_id)

@@ -11,7 +11,7 @@ from typing import Any
 from resilin.elastic import control, failure
 from resilin.elastic.config import Outcome
 from resilin.elastic.failure import Failure
-from resilin.elastic.records import Closed
+from resilin.elastic.records import Closed, Generation
 from resilin.elastic.slots import LocalSlot
 from resilin.errors import RendezvousClosed, ResilinError, StoreRefused
 
@@ -95,10 +95,17 @@ def came_late(job: str, closed: Closed) -> Outcome:
     return Outcome(code=4, reason=text, error=RendezvousClosed(text))
 
 
-def forgotten(job: str, applied: int, number: int) -> Outcome:
-    """For a node that carried out generation `applied`, while the store knows of `number` only (0: none)."""
+def forgotten(job: str, last: Generation | None, known: Generation | None) -> Outcome | None:
+    """For a node that carried out `last`, while the store knows of `known`; None when the one goes back to the other.
+
+    The job's end may have been removed while this node was cut off; or the store was one process's memory, and a new
+    process has begun with none of it, from which others, who came to it first, have begun the job anew.
+    """
+    if last is None or (known is not None and known.number >= last.number and known.origin == last.origin):
+        return None
+    has = f"{known.number}{', of another beginning' if known.origin != last.origin else ''}" if known else "none"
     text = (
-        f"generation {applied} was the last one here, and the store has {number or 'none'}: "
+        f"generation {last.number} was the last one here, and the store has {has}: "
         f"job {job!r} has ended without this node, or the store has lost its data"
     )
     return Outcome(code=4, reason=text, error=RendezvousClosed(text))

@@ -366,6 +366,7 @@ def _generation(
         failed_times=failed.times,
         failed_on=failed.nodes,
         unjoined=tuple(sorted(unjoined.items())),
+        origin=current.origin if current is not None else members[0].node,
     )
 
 

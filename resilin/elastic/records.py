@@ -134,6 +134,8 @@ class Generation:
     """On which nodes these were: one, or two of several."""
     unjoined: tuple[tuple[str, int], ...] = ()
     """By node: how many failures of workers that were no members `restarts_used` holds."""
+    origin: str = ""
+    """The first node of the first generation that this one goes back to: numbers of other origins mean nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

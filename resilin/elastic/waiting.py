@@ -73,7 +73,7 @@ class Waiting:
         self._away_since: float | None = None  # the store, as far as people were told
         self._meeting = meeting
         self._advice = _ADVICE.format(place=meeting) if hosted else ""
-        self._nodes, self._ranks, self._cause = _Wait(), _Wait(), _Wait()
+        self._nodes, self._ranks, self._cause, self._change = _Wait(), _Wait(), _Wait(), _Wait()
 
     def look(self, view: View, situation: Situation, now: float) -> tuple[float | None, Closed | None]:
         """When to look again, and the job's end, if it is time for it. `now`: monotonic, in seconds."""
@@ -128,12 +128,13 @@ class Waiting:
         elif self._waiting_since is None:
             self._waiting_since = now
         self._tell_outage(away, last_commit, now)
+        self._change.at(int(away is not None and situation.action != "steady"), now)
         if away is not None:
             steady = situation.action == "steady"
             if steady and not last_commit:
                 return None  # a plain program: as long as its workers live, it may well be training
             limit_s = self._outage_timeout_s * (QUIET_FACTOR if steady else 1)
-            begin = max(away.since, last_commit) if steady else away.since
+            begin = max(away.since, last_commit if steady else self._change.since)
             what = "no step was committed" if steady else situation.reason
             text = f"gave up after {limit_s:g} s: the store does not answer, and {what} ({away.error}){self._advice}"
             return begin + limit_s, Outcome(code=3, reason=text, error=StoreTimeout(text))

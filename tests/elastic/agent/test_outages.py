@@ -37,7 +37,7 @@ def trains_on(one, steps, begun):
     one.until(lambda: "does not answer: training goes on" in one.err, 40)
     before = committed(steps)
     one.until(lambda: committed(steps) >= before + 20, 30)
-    time.sleep(max(0.0, begun + OUTAGE_S - 5.0 - time.monotonic()))  # the length of it is what this is about
+    time.sleep(max(0.0, begun + OUTAGE_S - 1.0 - time.monotonic()))  # the length of it is what this is about
     before = committed(steps)
     one.until(lambda: committed(steps) >= before + 20, 30)
 

@@ -1,5 +1,6 @@
 """Several agents on one machine, meeting in the embedded store, in a real etcd and in a folder."""
 
+import re
 import signal
 import sys
 
@@ -101,6 +102,26 @@ def test_the_last_node_ends_well_when_the_one_that_served_the_store_has_left(lau
     (steps / "hold").unlink()
     assert second.wait(50) == 0
     assert "it ends here, though the store could not be told" in second.err
+
+
+def test_a_host_that_begins_anew_with_an_empty_store_is_not_the_one_before(launch, steps, free_port, tmp_path):
+    meeting = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "anew", "--rdzv-conf", "lease_ttl=2")
+    first, second = two_in_turn(launch, steps, meeting)
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    fresh = tmp_path / "fresh"  # its first generation has the number of an old one
+    fresh.mkdir()
+    anew = launch("--nnodes", "1:2", *meeting, *inplace(fresh, 10000))
+    assert second.wait(40) == 4, second.err
+    assert re.search(r"generation 2 was the last one here, and the store has (none|\d+)", second.err)
+    assert "the store has lost its data" in second.err
+    before = committed(fresh)
+    anew.until(lambda: committed(fresh) > before + 5, 40)
+
+
+def committed(steps):
+    path = steps / "committed"
+    return int(path.read_text()) if path.exists() else 0
 
 
 def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):

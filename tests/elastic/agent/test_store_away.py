@@ -171,7 +171,8 @@ def test_an_outage_is_borne_for_ever_by_a_plain_program_and_for_a_while_where_a_
     broken = Situation(action="reshape", reason="rank 1 failed")
     assert one.patience(steady, away, 0.0, 1e6) is None
     end, outcome = one.patience(broken, away, 12.0, 15.0)
-    assert (end, outcome.code) == (70.0, 3)
+    assert (end, outcome.code) == (75.0, 3), "a minute from when the change was needed"
+    assert one.patience(broken, away, 12.0, 20.0)[0] == 75.0
     assert outcome.reason == "gave up after 60 s: the store does not answer, and rank 1 failed (planned)"
     end, outcome = one.patience(steady, away, 12.0, 15.0)
     assert (end, outcome.code) == (312.0, 3)
