@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 import resilin.dist as dist
 from resilin.core.autograd import engine
 from resilin.core.autograd.function import FunctionNode
@@ -82,6 +84,7 @@ class Fetcher:
         self._run: Any = None  # the backward that was noticed
         self._frame: _Frame | None = None
         self._kept: dict[int, Slab] = {}  # stage 2: each unit's memory
+        self._lying: dict[int, Unit] = {}  # by id of memory: who came to lie there last
         for unit in units:
             unit.fetch = self.bring
 
@@ -125,6 +128,7 @@ class Fetcher:
                 self.drop(unit)
         if self.depth == 0:
             self.slabs.clear()
+            self._lying.clear()
 
     def notice_backward(self) -> None:
         """Something of this module happens in the backward that runs: have `end` called at its end."""
@@ -234,6 +238,8 @@ class Fetcher:
             slab.array(unit.here_dtype, unit.length)[...] = copied
             unit.host = None
         unit.appear(slab)
+        if type(slab.memory) is np.ndarray:  # elsewhere nodes hold on to the memory of views
+            self._lying[id(slab.memory)] = unit
 
     def _evict(self, unit: Unit, soon: Unit | None) -> None:
         for other in self.units:
@@ -264,11 +270,9 @@ class Fetcher:
         for value in saved:
             if type(value) is Tensor:
                 base = getattr(value._array, "base", None)
-                if base is None:
-                    continue
-                for unit in self.units:
-                    if unit.slab is not None and unit.slab.memory is base and unit.here:
-                        unit.track(value)
+                unit = self._lying.get(id(base))
+                if unit is not None and unit.here and unit.slab is not None and unit.slab.memory is base:
+                    unit.track(value)
 
     def use(self, group: dist.ProcessGroup) -> None:
         """Go on with another group."""

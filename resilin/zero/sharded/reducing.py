@@ -93,7 +93,7 @@ class Reducing:
             )
         self._put(unit, number, array)
         del grad, array
-        if unit.ready >= unit.expected():
+        if unit.is_complete():
             self._complete(unit)
 
     def _put(self, unit: Unit, number: int, gradient: Array) -> None:
@@ -143,11 +143,10 @@ class Reducing:
             return
         while self._turn >= 0:
             following = self._units[self._turn]
-            expected = following.expected()
-            if expected and not (following.ready >= expected and following.gradients is not None):
+            if not following.is_complete():
                 return
             self._turn -= 1
-            if expected:
+            if following.expected():
                 self._reduce(following)
 
     def _reduce(self, unit: Unit) -> None:
@@ -206,7 +205,7 @@ class Reducing:
     def _begin_again(self) -> None:
         self._turn = len(self._units) - 1
         for unit in self._units:
-            unit.reduced, unit.ready, unit.gradients = False, set(), None
+            unit.begin_again()
 
     def _used(self, pending: Collection[_Pending]) -> dict[int, Array]:
         """By unit: which of its parameters had a gradient on any rank."""

@@ -70,15 +70,15 @@ def _on_rank_0(unit: Unit, group: dist.ProcessGroup) -> Any:
 
 def sliced(module: Module, units: Sequence[Unit]) -> dict[str, Any]:
     """This rank's ranges of the parameters, and all else as it is."""
-    places = _places(units)
-    tree = _tree(module)
+    found: dict[int, Sliced] = {}  # one for all names of a parameter
+    for unit in units:
+        dtype = dtypes.from_numpy(unit.dtype)
+        for param, shape, piece in zip(unit.params, unit.shapes, unit.pieces, strict=True):
+            found[id(param)] = Sliced(shape, dtype, piece.start, piece.detach())
     result: dict[str, Any] = {}
-    for name, value in tree.items():
-        if id(value) in places:
-            unit, number = places[id(value)]
-            piece = unit.pieces[number]
-            with no_grad():
-                result[name] = Sliced(unit.shapes[number], dtypes.from_numpy(unit.dtype), piece.start, piece.detach())
+    for name, value in _tree(module).items():
+        if id(value) in found:
+            result[name] = found[id(value)]
         else:
             result[name] = value.detach() if isinstance(value, Tensor) else value
     return result

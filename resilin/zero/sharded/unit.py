@@ -98,6 +98,7 @@ class Unit:
         self.reduced = False  # in the backward that runs
         self._homes = [_Member(self, name) for name in self.names]
         self._views: list[_View] = []
+        self._expected: frozenset[int] | None = None  # kept during a backward
 
     # ---- pieces ----------------------------------------------------------------------------------------------------
 
@@ -200,16 +201,28 @@ class Unit:
                 arrays.add(id(tensor._array))
         return len(arrays)
 
-    def expected(self) -> set[int]:
-        """The numbers of the parameters that get a gradient."""
-        return {number for number, piece in enumerate(self.pieces) if piece._rg}
+    def expected(self) -> frozenset[int]:
+        """The numbers of the parameters that get a gradient in the backward that runs."""
+        if self._expected is None:
+            self._expected = frozenset(number for number, piece in enumerate(self.pieces) if piece._rg)
+        return self._expected
+
+    def is_complete(self) -> bool:
+        """Whether all gradients of a backward are ready."""
+        expected = self.expected()
+        return len(self.ready) >= len(expected) and self.ready >= expected
+
+    def begin_again(self) -> None:
+        """No gradient is ready: a backward has ended."""
+        self.gradients, self.ready, self.reduced, self._expected = None, set(), False, None
 
     def forget(self) -> None:
         """As before any pass: what was under way is given up."""
         if self.coming is not None:
             self.coming.get_future().settled_within(None)
-        self.coming = self.gradients = self.host = None
-        self.ready, self.reduced, self.active = set(), False, 0
+        self.coming = self.host = None
+        self.active = 0
+        self.begin_again()
         self._views = []
         for param in self.params:
             param._grad = None
