@@ -1,0 +1,77 @@
+"""Checkpoints in a bucket, written and read by several ranks, while the server fails now and then, or altogether."""
+
+import pytest
+
+import resilin
+from resilin import checkpoint
+from resilin.checkpoint import Sliced
+from resilin.checkpoint.remote import FsspecStorage
+from resilin.errors import CheckpointError, StorageError
+from resilin.launcher import main
+from resilin.testing.ranks import run_ranks
+from resilin.testing.s3_server import S3Server
+
+WHOLE = resilin.arange(1000).reshape(10, 100)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with S3Server() as server:
+        server.make_bucket("models")
+        yield server
+
+
+def save(rank, path, options, world_size=2, step=1):
+    half = WHOLE.numel() // world_size
+    mine = WHOLE.reshape(-1)[rank * half : (rank + 1) * half].clone()
+    state = {"cut": Sliced(WHOLE.shape, WHOLE.dtype, rank * half, mine), "all": WHOLE.float(), "epoch": 3}
+    return checkpoint.save(path, state, step=step, options=options)
+
+
+def load(rank, path, options):
+    return checkpoint.load(path, options=options)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_two_ranks_save_and_one_or_three_load(server, failing):
+    path = f"s3://models/run-{failing}"
+    if failing:
+        server.fail(503, times=2, method="PUT", skip=1)
+        server.fail(500, times=1, method="GET", skip=2)
+    outcome = run_ranks(2, save, path, server.options, timeout_s=60)
+    assert not outcome.errors
+    assert set(outcome.values.values()) == {f"{path}/step-1"}
+    for world_size in (1, 3):
+        outcome = run_ranks(world_size, load, path, server.options, timeout_s=60)
+        assert not outcome.errors
+        for tree in outcome.values.values():
+            assert resilin.equal(tree["cut"], WHOLE)
+            assert resilin.equal(tree["all"], WHOLE.float())
+            assert tree["epoch"] == 3
+    server.heal()
+    assert checkpoint.verify(path, options=server.options) == []
+
+
+def test_a_server_that_refuses_a_rank_ends_the_save_on_all_and_the_last_checkpoint_stays(server):
+    path = "s3://models/kept"
+    assert not run_ranks(2, save, path, server.options, timeout_s=60).errors
+    server.fail(403, times=1000, method="PUT", path="data-00001")
+    outcome = run_ranks(2, save, path, server.options, timeout_s=60, step=2)
+    server.heal()
+    assert set(outcome.errors) == {0, 1}
+    assert isinstance(outcome.errors[1], StorageError)
+    assert isinstance(outcome.errors[0], CheckpointError)
+    assert "rank 1" in str(outcome.errors[0])
+    assert checkpoint.latest(FsspecStorage(path, server.options)) == f"{path}/step-1"
+    assert resilin.equal(checkpoint.load(path, options=server.options)["cut"], WHOLE)
+
+
+def test_the_commands_find_a_bucket_by_the_environment(server, monkeypatch, capsys):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    assert not run_ranks(2, save, "s3://models/commands", None, timeout_s=60).errors
+    assert main.main(["checkpoint", "ls", "s3://models/commands"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["step-1", "complete"]
+    assert main.main(["checkpoint", "verify", "s3://models/commands"]) == 0
+    assert "s3://models/commands/step-1: intact" in capsys.readouterr().out
