@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin import nn, optim
+from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.testing.ranks import run_ranks
@@ -39,6 +40,10 @@ class Language(nn.Module):
 
     def __init__(self, blocks: int = 3, tied: bool = True) -> None:
         super().__init__()
+        with rng.keyed(blocks):
+            self._make(blocks, tied)
+
+    def _make(self, blocks: int, tied: bool) -> None:
         self.embed = nn.Embedding(VOCAB, WIDTH)
         self.place = nn.Parameter(tensor(np.linspace(-1, 1, LENGTH * WIDTH).reshape(LENGTH, WIDTH)))
         self.blocks = nn.ModuleList([Block() for _ in range(blocks)])
