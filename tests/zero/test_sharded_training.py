@@ -24,6 +24,7 @@ from sharded_nets import (
     trained,
 )
 
+import resilin
 from resilin import nn, optim
 from resilin.core.autograd.checkpoint import checkpoint
 from resilin.core.autograd.function import Function
@@ -355,6 +356,95 @@ def test_a_graph_can_be_walked_twice() -> None:
 
     for first, second in run_ranks(2, run).results():
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class Odd(nn.Module):
+    """Parameters of two dtypes, of one element, of none, and as many ranks as elements would not fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(tensor(1.5))
+        self.nothing = nn.Parameter(tensor(np.zeros((0, 4))))
+        self.one = nn.Parameter(tensor([2.0]))
+        self.wide = nn.Parameter(resilin.linspace(0.1, 1.0, 37, dtype=resilin.float64))
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.fc(x) * self.scale + self.one).sum() + (self.wide**2).sum() + self.nothing.sum()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_parameters_of_odd_shapes_and_several_dtypes(stage: int, world: int) -> None:
+    x = tensor(np.random.default_rng(0).standard_normal((3, world, BATCH, 5)))
+
+    def loop(model: Any, optimizer: optim.Optimizer, rank: int, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            model(x[step, rank]).backward()
+            optimizer.step()
+
+    net = Odd()
+    assert not differences(trained(net, world, None, loop), trained(net, world, stage, loop))
+
+
+class Winding(Language):
+    """Takes another way through its blocks in each step."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.calls = 0
+
+    def forward(self, given: Tensor) -> Tensor:
+        ways = ([0, 1, 2], [2, 0], [1, 1], [0, 1, 2])
+        x = self.embed(given) + self.place
+        for block in ways[self.calls % len(ways)]:
+            x = self.blocks[block](x)
+        self.calls += 1
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_way_through_the_model_may_change_from_step_to_step(stage: int) -> None:
+    options = {"steps": 6, "find_unused_parameters": True}
+    net = Winding()
+    assert not differences(trained(net, 2, None, **options), trained(net, 2, stage, **options))
+
+
+def siamese(model: Any, optimizer: optim.Optimizer, rank: int, steps: range) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        (loss_of(model, tokens(2 * step, rank)) + loss_of(model, tokens(2 * step + 1, rank))).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_several_forwards_may_share_one_backward(stage: int) -> None:
+    net = Language(2)
+    assert not differences(trained(net, 2, None, siamese), trained(net, 2, stage, siamese))
+
+
+def test_two_sharded_modules_may_share_one_backward() -> None:
+    first, second = nn.Linear(4, 6), nn.Linear(6, 2)
+    x = tensor(np.random.default_rng(0).standard_normal((3, 2, BATCH, 4)))
+
+    def run(rank: int, apart: bool) -> list[np.ndarray]:
+        if apart:
+            models = [shard(copy.deepcopy(first), 3), shard(copy.deepcopy(second), 2)]
+        else:
+            models = [shard(nn.Sequential(copy.deepcopy(first), copy.deepcopy(second)), 3)]
+        optimizer = adamw([piece for model in models for piece in model.parameters()])
+        for step in range(3):
+            optimizer.zero_grad()
+            out = x[step, rank]
+            for model in models:
+                out = model(out)
+            (out**2).mean().backward()
+            optimizer.step()
+        return [value.numpy() for model in models for value in model.state_dict().values()]
+
+    for together, apart in zip(run_ranks(2, run, False).results(), run_ranks(2, run, True).results(), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(together, apart, strict=True))
 
 
 class _Keeps(Function):
