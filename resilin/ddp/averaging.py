@@ -30,16 +30,16 @@ def overlaps(group: dist.ProcessGroup) -> bool:
 
 
 class Averaging:
-    """Averages the buckets of one wrapper, in the order in which they are launched."""
+    """Averages the buckets of one wrapper, in the order in which they are launched; `beside` backward or at its end."""
 
-    def __init__(self, group: dist.ProcessGroup, params: Sequence[Tensor]) -> None:
+    def __init__(self, group: dist.ProcessGroup, params: Sequence[Tensor], beside: bool) -> None:
         self.traffic = Traffic()
         self.timings = Timings()
         self.hook: Hook | None = None
         self._state: Any = None
         self._group = group
         self._params = params
-        self._beside = overlaps(group)
+        self._beside = beside
         self._pending: list[tuple[Flat, Future[Any] | None]] = []
 
     def use(self, state: Any, hook: Hook) -> None:

@@ -19,17 +19,17 @@ FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a br
 Entry = tuple[str, tuple[int, ...], str]
 
 
-def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.ProcessGroup) -> None:
-    """Compare names, shapes and dtypes of all tensors (and `setting`) over the ranks.
+def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.ProcessGroup, told: Any) -> list[Any]:
+    """Compare names, shapes and dtypes of all tensors (and `setting`) over the ranks; what each rank `told`.
 
     Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides. Ranks whose
     arithmetic differs (native code on some only, other instruction sets) are allowed, with a warning on rank 0.
     """
     mine: list[Entry] = [(name, tensor._array.shape, tensor._array.dtype.name) for name, tensor in named]
     everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, (mine, setting, arithmetic.describe()), group=group)
-    first, first_setting, _ = everybody[0]
-    for rank, (theirs, their_setting, _) in enumerate(everybody):
+    dist.all_gather_object(everybody, (mine, setting, arithmetic.describe(), told), group=group)
+    first, first_setting, _, _ = everybody[0]
+    for rank, (theirs, their_setting, _, _) in enumerate(everybody):
         if their_setting != first_setting:
             raise CollectiveMismatch(
                 f"DistributedDataParallel: rank 0 was made with {first_setting}, rank {rank} with {their_setting}"
@@ -42,7 +42,8 @@ def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.P
                     "all ranks must wrap the same model, with parameters registered in the same order"
                 )
     if group.rank() == 0:
-        _warn_of_mixed_arithmetic([theirs for *_, theirs in everybody])
+        _warn_of_mixed_arithmetic([theirs for _, _, theirs, _ in everybody])
+    return [theirs for *_, theirs in everybody]
 
 
 def _warn_of_mixed_arithmetic(everybody: Sequence[str]) -> None:

@@ -30,11 +30,13 @@ from resilin.ddp.timings import now
 class Reducer:
     """The state of one wrapper's backward passes. Main thread only; all-reduces run on the group's worker thread."""
 
-    def __init__(self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options, beside: bool
+    ) -> None:
         self.named = list(named)
         self.unreduced = False  # whether gradients were accumulated on this rank alone since the last reduction
         self._params = [param for _, param in named]
-        self._averaging = Averaging(group, self._params)
+        self._averaging = Averaging(group, self._params, beside)
         self.timings = self._averaging.timings
         self._kinds = [(param._array.dtype, param._array.shape) for param in self._params]
         self._numbers = {id(param): number for number, param in enumerate(self._params)}

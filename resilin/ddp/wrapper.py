@@ -11,7 +11,7 @@ import resilin.dist as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.tensor import Tensor
-from resilin.ddp import arguments, buckets, graph, initial, misuse, uneven
+from resilin.ddp import arguments, averaging, buckets, graph, initial, misuse, uneven
 from resilin.ddp.arguments import Options
 from resilin.ddp.flat import listen, specs_of
 from resilin.ddp.grad_bucket import Hook
@@ -106,6 +106,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         )
         self.bucket_bytes_cap = self._options.caps[-1]
         self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
+        self._beside = True  # whether buckets are reduced while backward runs
         if init_sync and group.size() > 1:
             self._make_equal(buffers_too)
         self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
@@ -119,7 +120,10 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
     def _make_equal(self, buffers_too: bool) -> None:
         tensors = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers_too else ())]
-        initial.check_equal(tensors, f"shards={self.shards}", self.process_group)
+        told = initial.check_equal(
+            tensors, f"shards={self.shards}", self.process_group, averaging.overlaps(self.process_group)
+        )
+        self._beside = all(told)  # one answer for all: other collectives of a backward must stay in the same order
         initial.broadcast([tensor for _, tensor in tensors], self.process_group)
 
     def _attach(self, named: arguments.Named) -> None:
@@ -135,7 +139,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             self.register_comm_hook(self.process_group, self._precision.hook)
 
     def _attach_reducer(self, named: arguments.Named) -> Reducer:
-        self._reducer = Reducer(named, self.process_group, self._options)
+        self._reducer = Reducer(named, self.process_group, self._options, self._beside)
         self._listen(named, self._reducer)
         return self._reducer
 

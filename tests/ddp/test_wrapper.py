@@ -91,6 +91,23 @@ def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(
         assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+def test_buckets_are_reduced_at_the_end_on_all_ranks_when_one_has_no_core_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a SyncBatchNorm's collectives would come before them on some ranks and after them on others."""
+    monkeypatch.setattr(averaging, "overlaps", lambda group: group.rank() != 1)
+    module = nn.Sequential(nn.Linear(IN, IN), nn.SyncBatchNorm(IN), nn.Linear(IN, IN), nn.SyncBatchNorm(IN))
+    modules, inputs = [copy.deepcopy(module) for _ in range(3)], batches(3)
+
+    def train(rank: int) -> bool:
+        model = DDP(modules[rank], bucket_cap_mb=1e-4)
+        for _ in range(3):
+            loss_of(model, inputs[rank]).backward()
+        return bool(model.stats()["beside_backward"])
+
+    assert run_ranks(3, train).results() == [False] * 3
+
+
 def test_gradients_are_views_of_the_buckets_also_when_they_are_zeroed_in_place() -> None:
     models, inputs = make_models(2), batches(2)
 
