@@ -11,7 +11,7 @@ import resilin.dist as dist
 from resilin._base import host
 from resilin.core.machine.threads import get_num_threads
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import buckets, misuse
 from resilin.ddp.flat import Flat
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
 from resilin.ddp.timings import Timings, now
@@ -45,6 +45,12 @@ class Averaging:
     def use(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
         self.hook, self._state = hook, state
+
+    def lone_bytes(self) -> int | None:
+        """From which size a gradient has a bucket of its own; None where a hook may go by what is in one bucket."""
+        if self.hook is not None:
+            return None
+        return buckets.LONE_BYTES_BESIDE if self._beside else buckets.LONE_BYTES
 
     def start(self) -> None:
         """A backward begins."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first all-reduce starts while most of backward is still to come
 DEFAULT_BUCKET_BYTES = 25 << 20
-LONE_BYTES = 2 << 20  # a gradient to copy into a bucket takes longer than a collective more
+LONE_BYTES = 512 << 10  # to copy such a gradient into a bucket takes longer than one collective more on one host
+LONE_BYTES_BESIDE = 4 << 20  # the same of a collective of the worker thread, or between hosts
 DEFAULT_CAPS = (FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES)
 
 

@@ -82,8 +82,7 @@ class Reducer:
         """Make the buckets."""
         options = self._options
         specs = specs_of(self.named)
-        hooked = self._averaging.hook is not None  # what a hook does may depend on its buckets
-        lone_bytes = None if hooked else buckets.LONE_BYTES
+        lone_bytes = self._averaging.lone_bytes()
         if options.late:
             plan = buckets.delay(specs, options.caps, order, options.late, options.until, lone_bytes)
         else:

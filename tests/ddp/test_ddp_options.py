@@ -199,6 +199,7 @@ def test_large_gradients_are_reduced_where_backward_put_them(
     monkeypatch: pytest.MonkeyPatch, as_view: bool, find_unused: bool
 ) -> None:
     monkeypatch.setattr(buckets, "LONE_BYTES", 4 * IN)
+    monkeypatch.setattr(buckets, "LONE_BYTES_BESIDE", 4 * IN)
     modules, inputs = copies(make_model(), 2), batches(2)
 
     def train(rank: int) -> tuple[list[Any], list[Any], list[list[str]]]:
@@ -224,7 +225,7 @@ def test_large_gradients_are_reduced_where_backward_put_them(
 
 
 def test_a_dropped_large_gradient_frees_its_memory() -> None:
-    module = nn.Linear(1024, 1024, bias=False)
+    module = nn.Linear(1024, 1024, bias=False)  # 4 MiB
     modules = copies(module, 2)
 
     def train(rank: int) -> int:
