@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    checkpoint_storage,
     collectives,
     collectives_hosts,
     comm_hooks,
@@ -39,6 +40,7 @@ ALL = [
     data_loader,
     shard_mode,
     zero,
+    checkpoint_storage,
     recovery,
     node_changes,
     simulated_agents,

@@ -2,14 +2,15 @@
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from resilin.checkpoint import remote
+from resilin.checkpoint import local, remote
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.remote import FsspecStorage
@@ -30,19 +31,13 @@ from resilin.testing.storage_faults import FaultyStorage, StorageFaults, no_spac
 # -- a folder
 
 
-def run_limited(code, tmp_path, limit=None):
-    """Run `code` as a program that may write files of at most `limit` bytes."""
-
-    def limits():
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
+def run_alone(code, folder):
+    """Run `code` as a program with a storage of that folder."""
     script = (
         "import sys\nfrom resilin.checkpoint.local import LocalStorage\nstorage = LocalStorage(sys.argv[1])\n" + code
     )
     return subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        preexec_fn=limits,
+        [sys.executable, "-c", script, str(folder)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -53,8 +48,9 @@ def run_limited(code, tmp_path, limit=None):
 def test_a_disk_that_fills_up_keeps_the_old_file_and_no_half(tmp_path):
     LocalStorage(tmp_path).write("a", b"old")
     code = """
-import signal
+import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_500, 50_500))
 try:
     with storage.writing("a") as file:
         for _ in range(100):
@@ -62,7 +58,7 @@ try:
 except OSError as error:
     print(type(error).__name__, error.errno, storage.read("a"), [item.name for item in storage.list()], error)
 """
-    done = run_limited(code, tmp_path, limit=50_500)
+    done = run_alone(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"StorageError {errno.EFBIG} b'old' ['a'] {tmp_path}/a cannot be written: ")
 
@@ -111,6 +107,22 @@ def test_writes_that_take_a_part_at_a_time_are_gone_on_with(tmp_path, monkeypatc
     assert len(taken) == 15
 
 
+def test_the_system_is_told_to_begin_writing_and_may_refuse(tmp_path, monkeypatch):
+    told = []
+
+    def refuse(fd, start, length, advice):
+        told.append((start, length))
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    monkeypatch.setattr(local, "_SENT_BYTES", 40)
+    with LocalStorage(tmp_path).writing("a") as file:
+        for start in range(0, 100, 25):
+            file.write(bytes(range(start, start + 25)))
+    assert told == [(0, 50), (50, 50)]
+    assert LocalStorage(tmp_path).read("a") == bytes(range(100))
+
+
 def test_reads_that_give_a_part_at_a_time_are_gone_on_with(tmp_path, monkeypatch):
     storage = LocalStorage(tmp_path)
     storage.write("a", bytes(range(100)))
@@ -119,15 +131,18 @@ def test_reads_that_give_a_part_at_a_time_are_gone_on_with(tmp_path, monkeypatch
     assert storage.read("a", 10, 90) == bytes(range(10, 90))
 
 
-def test_a_folder_without_permission_names_itself_and_the_user(tmp_path):
-    # root may write anywhere: the program that is refused is another user's
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o755)
-    tmp_path.chmod(0o755)
+@pytest.fixture
+def open_folder():
+    """A folder that every user reaches, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_folder_without_permission_names_itself_and_the_user(open_folder):
     code = """
 import os
-from resilin.checkpoint.storage import Storage
-if os.geteuid() == 0:
+if os.geteuid() == 0:  # who may write anywhere
     os.setresuid(65534, 65534, 65534)
 for ask in (lambda: storage.write("a", b"1"), lambda: storage.create("a", b"1"), lambda: storage.delete("kept")):
     try:
@@ -135,20 +150,15 @@ for ask in (lambda: storage.write("a", b"1"), lambda: storage.create("a", b"1"),
     except PermissionError as error:
         print(type(error).__name__, error)
 """
-    LocalStorage(closed).write("kept", b"1")
-    closed.chmod(0o555)
-    for parent in [closed, *closed.parents]:
-        if parent.stat().st_mode & 0o005 != 0o005:
-            parent.chmod(parent.stat().st_mode | 0o005)
-            if parent == tmp_path.parent.parent:
-                break
-    done = run_limited(code, closed)
-    closed.chmod(0o755)
+    LocalStorage(open_folder).write("kept", b"1")
+    open_folder.chmod(0o555)
+    done = run_alone(code, open_folder)
+    open_folder.chmod(0o755)
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["StorageDenied"] * 3, done.stderr
-    assert f"{closed}/a cannot be written: Permission denied; this process is user" in lines[0]
-    assert f"{closed}/kept cannot be deleted: Permission denied" in lines[2]
-    assert LocalStorage(closed).read("kept") == b"1"
+    assert f"{open_folder}/a cannot be written: Permission denied; this process is user" in lines[0]
+    assert f"{open_folder}/kept cannot be deleted: Permission denied" in lines[2]
+    assert LocalStorage(open_folder).read("kept") == b"1"
 
 
 @pytest.mark.multiproc
@@ -161,7 +171,7 @@ with storage.writing("x/a") as file:
     file.write(bytes(10_000))
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert run_limited(code, tmp_path).returncode == -signal.SIGKILL
+    assert run_alone(code, tmp_path).returncode == -signal.SIGKILL
     assert storage.read("x/a") == b"old"
     assert [leftover(item.name) for item in storage.list("x")] == [None, "a"]
     storage.delete_tree("x")
