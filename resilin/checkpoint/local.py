@@ -25,8 +25,8 @@ from resilin.errors import (
 
 _MOST_AT_ONCE = 1 << 30  # Linux takes no more than 2 GiB - 4 KiB in one call
 _SENT_BYTES = 8 << 20
-"""After so many bytes the system is told to begin writing them to the disk and to keep no copy. So the disk is busy from
-the start, and the cache takes the same pages again: several times the rate (benchmarks/checkpoint_storage.py)."""
+"""After so many bytes the system is told to begin writing them to the disk, and to keep no copy: the disk is busy from
+the start, and the cache takes the same pages again. Several times the rate: benchmarks/checkpoint_storage.py."""
 
 
 class LocalStorage(Storage):
