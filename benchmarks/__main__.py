@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    checkpoint,
     checkpoint_storage,
     collectives,
     collectives_hosts,
@@ -42,6 +43,7 @@ ALL = [
     data_loader,
     shard_mode,
     zero,
+    checkpoint,
     checkpoint_storage,
     recovery,
     node_changes,

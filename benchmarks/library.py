@@ -29,6 +29,8 @@ class Library:
     """Wraps a module; keyword arguments are passed on."""
     zero: Callable[..., Any]
     """`ZeroRedundancyOptimizer`."""
+    checkpoint: Any = None
+    """`save(path, state)`, `load(path, state)` and `save_async(path, state)`, whose result has `wait()`."""
     elastic: Any = None
     """`resilin.elastic`; None where a library has nothing like it."""
 

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.utils.data
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.library import Library, main
+
+
+class Checkpoint:
+    """torch.distributed.checkpoint, with its defaults."""
+
+    @staticmethod
+    def save(path: str, state: dict[str, Any]) -> None:
+        """Write `state`, a dict of tensors."""
+        dcp.save(state, checkpoint_id=path)
+
+    @staticmethod
+    def load(path: str, state: dict[str, Any]) -> None:
+        """Fill the tensors of `state`."""
+        dcp.load(state, checkpoint_id=path)
+
+    @staticmethod
+    def save_async(path: str, state: dict[str, Any]) -> Any:
+        """Copy `state` and write it behind training; `wait()` of the result ends with it."""
+        made = dcp.async_save(state, checkpoint_id=path)
+        made.wait = made.result
+        return made
+
 
 if __name__ == "__main__":
     main(
@@ -23,6 +47,7 @@ if __name__ == "__main__":
             backend="gloo",
             ddp=DistributedDataParallel,
             zero=ZeroRedundancyOptimizer,
+            checkpoint=Checkpoint(),
         ),
         sys.argv[1:],
     )

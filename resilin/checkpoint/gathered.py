@@ -105,7 +105,7 @@ class Gathered:
 
     def _name(self, path: str) -> str:
         """A name for the tensor at `path`: its keys with "/" between, made unique."""
-        keys = [str(ast.literal_eval(key)) if key[:1] in "'\"" else key for key in _KEYS.findall(path)]
+        keys = [_text(key) for key in _KEYS.findall(path)]
         name = base = "/".join(keys) or "tensor"
         count = 1
         while name in self._names or name == "__metadata__":
@@ -113,6 +113,13 @@ class Gathered:
             name = f"{base}~{count}"
         self._names.add(name)
         return name
+
+
+def _text(key: str) -> str:
+    """A key as it stands in a name: text without its quotes."""
+    if key[:1] not in "'\"":
+        return key
+    return str(ast.literal_eval(key)) if "\\" in key else key[1:-1]
 
 
 def gather(state: Any) -> Gathered:

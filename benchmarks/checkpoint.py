@@ -1,0 +1,95 @@
+"""How fast is 1 GB of state saved and loaded by two processes, and what does saving behind training cost?"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.harness import Options, Report, Row
+
+RANKS = 2
+CHUNK_MIB = 16
+STATE = {"save": "save", "load, cold": "load, files not in memory", "load, warm": "load, files in memory"}
+DISK = {"disk, write": "save", "disk, read cold": "load, cold", "disk, read warm": "load, warm"}
+
+METHOD = """Two processes with one thread each; {mib:.0f} MiB of float32 in 16 tensors that both hold, saved into a new
+folder, loaded in place, and compared. Every save ends with fsync of all files. Disk: one process writes as many bytes
+into a new file in pieces of 16 MiB, with fsync at the end, or reads them; cold: after the system was told to forget
+the files. Sides take turns by whole runs; medians of {rounds} rounds after one that is not counted. Training: the GPT
+of `train_step` with AdamW and DDP, {state:.0f} MiB of state; a save behind it every 10 steps. The copy alone: a
+tensor as large as a rank's share, copied into another. PyTorch: torch.distributed.checkpoint with its defaults."""
+
+
+def benchmark(options: Options) -> Report:
+    """Both parts on both sides."""
+    nbytes, rounds = (64 << 20, 1) if options.quick else (1 << 30, 4)
+    state: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    for side in harness.sides(options):
+        with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=Path.cwd()) as folder:
+            for what, found in (("state", state), ("training", training)):
+                with harness.progress(f"{what}: {side}"):
+                    arguments = ["--folder", folder, "--what", what, "--nbytes", str(nbytes), "--rounds", str(rounds)]
+                    found[side] = harness.run_ranks(side, options, "checkpoint", arguments, ranks=RANKS)
+    return Report(
+        name="checkpoint",
+        question="1 GB of state saved and loaded by two processes, and the pause of training for a save behind it.",
+        method=METHOD.format(mib=nbytes / 2**20, rounds=rounds, state=training["resilin"]["nbytes"] / 2**20),
+        rows=[*_state_rows(state), *_training_rows(training)],
+        notes=_notes(state["resilin"], training["resilin"]),
+        data={"state": state, "training": training},
+    )
+
+
+def _state_rows(state: dict[str, Any]) -> list[Row]:
+    rows = [
+        harness.timing_row(text, {side: found["samples"][what] for side, found in state.items()}, unit="ms")
+        for what, text in STATE.items()
+    ]
+    rows += [harness.timing_row(what, {"resilin": state["resilin"]["samples"][what]}, unit="ms") for what in DISK]
+    return rows + [
+        Row(
+            what=f"peak memory beyond the state: {what}",
+            unit="MiB",
+            ours=state["resilin"]["peaks"][what] / 2**20,
+            peer=state["torch"]["peaks"][what] / 2**20 if "torch" in state else None,
+        )
+        for what in STATE
+    ]
+
+
+def _training_rows(training: dict[str, Any]) -> list[Row]:
+    return [
+        harness.timing_row(f"GPT: {text}", {side: found["samples"][what] for side, found in training.items()})
+        for what, text in (
+            ("step", "step"),
+            ("pause", "pause for a save behind training, its copy included"),
+            ("copy", "the copy alone"),
+        )
+    ] + _while_writing(training)
+
+
+def _while_writing(training: dict[str, Any]) -> list[Row]:
+    samples = {side: found["samples"]["step while writing"] for side, found in training.items()}
+    return [harness.timing_row("GPT: step while a save is written", samples)] if all(samples.values()) else []
+
+
+def _notes(state: dict[str, Any], training: dict[str, Any]) -> list[str]:
+    medians = {what: statistics.median(found) for what, found in state["samples"].items()}
+    shares = ", ".join(
+        f"{STATE[ours]} {100 * medians[disk] / medians[ours]:.0f} % of the disk's rate" for disk, ours in DISK.items()
+    )
+    pause, copy, step = (statistics.median(training["samples"][what]) for what in ("pause", "copy", "step"))
+    return [
+        f"resilin beside the disk itself: {shares}.",
+        f"The pause beyond the copy is {100 * (pause - copy) / step:.1f} % of a step.",
+        f"A block, which is read, written and hashed at once, has {CHUNK_MIB} MiB.",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(benchmark))
