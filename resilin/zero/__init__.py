@@ -1,7 +1,11 @@
 """ZeRO: the state of training divided among the ranks that train. See README.md beside this file."""
 
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
-from resilin.zero.sharded import MixedPrecisionPolicy, OptimizerState, ShardedModule, ShardedParameter, shard
+from resilin.zero.sharded.module import ShardedModule
+from resilin.zero.sharded.optimizer_state import OptimizerState
+from resilin.zero.sharded.policy import MixedPrecisionPolicy
+from resilin.zero.sharded.shard import shard
+from resilin.zero.sharded.unit import ShardedParameter
 
 __all__ = [
     "MixedPrecisionPolicy",

@@ -13,7 +13,7 @@ from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.testing.ranks import run_ranks
-from resilin.zero.sharded import ShardedModule, shard
+from resilin.zero import ShardedModule, shard
 
 VOCAB, WIDTH, LENGTH, BATCH = 11, 8, 5, 2
 

@@ -69,6 +69,7 @@ def test_slices_of_any_size_arrive_whole_also_when_they_change_their_shape(
     world_size: int, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buddies, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(buddies, "DIRECT_BYTES", 400)
     sizes = [{}, {"a": 3}, {"a": 3}, {"a": 3}, {"a": 0, "b": 100}, {"b": 100, "c": 1}]
 
     def main(rank: int) -> None:
@@ -105,3 +106,7 @@ def test_every_piece_announces_itself_to_those_who_plan_faults(monkeypatch: pyte
 
     run_ranks(2, main).results()
     assert heard.count("buddy") == 2 * (1 + 2 + 1), "before, after each of two chunks, and after"
+    heard.clear()
+    monkeypatch.setattr(buddies, "DIRECT_BYTES", 16)
+    run_ranks(2, main).results()
+    assert heard.count("buddy") == 2 * (1 + 1 + 1), "before, after the slice, and after"

@@ -33,7 +33,7 @@ from resilin.core.autograd.grad_mode import inference_mode, no_grad
 from resilin.core.tensor import Tensor
 from resilin.optim import lr_scheduler
 from resilin.testing.ranks import run_ranks
-from resilin.zero.sharded import ShardedModule, shard
+from resilin.zero import ShardedModule, shard
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
