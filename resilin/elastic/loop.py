@@ -34,6 +34,7 @@ from resilin.errors import (
 
 _LOG = log.logger("elastic.loop")
 CONNECT_TIMEOUT_S = 60.0  # peers that died are heard of at once; this is for one that lives but does not come
+LOST_S = 10.0  # agents hear of a death at once, and of a lost node within its lease
 # what a lost member looks like from here: another world follows
 RECOVERABLE = (WorldChanged, PeerLost, GroupAborted, DistNetworkError)
 _MAX_MESSAGE_CHARS = 4_000  # a report goes into the store, for the agents of all nodes to read
@@ -141,7 +142,15 @@ class _Loop:
                 self._state._roll_back()
 
     def _recoverable(self, error: Exception, offer: control.World) -> bool:
-        """Whether another world follows. Ranks that a collective waited for in vain are reported to the agent."""
+        """Whether another world follows. Ranks that a collective waited for in vain are reported to the agent.
+
+        Those that were lost are, too, if no agent knows of it: a link may be cut while all processes live.
+        """
+        if isinstance(error, (PeerLost, DistNetworkError)):
+            ranks = (error.ranks if isinstance(error, PeerLost) else frozenset()) or frozenset(range(offer.world_size))
+            if others := ranks - {offer.rank}:
+                unless_s = min(max(self._timeout_s, LOST_S), CONNECT_TIMEOUT_S)
+                self._tie.stuck(offer.number, others, _shortened(str(error), _MAX_MESSAGE_CHARS), unless_s)
         if not isinstance(error, CollectiveTimeout):
             return isinstance(error, RECOVERABLE)
         others = error.world_ranks - {offer.rank}

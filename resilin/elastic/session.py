@@ -83,8 +83,11 @@ class Tie(Protocol):
     def finished(self, step: int) -> None:
         """Say that the program is done and wait until all are; WorldChanged when a new world came first."""
 
-    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
-        """Tell the agent that `ranks` of `generation` do not answer, so that it is ended without them."""
+    def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
+        """Tell the agent that `ranks` of `generation` do not answer, so that it is ended without them.
+
+        unless_s: only if `next_world` has then waited for so many seconds, and nobody has ended that generation.
+        """
 
     def pause(self, reason: str, at_most_s: float) -> None:
         """Tell the agent to expect no step for so long; 0: that the pause has ended."""
@@ -108,6 +111,7 @@ class Session:
         self._heard = Heard()  # guarded by _changed
         self._closing = False  # guarded by _changed
         self._group: Abortable | None = None  # guarded by _changed
+        self._unsaid: tuple[control.Stuck, Deadline] | None = None  # guarded by _changed
         self._thread = OwnedThread("control", self._listen)
         hello = control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit, timeout_s=timeout_s)
         self._send(hello)
@@ -127,7 +131,9 @@ class Session:
                         f"no world after generation {after} within {WORLD_TIMEOUT_S:.0f} s "
                         f"({self._heard.why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
                     )
-                self._changed.wait(None if self._heard.standby else deadline.left())
+                waits_s = (None if self._heard.standby else deadline.left(), self._say_unsaid())
+                self._changed.wait(min((one for one in waits_s if one is not None), default=None))
+            self._unsaid = None
             log.stamp(rank=world.rank, generation=world.number)
             self.rank = world.rank
             return world
@@ -161,10 +167,30 @@ class Session:
             while not self._heard.at_end():
                 self._changed.wait()
 
-    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+    def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
         """See `Tie`. An agent that is gone cannot be told: ignored, because waiting for the next world says so."""
+        message = control.Stuck(generation=generation, ranks=tuple(sorted(ranks)), reason=reason)
+        if unless_s:
+            with self._changed:
+                self._unsaid = message, Deadline(unless_s)
+            return
         with contextlib.suppress(ElasticError):
-            self._send(control.Stuck(generation=generation, ranks=tuple(sorted(ranks)), reason=reason))
+            self._send(message)
+
+    def _say_unsaid(self) -> float | None:
+        """Say what `stuck` kept back if it is time; else, how long that is. The caller holds `_changed`."""
+        if self._unsaid is None:
+            return None
+        message, deadline = self._unsaid
+        if self._heard.over >= message.generation:  # the agent knows: another world follows
+            self._unsaid = None
+            return None
+        if deadline.passed():
+            self._unsaid = None
+            with contextlib.suppress(ElasticError):
+                self._send(message)
+            return None
+        return deadline.left()
 
     def pause(self, reason: str, at_most_s: float) -> None:
         """See `Tie`."""
@@ -270,7 +296,7 @@ class Solo:
     def finished(self, step: int) -> None:
         """See `Tie`."""
 
-    def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+    def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
         """See `Tie`."""
 
     def pause(self, reason: str, at_most_s: float) -> None:

@@ -2,13 +2,13 @@
 
 Attribution looks at what people see: the lines that `elastic-run` prints. A fault of a worker is attributed when the
 first line about a death after it, on that worker's node, names its rank and process, and its cause; and when nobody
-who was not hit is ever reported dead. Pure.
+who was not hit is ever reported dead. Where a link was cut, that a worker did not answer is no such report. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -112,8 +112,8 @@ def judge(run: Run, expected: str | None) -> Judgement:
 
 def attribute(run: Run) -> list[Attribution]:
     """What the reports say of each fault that has happened to a worker or an agent."""
-    lines = [blames(text) for text in run.said]
     hit = {one.pid for one in run.fired if run.schedule.faults[one.fault].to == "worker"}
+    lines = [[line for line in blames(text) if not _follows_from_outage(line, hit, run)] for text in run.said]
     innocent = [blame.line for node in lines for blame in node if blame.pid is not None and blame.pid not in hit]
     found = []
     taken: list[set[int]] = [set() for _ in lines]  # per node: lines that are another fault's
@@ -124,6 +124,13 @@ def attribute(run: Run) -> list[Attribution]:
         elif fault.to == "agent" and fault.do == "kill" and len(run.said) > 1:  # else nobody is left to say it
             found.append(_of_agent(one, fault, run))
     return found
+
+
+def _follows_from_outage(line: Blame, hit: Collection[int], run: Run) -> bool:
+    """Whether it is about a worker that nobody hit, and was beyond a link that was cut: one of two sides has to end."""
+    cuts = [run.schedule.faults[one.fault] for one in run.fired]
+    reports = [KINDS[fault.do].report for fault in cuts if KINDS[fault.do].group == "outage"]
+    return line.pid is not None and line.pid not in hit and any(re.search(each, line.how) for each in reports)
 
 
 def blames(said: str) -> list[Blame]:

@@ -111,3 +111,13 @@ def test_counts_are_of_runs_in_which_the_fault_came_about():
     ((name, row),) = judge.tally([judge.as_json(one), judge.as_json(two)]).items()
     assert name == "kill worker"
     assert (row.runs, row.recovered, row.same, row.reports, row.rank_named, row.cause_named) == (2, 1, 2, 2, 1, 1)
+
+
+def test_whoever_was_ended_because_a_link_was_cut_is_no_innocent_reported_dead():
+    cut = Fault(do="cut", to="link", at="collective")
+    silent = "elastic-run: worker died: rank 0 (host box, pid 41) did not answer and was killed (all_reduce: ...)"
+    told = run(silent, DIED, faults=[cut, KILL], hits=[fired(0, 40, rank=0), fired(1, 42, node=1)])
+    assert verdicts(told) == [(True, True)]
+    crashed = silent.replace("did not answer and was killed (all_reduce: ...)", "killed by SIGKILL")
+    told = run(crashed, DIED, faults=[cut, KILL], hits=[fired(0, 40, rank=0), fired(1, 42, node=1)])
+    assert verdicts(told) == [(False, True)], "a link kills nobody"

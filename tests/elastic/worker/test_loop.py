@@ -103,7 +103,7 @@ def test_ranks_that_do_not_answer_are_named_to_the_agent_and_the_step_is_redone(
     told = []
 
     class Telling(TwoWorlds):
-        def stuck(self, generation: int, ranks: Collection[int], reason: str) -> None:
+        def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
             told.append((generation, set(ranks), reason))
 
     monkeypatch.setattr(session, "Solo", Telling)

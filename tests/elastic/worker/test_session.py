@@ -251,3 +251,32 @@ def test_outside_elastic_run_the_launchers_variables_say_who_we_are(monkeypatch:
     monkeypatch.setenv("RESILIN_GENERATION", "6")
     here = current_world()
     assert (here.rank, here.world_size, here.local_rank, here.generation) == (3, 4, 1, 6)
+
+
+def test_a_lost_rank_is_reported_when_nobody_else_has_noticed(
+    session: Session, agent: FakeAgent
+) -> None:
+    in_generation(session, agent)
+    session.stuck(1, {2, 1}, "the connection is gone", unless_s=0.3)
+    waiting = threading.Thread(target=lambda: session.next_world(after=1))
+    waiting.start()
+    told = agent.expect(control.Stuck)
+    assert told == control.Stuck(generation=1, ranks=(1, 2), reason="the connection is gone")
+    agent.send(world(2, ["a"]))
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+
+
+def test_a_lost_rank_of_a_generation_that_an_agent_has_ended_is_not_reported(
+    session: Session, agent: FakeAgent
+) -> None:
+    in_generation(session, agent)
+    session.stuck(1, {1}, "the connection is gone", unless_s=0.2)
+    agent.send(control.Abort(generation=1, ranks=(1,), reason="it died"))
+    ended = threading.Event()
+    threading.Thread(target=lambda: (session.next_world(after=1), ended.set()), daemon=True).start()
+    assert not ended.wait(0.5)  # nothing is to be said in it
+    agent.send(world(2, ["a"]))
+    assert ended.wait(WAIT_S)
+    session.committed(3)
+    agent.expect(control.Committed)  # and nothing before it
