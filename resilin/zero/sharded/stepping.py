@@ -38,6 +38,8 @@ def _units(optimizer: Optimizer) -> list[Unit]:
 
 
 def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if not _modules:
+        return
     name = type(optimizer).__name__
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -56,6 +58,8 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     told: set[int] = set()
+    if not _modules:
+        return
     for unit in _units(optimizer):
         module = _modules.get(id(unit))
         if module is not None and id(module) not in told:
