@@ -221,3 +221,19 @@ def test_only_members_of_a_group_save_with_it(tmp_path):
 
     run_ranks(3, work).results()
     assert checkpoint.load(tmp_path)["a"].tolist() == [1, 1]
+
+
+def test_buckets_hold_checkpoints_as_folders_do():
+    state = {"a": resilin.randn(1 << 17), "n": 1}
+    root = "memory://buckets-hold-checkpoints/run"
+
+    def work(rank):
+        for step in range(3):
+            checkpoint.save(root, {**state, "n": step}, step=step, keep_last=2)
+        checkpoint.save_async(root, {**state, "n": 3}, step=3, keep_last=2).wait()
+        return digest(checkpoint.load(root))
+
+    assert run_ranks(2, work).results() == [digest({**state, "n": 3})] * 2
+    assert [one.step for one in checkpoint.list_checkpoints(root)] == [2, 3]
+    assert checkpoint.latest(root) == f"{root}/step-3"
+    assert checkpoint.verify(root) == []
