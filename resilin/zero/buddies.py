@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from resilin.dist.byte_stream import Stream
 from resilin.dist.reconfigurable import Lot, Outline
 from resilin.errors import CollectiveMismatch
 
-CHUNK_BYTES = 4 << 20  # packed, sent and unpacked while it is in a cache
+CHUNK_BYTES = 1 << 20  # of small slices: packed, sent and unpacked while it is in a cache
+DIRECT_BYTES = 64 << 10  # slices from here on go as they are: the receiver copies them once, straight from their memory
 _HEADER_TAG, _OUTLINE_TAG, _DATA_TAG = ((1 << 31) - 8 + n for n in range(3))  # far from those that people choose
 
 
@@ -56,8 +58,8 @@ class Pairing:
     def exchange(self, own: Lot, room: Callable[[Outline], Lot]) -> Lot:
         """Give `own` to the buddy, receive the protégé's of the same version into the `room` for it: all ranks call it.
 
-        Cost: the bytes of one rank's slices are sent and received, in chunks. Raises CollectiveMismatch when the two
-        ranks are not at the same version; else as any collective.
+        Cost: the bytes of one rank's slices are sent and received, large ones in one message each, small ones packed.
+        Raises CollectiveMismatch when the two ranks are not at the same version; else as any collective.
         """
         moments.reached("buddy")
         outline = self._swap_outlines(own.outline())
@@ -67,7 +69,9 @@ class Pairing:
                 f"{self.protege} has {outline.version}; all ranks must call step() equally often"
             )
         lot = room(outline)
-        self._swap(Stream(own.arrays()), Stream(lot.arrays()))
+        going, coming = own.arrays(), lot.arrays()
+        self._swap_packed(*(Stream([one for one in each if one.nbytes < DIRECT_BYTES]) for each in (going, coming)))
+        self._swap_direct(*([one for one in each if one.nbytes >= DIRECT_BYTES] for each in (going, coming)))
         moments.reached("buddy")
         return lot
 
@@ -87,7 +91,12 @@ class Pairing:
         extents, values, covers = self._heard
         return Outline((int(theirs[0]), int(theirs[1])), dict(extents), values, covers)
 
-    def _swap(self, out: Stream, into: Stream) -> None:
+    def _swap_direct(self, out: Sequence[Any], into: Sequence[Any]) -> None:
+        for going, coming in zip_longest(out, into, fillvalue=np.empty(0)):
+            self._both(going, coming, _DATA_TAG)
+            moments.reached("buddy")
+
+    def _swap_packed(self, out: Stream, into: Stream) -> None:
         sent, received = np.empty((2, min(CHUNK_BYTES, max(out.nbytes, into.nbytes))), np.uint8)
         for start in range(0, max(out.nbytes, into.nbytes), CHUNK_BYTES):
             going = sent[: max(0, min(out.nbytes - start, CHUNK_BYTES))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import generations
 import numpy as np
@@ -14,6 +16,9 @@ from generations import At, Change, play
 import resilin
 from resilin import checkpoint, dist, nn, optim
 from resilin.data import ElasticSampler
+from resilin.ddp import DistributedDataParallel
+from resilin.ddp.comm_hooks import default_hooks
+from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
 from resilin.elastic.state import State
 from resilin.errors import StateError, UsageError
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
@@ -263,3 +268,29 @@ def test_what_is_kept_twice_is_as_much_as_documented_and_does_not_grow(size: int
     state, params = sum(stats["own_state_bytes"] for stats in seen), 4 * seen[0]["elements"]
     expected = 3 * state + 2 * params if size > 1 else 0  # on all ranks together
     assert sum(stats.get("kept_bytes", 0) for stats in seen) == expected
+
+
+@pytest.mark.parametrize("hook", [hook_with_zero_step, hook_with_zero_step_interleaved])
+def test_updates_inside_backward_are_redone_as_well(hook: Callable[..., Any]) -> None:
+    def made(seed: int) -> State:
+        state = make(seed)
+        params = [param for param in state.model.parameters() if param.requires_grad]
+        optimizer = ZeroRedundancyOptimizer(params, optim.AdamW, overlap_with_ddp=True, lr=0.05)
+        return State(model=state.model, optimizer=optimizer, sampler=ElasticSampler(8, 4, 2))
+
+    def trained(state: State, at: At) -> None:
+        model = DistributedDataParallel(state.model)
+        model.register_comm_hook(None, hook(default_hooks.allreduce_hook, model, state.optimizer))
+        while state.step < STEPS:
+            for plan in state.sampler.steps():
+                state.optimizer.zero_grad()
+                x = np.random.default_rng(state.step).standard_normal((4, 6)).astype(np.float32)
+                model(resilin.from_numpy(x)).square().mean().backward()  # the mean of two equal gradients is exact
+                state.commit(plan)
+                if state.step == STEPS:
+                    break
+
+    (expected,) = play(made, trained, 1)
+    for number in range(0, 60, 7):
+        changes = [Change(STEPS - 2, f"moment {number}", (number % 2,), 2)]
+        assert set(play(made, trained, 2, changes)) == {expected}, changes
