@@ -85,13 +85,20 @@ def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name:
     if group_rank is not None:
         if rank is not None:
             raise UsageError(f"give {name} or group_{name}, not both")
-        whole = type(group_rank) is int or isinstance(group_rank, Integral)  # the first is quick
-        if not whole or not 0 <= group_rank < group.size():
+        if not _is_rank(group_rank):
+            raise UsageTypeError(f"group_{name}: expected a rank in {group!r}, an integer, got {group_rank!r}")
+        if not 0 <= group_rank < group.size():
             raise UsageError(f"group_{name}: expected a rank in {group!r}, got {group_rank!r}")
         return group_rank
     if rank is None:
         raise UsageError(f"give {name} or group_{name}")
+    if not _is_rank(rank):
+        raise UsageTypeError(f"{name}: expected a rank, an integer, got {rank!r}")
     return get_group_rank(group, rank)
+
+
+def _is_rank(rank: Any) -> bool:
+    return type(rank) is int or isinstance(rank, Integral)  # the first is quick
 
 
 def same_layout(arrays: Sequence[Array], like: Array, count: int, what: str) -> None:

@@ -165,6 +165,20 @@ def test_a_list_of_another_length_than_the_one_sent_is_refused_and_stays():
     assert run_ranks(2, work).results() == [None, ["c"]]
 
 
+@pytest.mark.parametrize("wrong", ["0", 0.5, [0]])
+def test_a_rank_that_is_no_integer_is_a_type_error(wrong):
+    def work(rank):
+        array = np.ones(1)
+        for call in (dist.broadcast, dist.reduce, dist.send, dist.recv):
+            with pytest.raises(TypeError, match="expected a rank, an integer"):
+                call(array, wrong)
+        with pytest.raises(TypeError, match=r"group_src: expected a rank in .*, an integer"):
+            dist.broadcast(array, group_src=wrong)
+        dist.barrier()
+
+    run_ranks(2, work).results()
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_the_benchmark_of_what_comparing_and_recording_cost_switches_both_off_and_on(transport):
     class Log:

@@ -23,7 +23,7 @@ def arguments_of_a_wrong_type_are_refused_before_any_work(rank: int, size: int) 
     for call, said in (
         (lambda: dist.all_reduce(array, op=sum_), "expected a ReduceOp, as in op=ReduceOp.SUM, got 'sum'"),
         (lambda: dist.broadcast(array, group_src=text), "group_src: expected a rank in"),
-        (lambda: dist.broadcast(array, src=text), "global rank '0' is not in"),
+        (lambda: dist.broadcast(array, src=text), "src: expected a rank, an integer, got '0'"),
         (lambda: dist.all_reduce(array, group=5), "group: expected a ProcessGroup"),
         (lambda: dist.new_group([text]), "must be distinct ranks"),
         (lambda: dist.new_group(rank_alone), "new_group: expected a list of ranks, got 0"),
