@@ -342,6 +342,33 @@ def test_a_gradient_penalty_differentiates_through_gathered_parameters() -> None
     assert not differences(expected, got)
 
 
+class Slope(nn.Module):
+    """Differentiates inside its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x.detach().clone().requires_grad_()
+        (slope,) = grad((self.inner(given) ** 3).sum(), [given], create_graph=True)
+        return self.outer(slope + self.inner(x))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_forward_may_differentiate_inside(stage: int) -> None:
+    x = tensor(np.random.default_rng(0).standard_normal((3, 2, BATCH, 4)))
+
+    def loop(model: Any, optimizer: optim.Optimizer, rank: int, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            (model(x[step, rank]) ** 2).mean().backward()
+            optimizer.step()
+
+    for net in (Slope(), nn.Sequential(Slope(), nn.Linear(2, 2))):
+        assert not differences(trained(net, 2, None, loop), trained(net, 2, stage, loop))
+
+
 def test_a_graph_can_be_walked_twice() -> None:
     net = Language(1)
 

@@ -144,8 +144,8 @@ class Fetcher:
     def _end_of_backward(self) -> None:
         try:
             self.end()
-            if not self.keep:
-                for unit in self.units:
+            for unit in () if self.keep else self.units:
+                if not unit.active:  # a forward may go on in which this backward ran
                     self.drop(unit)
         except BaseException:
             self.reset()
