@@ -15,7 +15,7 @@ from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
-from resilin.elastic import control, ending, failure, membership, placing, sizing, worlds
+from resilin.elastic import control, ending, facts, failure, membership, placing, sizing, worlds
 from resilin.elastic.backoff import Restarts
 from resilin.elastic.config import AgentConfig, Outcome
 from resilin.elastic.exclusion import Exclusion
@@ -355,8 +355,8 @@ class Agent:
         view = self._rendezvous.view
         # before anything slower: blocked survivors go on as soon as they hear of it
         self._teller.deaths(view, self._told.reason)
-        slot.replace = membership.may_replace(view, self._limits)
-        judged = membership.judgement(view, self._limits)
+        slot.replace = facts.may_replace(view, self._limits)
+        judged = facts.judgement(view, self._limits)
         if judged.suspect == self._config.node_id:
             self._exclusion.accuse(judged.accusation)
         situation = membership.assess(view, self._limits, self._clock.monotonic())

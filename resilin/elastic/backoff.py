@@ -5,7 +5,7 @@ The first restart is at once. Only failures of a worker's own doing count: a kil
 
 from __future__ import annotations
 
-from resilin.elastic import membership
+from resilin.elastic import facts
 from resilin.elastic.view import Situation, View
 
 QUICK_S = 10.0  # who lives for longer had a life: its failure is the first of a row
@@ -37,10 +37,10 @@ class Restarts:
     def until(self, view: View, situation: Situation, now: float) -> float | None:
         """Until when the next generation is not formed; None: it may be. `now`: monotonic, in seconds."""
         current = view.generation
-        if current is None or membership.recovers_in_place(view):
+        if current is None or facts.recovers_in_place(view):
             return None
         if current.number != self._number:
             self._number, self._since, self._until = current.number, now, None
-        if self._until is None and membership.failed_by_itself(view):
+        if self._until is None and facts.failed_by_itself(view):
             self._until = now + self._backoff.failed(now - self._since)
         return self._until if situation.action == "form" and self._until is not None and now < self._until else None

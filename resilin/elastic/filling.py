@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from resilin.elastic import environment, membership, sizing, worlds
+from resilin.elastic import environment, facts, sizing, worlds
 from resilin.elastic.backoff import Backoff
 from resilin.elastic.config import AgentConfig
 from resilin.elastic.records import Generation
@@ -35,11 +35,11 @@ class Filler:
         Also when to come back for a replacement that has to wait, because those before it failed soon.
         """
         current, node_id = view.generation, self._config.node_id
-        if current is None or not membership.recovers_in_place(view) or sizing.is_dismissed(view, limits, node_id):
+        if current is None or not facts.recovers_in_place(view) or sizing.is_dismissed(view, limits, node_id):
             return False, None
-        is_invited = node_id in membership.invited(view, limits)
+        is_invited = node_id in facts.invited(view, limits)
         stopped = {  # for a restart that was due until another one said hello
-            m.slot for m in current.members if m.node == node_id and membership.fate(view, m) == "stopped"
+            m.slot for m in current.members if m.node == node_id and facts.fate(view, m) == "stopped"
         }
         started, held = False, []
         for slot in self._slots:

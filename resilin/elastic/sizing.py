@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resilin.elastic import membership
+from resilin.elastic import facts
 from resilin.elastic.records import Node, Wanted
 from resilin.elastic.view import Config, View
 
@@ -62,10 +62,10 @@ def is_dismissed(view: View, config: Config, node_id: str) -> bool:
     node, current = view.node(node_id), view.generation
     if view.closed is not None or node is None or current is None:
         return False
-    if not membership.recovers_in_place(view):
+    if not facts.recovers_in_place(view):
         return False
     if node.leaving:
         return True
     outside = node_id not in current.nodes and current.kind == "inplace"
     scaled = view.wanted is not None and bool(view.wanted.max_nodes)
-    return outside and scaled and node_id not in membership.invited(view, config)
+    return outside and scaled and node_id not in facts.invited(view, config)

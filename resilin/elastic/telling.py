@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resilin.elastic import control, membership, worlds
+from resilin.elastic import control, facts, worlds
 from resilin.elastic.records import Generation
 from resilin.elastic.reports import Reporter
 from resilin.elastic.slots import LocalSlot
@@ -59,8 +59,8 @@ class Teller:
 
     def standbys(self, view: View) -> None:
         """Let workers that there is no place for wait as long as it takes."""
-        standbys = membership.standing_by(view)
-        shards = membership.largest_world(view)
+        standbys = facts.standing_by(view)
+        shards = facts.largest_world(view)
         reason = f"the batch has {shards} shard{'s' if shards != 1 else ''}"
         for member in standbys:
             slot = self._slots[member.slot] if member.node == self._node_id else None
@@ -78,7 +78,7 @@ class Teller:
         if current is None:
             return False
         again = self._left_behind(current)
-        gone = [m for m in current.members if membership.fate(view, m) in ("failed", "lost", "left", "stopped")]
+        gone = [m for m in current.members if facts.fate(view, m) in ("failed", "lost", "left", "stopped")]
         if not gone:
             return again
         ranks = tuple(sorted(member.rank for member in gone))
@@ -86,7 +86,7 @@ class Teller:
             if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
                 self._abort(slot, current.number, reason, ranks)
                 again = True
-        for node in {m.node for m in gone if membership.fate(view, m) == "lost"}:
+        for node in {m.node for m in gone if facts.fate(view, m) == "lost"}:
             if (current.number, node) not in self._lost:
                 self._lost.add((current.number, node))
                 if node == self._node_id:
@@ -116,7 +116,7 @@ class Teller:
 
         now: monotonic, in seconds.
         """
-        chosen = membership.unresponsive(view)
+        chosen = facts.unresponsive(view)
         if not chosen:
             self._missed_since = None
             return self._silent_alone(view, now)
@@ -126,7 +126,7 @@ class Teller:
             return self._missed_since + MISSED_SETTLE_S
         for member in chosen:
             if member.node == self._node_id:
-                self._slots[member.slot].kill_unresponsive(membership.complaint(view, member))
+                self._slots[member.slot].kill_unresponsive(facts.complaint(view, member))
         return None
 
     def _silent_alone(self, view: View, now: float) -> float | None:

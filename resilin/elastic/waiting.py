@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from resilin.elastic import membership, worlds
+from resilin.elastic import facts, worlds
 from resilin.elastic.config import Outcome
 from resilin.elastic.errands import Outage
 from resilin.elastic.records import Closed, GenerationMember
@@ -77,7 +77,7 @@ class Waiting:
 
     def look(self, view: View, situation: Situation, now: float) -> tuple[float | None, Closed | None]:
         """When to look again, and the job's end, if it is time for it. `now`: monotonic, in seconds."""
-        members = membership.awaited(view) if situation.action == "steady" else ()
+        members = facts.awaited(view) if situation.action == "steady" else ()
         number = view.generation.number if view.generation is not None else 0
         self._ranks.at(number if members else 0, now)
         self._nodes.at(1 if situation.action == "wait" and situation.until is None else 0, now)
@@ -106,7 +106,7 @@ class Waiting:
         self, view: View, situation: Situation, away: Outage | None, node_id: str, now: float
     ) -> tuple[float | None, Closed | None]:
         """When to look again, and the end of a job that has succeeded here, needs nobody else, and cannot say so."""
-        if away is None or situation.action != "succeed" or not membership.ends_alone(view, node_id):
+        if away is None or situation.action != "succeed" or not facts.ends_alone(view, node_id):
             return None, None
         if now < away.since + TELL_S:
             return away.since + TELL_S, None

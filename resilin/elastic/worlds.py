@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resilin.elastic import control, failure, membership
+from resilin.elastic import control, facts, failure
 from resilin.elastic.environment import Place
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation, GenerationMember, Slot
@@ -54,7 +54,7 @@ def slot(view: View, member: GenerationMember) -> Slot:
 
 def endpoints(view: View, generation: Generation) -> tuple[str, ...] | None:
     """The endpoints of all members in rank order; None while one is not known, or when a smaller world is to come."""
-    if 0 < membership.largest_world(view) < len(generation.members):
+    if 0 < facts.largest_world(view) < len(generation.members):
         return None
     found = []
     for member in generation.members:
@@ -105,7 +105,7 @@ def first_failure(view: View) -> Mapping[str, Any] | None:
     current = view.generation
     if current is None:
         return None
-    failed = {m.node for m in current.members if membership.fate(view, m) == "failed"}
+    failed = {m.node for m in current.members if facts.fate(view, m) == "failed"}
     found = [seen.node.failure for seen in view.nodes if seen.node.id in failed and seen.node.failure is not None]
     first = first_cause([Failure.from_json(body) for body in found])
     return first.to_json() if first is not None else None

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from resilin.elastic import membership
+from resilin.elastic import facts
 from resilin.elastic.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import STORE, Network
@@ -154,7 +154,7 @@ class _Play:
             return True
         ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
         views = [node.agent.view for node in self.nodes if node.agent is not None]
-        spent = any(view.generation and membership.restarts_used(view) >= self.job.max_restarts for view in views)
+        spent = any(view.generation and facts.restarts_used(view) >= self.job.max_restarts for view in views)
         if not self.invariants.closed and (spent or any(" failed" in reason for reason in ends)):
             return all("of at least" in reason for reason in ends)  # and no worker may be started any more
         staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]

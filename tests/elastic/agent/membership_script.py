@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resilin.elastic import membership, sizing
+from resilin.elastic import facts, membership, sizing
 from resilin.elastic.records import Generation, Node, Slot, Wanted
 from resilin.elastic.view import Config, Seen, View
 
@@ -49,8 +49,8 @@ class Script:
         lines = []
         for _ in range(10):
             view, config = self.seen()
-            if suspect := membership.judgement(view, config).suspect:
-                lines.append(f"exclude {suspect}: {membership.judgement(view, config).accusation}")
+            if suspect := facts.judgement(view, config).suspect:
+                lines.append(f"exclude {suspect}: {facts.judgement(view, config).accusation}")
                 self._change(suspect, lambda node: replace(node, excluded="its workers failed"))
                 view, config = self.seen()
             situation = membership.assess(view, config, self.now)
@@ -144,7 +144,7 @@ class Script:
             self._set(node, replace(slot, missed=named, missed_in=self.view.generation.number, missed_at="all_reduce"))
 
     def _unresponsive(self) -> list[str]:
-        chosen = membership.unresponsive(self.view)
+        chosen = facts.unresponsive(self.view)
         for member in chosen:
             self._die(f"{member.node}/{member.slot}", "external")
         return [f"kill {' '.join(str(m.rank) for m in chosen) or 'nobody'}"]

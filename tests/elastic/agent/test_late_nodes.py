@@ -1,6 +1,6 @@
 """What nodes may not know of one another yet, as simulated schedules found it: each of these once ended a job."""
 
-from resilin.elastic import membership
+from resilin.elastic import facts, membership
 from resilin.elastic.records import Generation, GenerationMember, Node, Slot
 from resilin.elastic.view import Config, Seen, View
 
@@ -66,5 +66,5 @@ def test_a_spare_has_the_place_of_a_node_that_can_take_no_part_any_more():
     spent = seen("b", 2, incarnation=1, state="failed", fault="external")
     view = View(nodes=(stays, spent, seen("c", 3)), generation=generation(1, a=1, b=1))
     no_restarts = Config(min_nodes=2, max_nodes=2, max_restarts=0)
-    assert membership.invited(view, no_restarts) == ("c",)
-    assert membership.invited(view, Config(min_nodes=2, max_nodes=2, max_restarts=1)) == ()
+    assert facts.invited(view, no_restarts) == ("c",)
+    assert facts.invited(view, Config(min_nodes=2, max_nodes=2, max_restarts=1)) == ()

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membership_script import Script
 
-from resilin.elastic import membership, sizing
+from resilin.elastic import facts, membership, sizing
 from resilin.elastic.records import Generation
 
 MOST_NODES = 4
@@ -57,7 +57,7 @@ def duties(script: Script) -> list[str]:
     if dismissed:
         lines = [line for line in lines if line.partition(" ")[2].partition("/")[0] not in dismissed]
         lines.append(f"stop {' '.join(dismissed)}")
-    for name in membership.invited(view, config):
+    for name in facts.invited(view, config):
         node = view.node(name)
         lines += [f"replace {name}/{slot.index}" for slot in node.slots if slot.state == "idle"]
     return lines

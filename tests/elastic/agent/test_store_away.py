@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from membership_script import Script
 
-from resilin.elastic import environment, membership
+from resilin.elastic import environment, facts, membership
 from resilin.elastic.agent import Agent
 from resilin.elastic.config import AgentConfig
 from resilin.elastic.errands import Outage
@@ -206,7 +206,7 @@ def test_a_job_ends_without_the_store_only_where_nobody_else_has_a_part_in_it(st
     for line in ("job 1:2", *story):
         script.do(line)
     view, config = script.seen()
-    assert membership.ends_alone(view, who) is alone
+    assert facts.ends_alone(view, who) is alone
     told: list[str] = []
     one, away = waiting(told), Outage(since=10.0, error="planned")
     situation = membership.assess(view, config, script.now)

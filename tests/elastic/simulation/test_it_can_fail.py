@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic import leading, membership, rendezvous, roles
+from resilin.elastic import facts, leading, membership, rendezvous, roles
 from resilin.elastic.agent import Agent
 from resilin.store.state import StoreState
 from resilin.testing import simulation
@@ -38,9 +38,7 @@ def test_writing_without_the_compare_on_the_previous_generation_is_caught(monkey
 
 
 def test_not_counting_workers_that_failed_before_they_joined_is_caught(monkeypatch):
-    monkeypatch.setattr(
-        membership, "restarts_used", lambda view: view.generation.restarts_used if view.generation else 0
-    )
+    monkeypatch.setattr(facts, "restarts_used", lambda view: view.generation.restarts_used if view.generation else 0)
     assert "restarts used, expected" in caught()
 
 
@@ -86,7 +84,7 @@ def test_ranks_that_move_though_their_place_is_there_are_caught(monkeypatch):
 
 
 def test_more_workers_than_shards_are_caught(monkeypatch):
-    monkeypatch.setattr(membership, "largest_world", lambda view: 0)
+    monkeypatch.setattr(facts, "largest_world", lambda view: 0)
     assert "shards" in caught()
 
 
@@ -96,7 +94,7 @@ def test_a_node_that_does_not_register_again_is_caught(monkeypatch):
 
 
 def test_frozen_workers_that_nobody_kills_are_caught(monkeypatch):
-    monkeypatch.setattr(membership, "unresponsive", lambda view: ())
+    monkeypatch.setattr(facts, "unresponsive", lambda view: ())
     assert "no end of" in caught()
 
 
