@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import resilin.dist as dist
-from resilin import errors
+import resilin.errors as errors
 from resilin.dist import world
 from resilin.dist.group import ProcessGroup
 from resilin.errors import CheckpointError, CollectiveMismatch, DistError, UsageError
