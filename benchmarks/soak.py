@@ -39,7 +39,8 @@ checkpoint every ten, under schedules of one or two faults, drawn from seeds. A 
 came about in it. *Recovered*: training was brought to its end. *Same bits*: the sha256 of parameters, buffers,
 optimizer, scheduler and sampler is that of one undisturbed worker, on every worker. *Ledger*: every sample counted
 once. *Rank* and *cause*: the first line about a death after the fault names that rank and process, and that cause, and
-nobody who was not hit is ever called dead. Of faults of the store, the link and a single node nobody is to be named."""
+nobody who was not hit is ever called dead (but that a worker beyond a cut link did not answer may be said, because
+one side has to end). Of faults of the store, the link and a single node nobody is to be named."""
 
 
 @dataclass(frozen=True, kw_only=True)
