@@ -26,7 +26,7 @@ tensor as large as a rank's share, copied into another. PyTorch: torch.distribut
 
 def benchmark(options: Options) -> Report:
     """Both parts on both sides."""
-    nbytes, rounds = (64 << 20, 1) if options.quick else (1 << 30, 4)
+    nbytes, rounds = (64 << 20, 1) if options.quick else (1 << 30, 3)
     state: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for side in harness.sides(options):

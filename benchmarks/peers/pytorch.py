@@ -16,7 +16,10 @@ from benchmarks.library import Library, main
 
 
 class Checkpoint:
-    """torch.distributed.checkpoint, with its defaults."""
+    """torch.distributed.checkpoint, with its defaults; what is written behind training has a group of its own."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
 
     @staticmethod
     def save(path: str, state: dict[str, Any]) -> None:
@@ -28,10 +31,11 @@ class Checkpoint:
         """Fill the tensors of `state`."""
         dcp.load(state, checkpoint_id=path)
 
-    @staticmethod
-    def save_async(path: str, state: dict[str, Any]) -> Any:
+    def save_async(self, path: str, state: dict[str, Any]) -> Any:
         """Copy `state` and write it behind training; `wait()` of the result ends with it."""
-        made = dcp.async_save(state, checkpoint_id=path)
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo")
+        made = dcp.async_save(state, checkpoint_id=path, process_group=self._group)
         made.wait = made.result
         return made
 
