@@ -6,7 +6,6 @@ import sys
 
 from benchmarks import (
     checkpoint,
-    checkpoint_storage,
     collectives,
     collectives_hosts,
     comm_hooks,
@@ -44,7 +43,6 @@ ALL = [
     shard_mode,
     zero,
     checkpoint,
-    checkpoint_storage,
     recovery,
     node_changes,
     simulated_agents,

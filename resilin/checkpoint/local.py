@@ -24,9 +24,6 @@ from resilin.errors import (
 )
 
 _MOST_AT_ONCE = 1 << 30  # Linux takes no more than 2 GiB - 4 KiB in one call
-_SENT_BYTES = 8 << 20
-"""After so many bytes the system is told to begin writing them to the disk, and to keep no copy: the disk is busy from
-the start, and the cache takes the same pages again. Several times the rate: benchmarks/checkpoint_storage.py."""
 
 
 class LocalStorage(Storage):
@@ -167,7 +164,6 @@ class _Local(Writing):
     def __init__(self, path: str, shown: str) -> None:
         self._path, self._shown = path, shown
         self._fd = -1
-        self._written = self._sent = 0  # bytes
 
     def __enter__(self) -> _Local:
         with _told(self._shown, "written"):
@@ -188,19 +184,7 @@ class _Local(Writing):
         left = memoryview(data).cast("B")
         with _told(self._shown, "written"):
             while left:
-                count = os.write(self._fd, left[:_MOST_AT_ONCE])
-                left = left[count:]
-                self._written += count
-        if self._written - self._sent >= _SENT_BYTES:
-            _send(self._fd, self._sent, self._written)
-            self._sent = self._written
-
-
-def _send(fd: int, start: int, stop: int) -> None:
-    """Begin writing what lies in the cache. Only advice: a system may take none."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+                left = left[os.write(self._fd, left[:_MOST_AT_ONCE]) :]
 
 
 def _create_without_links(path: str, data: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from resilin.checkpoint import local, remote
+from resilin.checkpoint import remote
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.remote import FsspecStorage
@@ -105,22 +105,6 @@ def test_writes_that_take_a_part_at_a_time_are_gone_on_with(tmp_path, monkeypatc
     monkeypatch.undo()
     assert LocalStorage(tmp_path).read("a") == bytes(range(100))
     assert len(taken) == 15
-
-
-def test_the_system_is_told_to_begin_writing_and_may_refuse(tmp_path, monkeypatch):
-    told = []
-
-    def refuse(fd, start, length, advice):
-        told.append((start, length))
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "posix_fadvise", refuse)
-    monkeypatch.setattr(local, "_SENT_BYTES", 40)
-    with LocalStorage(tmp_path).writing("a") as file:
-        for start in range(0, 100, 25):
-            file.write(bytes(range(start, start + 25)))
-    assert told == [(0, 50), (50, 50)]
-    assert LocalStorage(tmp_path).read("a") == bytes(range(100))
 
 
 def test_reads_that_give_a_part_at_a_time_are_gone_on_with(tmp_path, monkeypatch):
