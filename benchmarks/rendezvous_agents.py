@@ -17,11 +17,13 @@ from typing import TypeVar
 from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
 from resilin._base.threads import OwnedThread
-from resilin.elastic import calls, membership, records
+from resilin.elastic import records
+from resilin.elastic.deciding import membership
+from resilin.elastic.deciding.view import Config
 from resilin.elastic.records import Node, Slot
-from resilin.elastic.rendezvous import Options as Membership
-from resilin.elastic.rendezvous import Rendezvous
-from resilin.elastic.view import Config
+from resilin.elastic.rendezvous import calls
+from resilin.elastic.rendezvous.rendezvous import Options as Membership
+from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.store.client import ClientStore
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
@@ -34,7 +36,7 @@ PROCESSES = 2
 CONNECTIONS = 10  # clients of each process, each with two connections: one for calls, one for its watches
 TIMEOUT_S = 60.0
 
-METHOD = f"""Each node is the code of a real agent that deals with the store (`resilin.elastic.rendezvous` and below,
+METHOD = f"""Each node is the code of a real agent that deals with the store (`resilin.elastic.rendezvous`),
 and `membership.decide` in the one that leads), with a lease of 5 s; its workers are not started. The nodes live in
 {PROCESSES} processes, each with {CONNECTIONS} clients of the store that its nodes share; the store is a third process:
 the embedded server of resilin, or one member of a real etcd that does not sync its disk. Time: from the moment at which

@@ -76,28 +76,7 @@ MORE: dict[str, frozenset[str]] = {
 }
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
-ELASTIC_WORKER_SIDE = frozenset(
-    {
-        "session",
-        "heard",
-        "roles",
-        "state",
-        "transfer",
-        "ledger",
-        "loop",
-        "sync",
-        "parts",
-        "trees",
-        "cover",
-        "divided",
-        "flows",
-        "worlds",
-        "warm",
-        "shards",
-        "sample_ids",
-        "strike",
-    }
-)
+ELASTIC_WORKER_SIDE = ("worker", "ledger", "sample_ids", "spawn.warm")
 ELASTIC_AGENT_ONLY = frozenset({"errors", "_base", "store"})
 
 # Packages whose import must not lead to any of LIGHT_BANNED, however indirectly (elastic: its agent side).
@@ -139,8 +118,8 @@ DYNAMIC: dict[str, str] = {
     "resilin.dist.backends.mpi": "mpi4py is optional, and importing it starts MPI",
     "resilin.checkpoint.remote": "fsspec is optional, and only URLs need it",
     "resilin.testing.coverage": "op families are found, not listed",
-    "resilin.elastic.warm": "what the first workers of a job, which are waited for, may not need",
-    "resilin.elastic.copies": "numpy, in a copy of the launcher that becomes a template",
+    "resilin.elastic.spawn.warm": "what the first workers of a job, which are waited for, may not need",
+    "resilin.elastic.spawn.copies": "numpy, in a copy of the launcher that becomes a template",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 
@@ -337,8 +316,8 @@ def _allowed(module: Module) -> frozenset[str]:
 
 
 def _is_worker_side(module: Module) -> bool:
-    stem = module.name.removeprefix(f"{PACKAGE}.elastic").lstrip(".").partition(".")[0]
-    return stem in ELASTIC_WORKER_SIDE or module.name == f"{PACKAGE}.elastic"
+    sides = (f"{PACKAGE}.elastic.{name}" for name in ELASTIC_WORKER_SIDE)
+    return module.name == f"{PACKAGE}.elastic" or any(_is_within(module.name, side) for side in sides)
 
 
 def _check_floor(module: Module, imported: Import, modules: Mapping[str, Module]) -> Iterator[Violation]:

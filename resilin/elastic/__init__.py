@@ -13,24 +13,24 @@ from resilin._base import lazy
 
 if TYPE_CHECKING:
     from resilin.data import ElasticSampler as ElasticSampler
-    from resilin.elastic.loop import run as run
-    from resilin.elastic.recording import record as record
-    from resilin.elastic.session import World as World
-    from resilin.elastic.session import is_elastic as is_elastic
-    from resilin.elastic.session import long_pause as long_pause
-    from resilin.elastic.session import world as world
-    from resilin.elastic.state import State as State
+    from resilin.elastic.worker.loop import run as run
+    from resilin.elastic.worker.recording import record as record
+    from resilin.elastic.worker.session import World as World
+    from resilin.elastic.worker.session import is_elastic as is_elastic
+    from resilin.elastic.worker.session import long_pause as long_pause
+    from resilin.elastic.worker.session import world as world
+    from resilin.elastic.worker.state import State as State
 
 # public name -> module that defines it; no module may bear a public name (it would shadow it once imported)
 _WHERE = {
     "ElasticSampler": "resilin.data",
-    "State": "resilin.elastic.state",
-    "World": "resilin.elastic.session",
-    "is_elastic": "resilin.elastic.session",
-    "long_pause": "resilin.elastic.session",
-    "record": "resilin.elastic.recording",
-    "run": "resilin.elastic.loop",
-    "world": "resilin.elastic.session",
+    "State": "resilin.elastic.worker.state",
+    "World": "resilin.elastic.worker.session",
+    "is_elastic": "resilin.elastic.worker.session",
+    "long_pause": "resilin.elastic.worker.session",
+    "record": "resilin.elastic.worker.recording",
+    "run": "resilin.elastic.worker.loop",
+    "world": "resilin.elastic.worker.session",
 }
 
 __all__ = ["ElasticSampler", "State", "World", "is_elastic", "long_pause", "record", "run", "world"]

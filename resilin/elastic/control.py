@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from resilin._base import framing
-from resilin.elastic.spawner import ENV_FD as ENV_FD
+from resilin.elastic.spawn.spawner import ENV_FD as ENV_FD
 from resilin.errors import HandshakeError
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from resilin.elastic import stalls
-from resilin.elastic.stalls import Stall
+from resilin.elastic.hangs import stalls
+from resilin.elastic.hangs.stalls import Stall
 from resilin.errors import RendezvousError
 
 INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave before training had finished

@@ -17,8 +17,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
-from resilin.elastic import entrypoint
 from resilin.elastic.failure import Failure
+from resilin.elastic.spawn import entrypoint
 from resilin.errors import ChildFailedError, ElasticError, RendezvousError, SecretRequired, StoreError, UsageError
 from resilin.launcher import exit_codes
 

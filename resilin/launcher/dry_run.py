@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resilin._base import env, log
-from resilin.elastic import environment
-from resilin.elastic.environment import Place
-from resilin.elastic.program import Program
+from resilin.elastic.spawn import environment
+from resilin.elastic.spawn.environment import Place
+from resilin.elastic.spawn.program import Program
 from resilin.launcher import arguments, exit_codes, hosting, plan
 from resilin.launcher.plan import LaunchPlan
 

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from resilin._base import env
-from resilin.elastic import console, copies, spawner
-from resilin.elastic.spawning import SpawnerProcess
+from resilin.elastic.agent import console
+from resilin.elastic.spawn import copies, spawner
+from resilin.elastic.spawn.spawning import SpawnerProcess
 from resilin.launcher import arguments, exit_codes, programs
 
 

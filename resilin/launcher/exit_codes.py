@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from resilin._base import env
-from resilin.elastic import console
+from resilin.elastic.agent import console
 from resilin.errors import (
     CheckpointError,
     RendezvousError,

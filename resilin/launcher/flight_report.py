@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from resilin._base.clock import spell
 from resilin._base.flight import Call, Flight, State
-from resilin.elastic.flights import Group, Member, Wait
+from resilin.elastic.hangs.flights import Group, Member, Wait
 
 _FEW = 4  # messages in one line
 

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from resilin._base import env
 from resilin._base.secret import read_file
-from resilin.elastic import records, stragglers
+from resilin.elastic import records
+from resilin.elastic.agent import stragglers
+from resilin.elastic.agent.stragglers import Slow
 from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
-from resilin.elastic.stragglers import Slow
 from resilin.errors import RendezvousError, StoreRefused, UsageError
 from resilin.launcher import local
 from resilin.store.base import KeyValue, Lease, Store

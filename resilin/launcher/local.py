@@ -25,7 +25,8 @@ from typing import Any
 
 from resilin._base import auth, env, framing
 from resilin._base.clock import Deadline
-from resilin.elastic import records, stragglers
+from resilin.elastic import records
+from resilin.elastic.agent import stragglers
 from resilin.errors import ResilinError, StoreError, StoreTimeout
 from resilin.store.base import KeyValue, Lease, Store
 

@@ -16,11 +16,11 @@ from resilin._base import env
 from resilin._base.auth import new_secret
 from resilin._base.host import address_towards, cpu_count, is_loopback
 from resilin._base.secret import read_file
-from resilin.elastic import environment
-from resilin.elastic.choice import Choice
-from resilin.elastic.console import Name
-from resilin.elastic.program import Program
-from resilin.elastic.view import Config
+from resilin.elastic.agent.choice import Choice
+from resilin.elastic.agent.console import Name
+from resilin.elastic.deciding.view import Config
+from resilin.elastic.spawn import environment
+from resilin.elastic.spawn.program import Program
 from resilin.errors import SecretRequired, UsageError
 from resilin.launcher import addresses, programs, surroundings, values
 from resilin.store.connect import without_password

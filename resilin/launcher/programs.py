@@ -1,8 +1,8 @@
 """Which command the workers run, as far as files tell that it can run. Imports nothing of the program.
 
 A script or module whose text imports resilin is run in processes in which that is done already, from the first start on
-(`elastic/warm.py`). `--start-method spawn` has it executed afresh, and so has a text that changes `os.environ` before
-it imports resilin: libraries read their variables once, when they are imported.
+(`elastic/spawn/warm.py`). `--start-method spawn` has it executed afresh, and so has a text that changes `os.environ`
+before it imports resilin: libraries read their variables once, when they are imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from resilin._base import env
-from resilin.elastic.program import Program
+from resilin.elastic.spawn.program import Program
 from resilin.errors import UsageError
 
 _MAX_TEXT_BYTES = 1 << 20

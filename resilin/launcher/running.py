@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from resilin._base import env, log
-from resilin.elastic.agent import Agent
-from resilin.elastic.config import AgentConfig, Outcome
-from resilin.elastic.console import Console
-from resilin.elastic.program import Program
-from resilin.elastic.reports import Reporter
-from resilin.elastic.spawning import SpawnerProcess
-from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import Supervisor
+from resilin.elastic.agent.agent import Agent
+from resilin.elastic.agent.config import AgentConfig, Outcome
+from resilin.elastic.agent.console import Console
+from resilin.elastic.agent.reports import Reporter
+from resilin.elastic.agent.streams import Plan
+from resilin.elastic.agent.supervise import Supervisor
+from resilin.elastic.spawn.program import Program
+from resilin.elastic.spawn.spawning import SpawnerProcess
 from resilin.launcher import arguments, exit_codes, hosting, plan
 from resilin.launcher.hosting import OpenStore
 from resilin.launcher.local import Desk

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.elastic import sizing
+from resilin.elastic.deciding import sizing
 from resilin.elastic.records import Node, Wanted
 from resilin.errors import RendezvousClosed, StoreError, UsageError
 from resilin.launcher import jobs

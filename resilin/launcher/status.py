@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from resilin.elastic import sizing
+from resilin.elastic.deciding import sizing
 from resilin.elastic.records import Generation, Node
 from resilin.launcher import jobs
 from resilin.launcher.jobs import Job

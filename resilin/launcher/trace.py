@@ -12,8 +12,8 @@ from typing import Any
 from resilin._base import flight, flight_folder
 from resilin._base.clock import SYSTEM
 from resilin._base.flight import Flight
-from resilin.elastic import flights
-from resilin.elastic.flights import Group, Wait
+from resilin.elastic.hangs import flights
+from resilin.elastic.hangs.flights import Group, Wait
 from resilin.errors import UsageError
 from resilin.launcher import flight_report
 from resilin.launcher.flight_report import Verdict

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from resilin._base.flight import HEADER_BYTES, Call, Flight, Place, Recorder, State, read
-from resilin.elastic import flights
+from resilin.elastic.hangs import flights
 from resilin.launcher import flight_report, main
 from resilin.launcher.flight_report import Verdict
 from resilin.testing.ranks import RankProcess, start_ranks

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from resilin import errors
-from resilin.elastic import environment
-from resilin.elastic.environment import Place
+from resilin.elastic.spawn import environment
+from resilin.elastic.spawn.environment import Place
 from resilin.errors import ResilinError
 from resilin.launcher import arguments, exit_codes
 

@@ -29,7 +29,7 @@ from resilin import elastic, nn, optim
 from resilin._base import moments
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.dist import phases
-from resilin.elastic.session import rank_at_work
+from resilin.elastic.worker.session import rank_at_work
 from resilin.nn import functional as F
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
 

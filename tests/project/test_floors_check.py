@@ -70,7 +70,7 @@ def test_a_type_only_import_obeys_the_floors_too(violations):
 
 
 def test_nobody_imports_testing(violations):
-    (line,) = violations({"testing/clock.py": "", "elastic/agent.py": "from resilin.testing import clock\n"})
+    (line,) = violations({"testing/clock.py": "", "elastic/agent/agent.py": "from resilin.testing import clock\n"})
     assert "elastic's agent side imports resilin.testing.clock" in line
 
 
@@ -80,10 +80,10 @@ def test_a_package_without_a_floor_is_reported(violations):
 
 
 def test_the_agent_side_may_not_use_what_the_worker_side_may(violations):
-    files = {"core/a.py": "", "elastic/state.py": "from resilin.core import a\n"}
+    files = {"core/a.py": "", "elastic/worker/state.py": "from resilin.core import a\n"}
     assert violations(files) == []
-    (line,) = violations({"elastic/agent.py": "import asyncio\nfrom resilin.core import a\n"})[:1]
-    assert line.startswith("resilin/elastic/agent.py:2: ")
+    (line,) = violations({"elastic/agent/agent.py": "import asyncio\nfrom resilin.core import a\n"})[:1]
+    assert line.startswith("resilin/elastic/agent/agent.py:2: ")
 
 
 def test_an_agent_that_reaches_numpy_through_others_is_reported_with_the_chain(violations):
@@ -94,8 +94,8 @@ def test_an_agent_that_reaches_numpy_through_others_is_reported_with_the_chain(v
 
 
 def test_a_lazy_package_hides_nothing(violations):
-    lazy = '_WHERE = {"State": "resilin.elastic.state"}\n\ndef __getattr__(name):\n    return name\n'
-    files = {"elastic/__init__.py": lazy, "elastic/state.py": "import numpy\n"}
+    lazy = '_WHERE = {"State": "resilin.elastic.worker.state"}\n\ndef __getattr__(name):\n    return name\n'
+    files = {"elastic/__init__.py": lazy, "elastic/worker/state.py": "import numpy\n"}
     assert violations(files) == []
     lines = violations({"launcher/main.py": "from resilin.elastic import State\n"})
     assert any("loads numpy through" in line for line in lines)

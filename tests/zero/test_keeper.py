@@ -14,7 +14,7 @@ import pytest
 
 from resilin.core.tensor import Tensor
 from resilin.dist.reconfigurable import Lot, Slice, Version
-from resilin.elastic import cover
+from resilin.elastic.worker import cover
 from resilin.zero import buddies
 from resilin.zero.keeper import Keeper
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from resilin.elastic import control, records
+from resilin.elastic.deciding.view import Config
 from resilin.elastic.records import Node, Slot
-from resilin.elastic.view import Config
 from resilin.store.base import Event, Op, prefix_range
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import Network

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilin.data.elastic_sampler import StepPlan
-from resilin.elastic import ledger, records, roles
+from resilin.elastic import ledger, records
+from resilin.elastic.deciding.view import Config
 from resilin.elastic.ledger import Entry
 from resilin.elastic.records import Closed, Generation, Node
-from resilin.elastic.view import Config
+from resilin.elastic.worker import roles
 from resilin.store.base import Event
 from resilin.testing.simulation.universe import Universe
 from resilin.testing.simulation.workers import Lineage, Training

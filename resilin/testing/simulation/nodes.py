@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from resilin.elastic import failure
-from resilin.elastic.agent import Agent
-from resilin.elastic.config import AgentConfig, Outcome
+from resilin.elastic.agent.agent import Agent
+from resilin.elastic.agent.config import AgentConfig, Outcome
+from resilin.elastic.agent.reports import Reporter
+from resilin.elastic.agent.streams import Plan
+from resilin.elastic.agent.supervise import Worker
 from resilin.elastic.control import Committed, Message, Progress
-from resilin.elastic.environment import Job
-from resilin.elastic.exclusion import Rules
-from resilin.elastic.program import Program
-from resilin.elastic.reports import Reporter
-from resilin.elastic.spawning import Command
-from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import Worker
-from resilin.elastic.view import Config
+from resilin.elastic.deciding.exclusion import Rules
+from resilin.elastic.deciding.view import Config
+from resilin.elastic.spawn.environment import Job
+from resilin.elastic.spawn.program import Program
+from resilin.elastic.spawn.spawning import Command
 from resilin.errors import ResilinError
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.store import Client, Server

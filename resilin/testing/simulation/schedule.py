@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from resilin.elastic import facts
-from resilin.elastic.view import Config
+from resilin.elastic.deciding import facts
+from resilin.elastic.deciding.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import STORE, Network
 from resilin.testing.simulation.nodes import Setting, SimNode

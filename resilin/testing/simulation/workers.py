@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
-from resilin.elastic import control, roles
-from resilin.elastic.heard import Heard, Interruption, Leaving
+from resilin.elastic import control
 from resilin.elastic.ledger import Entry
+from resilin.elastic.worker import roles
+from resilin.elastic.worker.heard import Heard, Interruption, Leaving
 from resilin.errors import CollectiveTimeout, ElasticError, GroupAborted, PeerLost, StateError, WorldChanged
 from resilin.testing.simulation.network import Network, Stream
 from resilin.testing.simulation.universe import Process

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resilin.elastic import facts, membership, sizing
+from resilin.elastic.deciding import facts, membership, sizing
+from resilin.elastic.deciding.view import Config, Seen, View
 from resilin.elastic.records import Generation, Node, Slot, Wanted
-from resilin.elastic.view import Config, Seen, View
 
 
 class Script:

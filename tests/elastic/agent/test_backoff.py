@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from membership_script import Script
 
-from resilin.elastic import membership
-from resilin.elastic.backoff import Backoff, Restarts
-from resilin.elastic.filling import Filler
+from resilin.elastic.agent.filling import Filler
+from resilin.elastic.deciding import membership
+from resilin.elastic.deciding.backoff import Backoff, Restarts
 
 
 def test_the_first_restart_is_at_once_and_each_quick_one_after_it_waits_twice_as_long():

@@ -9,8 +9,8 @@ import threading
 import pytest
 from launches import INPLACE, until
 
-from resilin.elastic.console import Sink
-from resilin.elastic.reports import Reporter
+from resilin.elastic.agent.console import Sink
+from resilin.elastic.agent.reports import Reporter
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic import sizing
-from resilin.elastic.exclusion import Exclusion, Rules
+from resilin.elastic.deciding import sizing
+from resilin.elastic.deciding.exclusion import Exclusion, Rules
+from resilin.elastic.deciding.view import Seen, View
 from resilin.elastic.records import Node, Slot, Wanted
-from resilin.elastic.view import Seen, View
 
 RULES = Rules(failures=3, within_s=100.0, first_s=10.0, longest_s=40.0)
 

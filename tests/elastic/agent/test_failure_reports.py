@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from resilin.elastic import failure
-from resilin.elastic.config import Outcome
+from resilin.elastic.agent.config import Outcome
+from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation, GenerationMember
-from resilin.elastic.reports import Reporter
 
 
 def failed(**changes):

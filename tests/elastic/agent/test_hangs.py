@@ -20,7 +20,8 @@ WHY = {
 WAIT_S = 60.0
 HASTY = """
 import sys
-from resilin.elastic import pace, watchdog
+from resilin.elastic.agent import watchdog
+from resilin.elastic.hangs import pace
 pace.FLOOR_S, pace.CIRCLE_S, watchdog.LOOK_S = 1.0, 3.0, 0.3
 from resilin.launcher import elastic_run
 sys.exit(elastic_run.main(sys.argv[1:]))

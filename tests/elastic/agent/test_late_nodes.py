@@ -1,8 +1,8 @@
 """What nodes may not know of one another yet, as simulated schedules found it: each of these once ended a job."""
 
-from resilin.elastic import facts, membership
+from resilin.elastic.deciding import facts, membership
+from resilin.elastic.deciding.view import Config, Seen, View
 from resilin.elastic.records import Generation, GenerationMember, Node, Slot
-from resilin.elastic.view import Config, Seen, View
 
 CONFIG = Config(min_nodes=1, max_nodes=4, max_restarts=3)
 

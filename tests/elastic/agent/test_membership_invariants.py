@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membership_script import Script
 
-from resilin.elastic import facts, membership, sizing
+from resilin.elastic.deciding import facts, membership, sizing
 from resilin.elastic.records import Generation
 
 MOST_NODES = 4

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from resilin.elastic import circling, pace
-from resilin.elastic.circling import Circle
-from resilin.elastic.pace import Pace
+from resilin.elastic.hangs import circling, pace
+from resilin.elastic.hangs.circling import Circle
+from resilin.elastic.hangs.pace import Pace
 
 
 def taught(*steps, fixed=0.0):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic.poison import Judgement, Tally, judge, tally
+from resilin.elastic.deciding.poison import Judgement, Tally, judge, tally
+from resilin.elastic.deciding.view import Config
 from resilin.elastic.records import Generation
-from resilin.elastic.view import Config
 
 CONFIG = Config(min_nodes=1, max_nodes=3, max_restarts=9)
 BEFORE = Generation(

@@ -7,7 +7,7 @@ import pytest
 
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, GenerationMember, Live, Node, Slot, Wanted
-from resilin.elastic.rendezvous import Options, Rendezvous
+from resilin.elastic.rendezvous.rendezvous import Options, Rendezvous
 from resilin.errors import RendezvousError, StoreAmbiguous, StoreError, StoreRefused
 from resilin.store import MemoryStore
 

@@ -11,17 +11,18 @@ from functools import partial
 import pytest
 from membership_script import Script
 
-from resilin.elastic import environment, facts, membership
-from resilin.elastic.agent import Agent
-from resilin.elastic.config import AgentConfig
-from resilin.elastic.errands import Outage
-from resilin.elastic.program import Program
-from resilin.elastic.reports import Reporter
-from resilin.elastic.spawning import SpawnerProcess
-from resilin.elastic.streams import Plan
-from resilin.elastic.supervise import Supervisor
-from resilin.elastic.view import Config, Situation
-from resilin.elastic.waiting import Waiting
+from resilin.elastic.agent.agent import Agent
+from resilin.elastic.agent.config import AgentConfig
+from resilin.elastic.agent.reports import Reporter
+from resilin.elastic.agent.streams import Plan
+from resilin.elastic.agent.supervise import Supervisor
+from resilin.elastic.agent.waiting import Waiting
+from resilin.elastic.deciding import facts, membership
+from resilin.elastic.deciding.view import Config, Situation
+from resilin.elastic.rendezvous.errands import Outage
+from resilin.elastic.spawn import environment
+from resilin.elastic.spawn.program import Program
+from resilin.elastic.spawn.spawning import SpawnerProcess
 from resilin.errors import StoreTimeout
 from resilin.store import MemoryStore
 

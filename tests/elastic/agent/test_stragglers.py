@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from resilin._base.flight import Call, State
-from resilin.elastic import looking, stragglers
-from resilin.elastic.stragglers import LOOKS, Looked, Stragglers, from_json, slow, slow_prefix, tempo
+from resilin.elastic.agent import stragglers
+from resilin.elastic.agent.stragglers import LOOKS, Looked, Stragglers, from_json, slow, slow_prefix, tempo
+from resilin.elastic.hangs import looking
 from resilin.errors import RendezvousError
 from resilin.testing.clock import FakeClock
 

@@ -5,10 +5,11 @@ import math
 import pytest
 
 from resilin._base.flight import JOIN, Call, State
-from resilin.elastic import blame, records, stalls
-from resilin.elastic.pace import BUSY_S, FIRST_S, FLOOR_S, KEPT, Pace
+from resilin.elastic import records
+from resilin.elastic.hangs import blame, stalls
+from resilin.elastic.hangs.pace import BUSY_S, FIRST_S, FLOOR_S, KEPT, Pace
+from resilin.elastic.hangs.stalls import Stall, Standing
 from resilin.elastic.records import Node, Slot
-from resilin.elastic.stalls import Stall, Standing
 
 # ------------------------------------------------------------------------------------------------ pace
 

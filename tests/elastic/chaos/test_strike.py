@@ -8,9 +8,9 @@ import pytest
 import resilin
 from resilin import elastic
 from resilin._base import moments
-from resilin.elastic import strike
 from resilin.elastic.chaos import records
 from resilin.elastic.chaos.schedule import Fault, Schedule
+from resilin.elastic.worker import strike
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_others_suffer_is_noted_and_left_to_them(armed):
 def test_a_full_disk_is_one_for_files_that_are_being_written_and_for_nothing_else(tmp_path):
     code = (
         "import os, sys\n"
-        "from resilin.elastic import strike\n"
+        "from resilin.elastic.worker import strike\n"
         "book = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
         "other = os.open(sys.argv[1] + '2', os.O_RDWR | os.O_CREAT)\n"
         "strike._fill_disk(0)\n"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from resilin.elastic import poison
-from resilin.elastic.view import Config
+from resilin.elastic.deciding import poison
+from resilin.elastic.deciding.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.nodes import Setting, SimNode

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic import facts, leading, membership, rendezvous, roles
-from resilin.elastic.agent import Agent
+from resilin.elastic.agent.agent import Agent
+from resilin.elastic.deciding import facts, membership
+from resilin.elastic.rendezvous import leading, rendezvous
+from resilin.elastic.worker import roles
 from resilin.store.state import StoreState
 from resilin.testing import simulation
 from resilin.testing.simulation import workers

@@ -20,10 +20,10 @@ import resilin
 from resilin import dist
 from resilin._base import moments
 from resilin.dist import phases
-from resilin.elastic import session, sync, trees
-from resilin.elastic.loop import RECOVERABLE
-from resilin.elastic.session import World
-from resilin.elastic.state import State
+from resilin.elastic.worker import session, sync, trees
+from resilin.elastic.worker.loop import RECOVERABLE
+from resilin.elastic.worker.session import World
+from resilin.elastic.worker.state import State
 from resilin.errors import WorldChanged
 from resilin.testing.ranks import run_ranks
 

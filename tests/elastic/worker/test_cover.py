@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resilin.elastic import cover
-from resilin.elastic.cover import Cover, Give, Hole
+from resilin.elastic.worker import cover
+from resilin.elastic.worker.cover import Cover, Give, Hole
 from resilin.zero import buddies, partition
 
 NAMES = {"a": 1, "b": 17, "c": 64, "empty": 0}

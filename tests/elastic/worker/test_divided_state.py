@@ -19,7 +19,7 @@ from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
-from resilin.elastic.state import State
+from resilin.elastic.worker.state import State
 from resilin.errors import StateError, UsageError
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
 

@@ -16,7 +16,8 @@ import pytest
 from resilin import dist, elastic, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.elastic import control, session
+from resilin.elastic import control
+from resilin.elastic.worker import session
 from resilin.errors import CollectiveTimeout, UsageError, WorldChanged
 
 

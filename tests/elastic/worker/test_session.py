@@ -10,9 +10,9 @@ from fake_agent import FakeAgent, world
 from resilin.dist.endpoint import Listener
 from resilin.dist.group import connect
 from resilin.elastic import control
-from resilin.elastic import session as sessions
-from resilin.elastic.session import Leaving, Session, is_elastic
-from resilin.elastic.session import world as current_world
+from resilin.elastic.worker import session as sessions
+from resilin.elastic.worker.session import Leaving, Session, is_elastic
+from resilin.elastic.worker.session import world as current_world
 from resilin.errors import ElasticError, RendezvousTimeout, WorldChanged
 
 WAIT_S = 10.0
@@ -253,9 +253,7 @@ def test_outside_elastic_run_the_launchers_variables_say_who_we_are(monkeypatch:
     assert (here.rank, here.world_size, here.local_rank, here.generation) == (3, 4, 1, 6)
 
 
-def test_a_lost_rank_is_reported_when_nobody_else_has_noticed(
-    session: Session, agent: FakeAgent
-) -> None:
+def test_a_lost_rank_is_reported_when_nobody_else_has_noticed(session: Session, agent: FakeAgent) -> None:
     in_generation(session, agent)
     session.stuck(1, {2, 1}, "the connection is gone", unless_s=0.3)
     waiting = threading.Thread(target=lambda: session.next_world(after=1))

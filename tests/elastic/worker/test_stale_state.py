@@ -13,7 +13,7 @@ from resilin import dist, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.elastic.state import State
+from resilin.elastic.worker.state import State
 from resilin.errors import StateError, UsageError
 
 

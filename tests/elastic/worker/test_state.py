@@ -13,10 +13,11 @@ from resilin import dist, nn, optim
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
-from resilin.elastic import ledger, sync, transfer, trees
+from resilin.elastic import ledger
 from resilin.elastic.ledger import Entry, Ledger
-from resilin.elastic.state import State
-from resilin.elastic.sync import Report, choose
+from resilin.elastic.worker import sync, transfer, trees
+from resilin.elastic.worker.state import State
+from resilin.elastic.worker.sync import Report, choose
 from resilin.errors import PeerLost, StateError, UsageError
 from resilin.testing.ranks import run_ranks
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilin.dist.byte_stream import Stream
-from resilin.elastic import transfer
-from resilin.elastic.transfer import Move
+from resilin.elastic.worker import transfer
+from resilin.elastic.worker.transfer import Move
 from resilin.errors import StateError, UsageError
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from resilin._base import env
-from resilin.elastic.program import Program
-from resilin.elastic.spawning import Command, SpawnerProcess
-from resilin.elastic.supervise import Supervisor, Worker
+from resilin.elastic.agent.supervise import Supervisor, Worker
+from resilin.elastic.spawn.program import Program
+from resilin.elastic.spawn.spawning import Command, SpawnerProcess
 
 TIMEOUT_S = 60
 

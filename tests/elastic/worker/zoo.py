@@ -15,7 +15,7 @@ from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import ShardSums
-from resilin.elastic.state import State
+from resilin.elastic.worker.state import State
 from resilin.nn import functional as F
 from resilin.optim import lr_scheduler, swa_utils
 

@@ -1,0 +1,40 @@
+"""Which of a node's slots have a place in a new generation, and which processes have none. Pure but for the slots."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from resilin.elastic.agent.slots import LocalSlot
+from resilin.elastic.records import Generation, GenerationMember
+
+
+def members(new: Generation, node_id: str) -> list[GenerationMember]:
+    """Those of `new` that are on this node."""
+    return [member for member in new.members if member.node == node_id]
+
+
+def starts_workers(new: Generation, slots: Sequence[LocalSlot], mine: Sequence[GenerationMember]) -> bool:
+    """Whether processes of this node must be started before `new` can be.
+
+    Also where a restart came and was reshaped while this node did not hear of it: that leaves members nobody started.
+    """
+    return new.kind == "restart" or any(slots[m.slot].incarnation < m.incarnation for m in mine)
+
+
+def place(new: Generation, slots: Sequence[LocalSlot], mine: Sequence[GenerationMember]) -> None:
+    """Give the running members of this node their ranks in `new`."""
+    for member in mine:
+        slot = slots[member.slot]
+        if slot.incarnation == member.incarnation:
+            slot.rank, slot.generation = member.rank, new.number
+
+
+def outdated(new: Generation, slots: Sequence[LocalSlot], mine: Sequence[GenerationMember]) -> list[LocalSlot]:
+    """Slots with a process that `new` has no place for.
+
+    One that has started here while the leader did not know of it may have the name of a member: then it is that.
+    """
+    named = {m.slot: m.incarnation for m in mine}
+    other = sys.maxsize if new.kind == "restart" else 0
+    return [slot for slot in slots if slot.running and slot.incarnation < named.get(slot.index, other)]

@@ -1,0 +1,265 @@
+"""One place for a worker on this node: which process is in it, what that process last said, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic import control, failure
+from resilin.elastic.agent.streams import Plan, WorkerStreams
+from resilin.elastic.agent.supervise import Starting, Worker
+from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, OTHERS_LINES, TRACEBACK_CHARS, Failure, shorten
+from resilin.elastic.hangs import looking
+from resilin.elastic.records import Slot, SlotState
+from resilin.elastic.spawn.program import Program
+from resilin.elastic.spawn.spawning import Command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hang:
+    """Why a worker is ended that holds the others up."""
+
+    complaint: str
+    stack: str
+    """Of all its threads; empty when it could not tell."""
+    others: tuple[str, ...]
+    """Where the other ranks are, line by line."""
+    report: str
+    """The file with all of it; empty: none is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """What a slot needs of its agent."""
+
+    node_id: str
+    host: str
+    role: str
+    program: Program
+    plan: Plan
+    supervisor: Starting
+    inherited: Mapping[str, str]
+    on_message: Callable[[LocalSlot, control.Message], None]
+    on_end: Callable[[LocalSlot], None]
+    clock: Clock = SYSTEM
+
+
+class LocalSlot:
+    """A slot and the process in it. `state` and its neighbours are what the node record shows."""
+
+    def __init__(self, index: int, owner: Owner) -> None:
+        self.index = index
+        self._owner = owner
+        self.state: SlotState = "idle"
+        self.incarnation = 0
+        self.started_at = 0.0  # monotonic
+        self.stopped = 0  # the last incarnation that was ended on purpose
+        self.endpoint = ""
+        self.fault: str = ""
+        self.worker: Worker | None = None
+        self.streams: WorkerStreams | None = None
+        self.failure: Failure | None = None
+        self.stopping = False  # asked to end for a restart: its end is no failure
+        self.replace = False  # its last process failed and may be replaced
+        self.dismissed = False  # asked to end because the node is to take no part: the slot can be used again
+        self._reset(rank=0, generation=0)
+
+    def _reset(self, rank: int, generation: int) -> None:
+        self.rank = rank
+        self.generation = generation  # of the last world it was given, or was started for
+        self.sent = 0  # number of the last world sent
+        self.sent_at = 0.0  # when, monotonic
+        self.taken_up = 0  # number of the last generation it said it works in
+        self.timeout_s = 0.0  # how long its program waits for a rank that does not answer; 0: for ever
+        self.aborted = 0  # number of the last generation aborted
+        self.done_in = 0  # number of the generation it said it is done in
+        self.limit = 0  # the size of the largest world its program has work for; 0: any
+        self.standing_by = False  # it was told that there is no place for it now
+        self.committed = 0  # the last step it committed; 0: none
+        self.leaves = ""  # why it ends before the others, when it was asked to
+        self.missed: tuple[int, ...] = ()  # ranks it waited for in vain
+        self.missed_in = 0  # number of the generation these are of
+        self.missed_at = ""  # what its error said
+        self.unanswered = ""  # it is being killed because others waited for it in vain: what their error said
+        self.hang: Hang | None = None  # it is being killed because nobody went on, and that was its doing
+        self.step: int | None = None
+        self.at = ""
+        self.report: Mapping[str, Any] = {}
+        self.stopping = self.replace = self.dismissed = False
+        self.endpoint = ""
+        self.failure = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is in it, whatever its state."""
+        return self.worker is not None and self.worker.alive
+
+    @property
+    def flights(self) -> Path:
+        """Where the flight recorders of its processes are; see `environment.variables`."""
+        assert self.streams is not None
+        return Path(self._owner.inherited.get("RESILIN_TRACE_DIR") or self.streams.error_file.parent)
+
+    @property
+    def redoing(self) -> bool:
+        """See `records.Slot.redoing`."""
+        return self.record.redoing
+
+    @property
+    def record(self) -> Slot:
+        """The slot as the store shows it."""
+        return Slot(
+            index=self.index,
+            incarnation=self.incarnation,
+            state=self.state,
+            endpoint=self.endpoint,
+            pid=self.worker.pid if self.worker is not None and self.worker.alive else 0,
+            fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
+            limit=self.limit,
+            done_in=self.done_in,
+            over=self.aborted if self.aborted >= self.generation or self.done_in else 0,
+            stopped=self.stopped,
+            asked=self.leaves if self.state == "left" else "",
+            committed=self.committed if self.state == "left" else 0,
+            missed=self.missed,
+            missed_in=self.missed_in,
+            missed_at=self.missed_at,
+        )
+
+    # --------------------------------------------------------------------------------------- starting
+
+    def start(self, incarnation: int, rank: int, generation: int, variables: Callable[[str], dict[str, str]]) -> None:
+        """Start a fresh process. `variables` makes its environment from the path of its error file."""
+        self._prepare(incarnation, rank, generation)
+        assert self.streams is not None
+        program = self._owner.program
+        command = Command(
+            argv=program.command,
+            program=program.argv if program.warm else (),
+            module=program.module,
+            env={**self._owner.inherited, **variables(str(self.streams.error_file))},
+            stdout=self.streams.fd("stdout"),
+            stderr=self.streams.fd("stderr"),
+        )
+        worker = self._owner.supervisor.start(command, lambda message: self._said(worker, message))
+        self.streams.started()
+        self._adopt(worker)
+
+    def _prepare(self, incarnation: int, rank: int, generation: int) -> None:
+        if self.streams is not None:
+            self.streams.close()
+        self._reset(rank, generation)
+        owner = self._owner
+        self.incarnation, self.started_at = incarnation, owner.clock.monotonic()
+        self.streams = owner.plan.open(
+            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
+        )
+
+    def _adopt(self, worker: Worker) -> None:
+        self.state = "running"
+        self.worker = worker
+        worker.ended.add_done_callback(lambda _: self._ended(worker))
+
+    # ---------------------------------------------------------------------------------------- running
+
+    def _said(self, worker: Worker, message: control.Message) -> None:
+        if worker is not self.worker:
+            return
+        if isinstance(message, control.Progress):
+            self.step, self.at = message.step, message.at
+            self.taken_up = message.generation
+        elif isinstance(message, control.Committed):
+            self.step, self.at = message.step + 1, ""
+            self.committed = message.step
+        elif isinstance(message, control.Left):
+            self.leaves = message.reason
+        elif isinstance(message, control.Failed):
+            self.report = message.report
+        elif isinstance(message, control.Stuck) and not self.unanswered:
+            self.missed, self.missed_in = message.ranks, message.generation
+            self.missed_at = shorten(message.reason.partition(". ")[0], LINE_CHARS)  # without the advice
+        elif isinstance(message, control.Hello):
+            self.endpoint, self.limit, self.timeout_s = message.endpoint, message.limit, message.timeout_s
+            self.state = "ready"
+            if self.streams is not None:
+                self.streams.started()
+        self._owner.on_message(self, message)
+
+    def send(self, message: control.Message) -> None:
+        """Send to the process, if there is one."""
+        if self.worker is not None and self.worker.alive:
+            self.worker.send(message)
+
+    def kill_unresponsive(self, complaint: str) -> None:
+        """Kill the process: others waited for it in vain, and `complaint` is what the error of one of them said."""
+        if self.worker is not None and self.worker.alive and not self.unanswered:
+            self.unanswered = complaint or "others waited for it in vain"
+            self.worker.kill(signal.SIGKILL)
+
+    def end_hung(self, hang: Hang) -> None:
+        """Kill the process: nobody goes on, and that is its doing."""
+        if self.worker is not None and self.worker.alive and not self.unanswered:
+            self.hang = hang
+            self.kill_unresponsive(shorten(hang.complaint, LINE_CHARS))
+
+    # ----------------------------------------------------------------------------------------- ending
+
+    def _ended(self, worker: Worker) -> None:
+        if worker is not self.worker or worker.code is None:
+            return
+        if self.streams is not None:
+            self.streams.close()
+        if self.stopping:
+            self.stopped = self.incarnation
+        if self.stopping or (self.dismissed and worker.code == 0):
+            self.state = "idle"
+        elif worker.code == 0:
+            self.state = "left" if self.state == "ready" else "done"
+        else:
+            self.state = "failed"
+            self.failure = self._describe(worker)
+            # a worker that raised may still be killed on its way out: its own words count
+            self.fault = "own" if self.report else failure.fault_of(worker.code)
+        self._owner.on_end(self)
+
+    def _describe(self, worker: Worker) -> Failure:
+        streams, owner = self.streams, self._owner
+        assert streams is not None
+        assert worker.code is not None
+        tail, hang = streams.tail(), self.hang
+        hang_stack = hang.stack if hang is not None else ""
+        told: Mapping[str, Any] = self.report or failure.read_error_file(streams.error_file)
+        if not told and worker.code > 0:
+            told = failure.guess_exception(tail)
+        if worker.refused is not None:
+            told = {"type": "OSError", "message": f"cannot run {owner.program.command[0]}: {worker.refused.strerror}"}
+        step = told.get("step", self.step)
+        at = told.get("at", self.at)
+        if not at and worker.code < 0 and not self.unanswered:  # it could not say itself where it was
+            at = looking.inside(self.flights, worker.pid)
+        return Failure(
+            rank=self.rank,
+            local_rank=self.index,
+            node=owner.node_id,
+            host=owner.host,
+            pid=worker.pid,
+            generation=self.generation,
+            code=worker.code,
+            step=step if isinstance(step, int) else None,
+            at=shorten(str(at), LINE_CHARS),
+            type=shorten(str(told.get("type", "")), LINE_CHARS),
+            message=shorten(str(told.get("message", "")), MESSAGE_CHARS),
+            traceback=shorten(str(told.get("traceback", "")) or hang_stack, TRACEBACK_CHARS),
+            others=hang.others[:OTHERS_LINES] if hang is not None else (),
+            hang_report=hang.report if hang is not None else "",
+            log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
+            shown=streams.stderr_shown,
+            unanswered=self.unanswered,
+            worked_in=self.taken_up,
+            log_dir=str(streams.folder) if owner.plan.keep else "",
+            wall=owner.clock.wall(),
+        )

@@ -1,0 +1,152 @@
+"""What an agent tells its own workers about the world: a new one, the end of one, that there is no place; once each.
+
+Used in the agent's loop only. Everything follows from the view; whoever calls may do so any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from resilin.elastic import control
+from resilin.elastic.agent.reports import Reporter
+from resilin.elastic.agent.slots import LocalSlot
+from resilin.elastic.deciding import facts, worlds
+from resilin.elastic.deciding.view import View
+from resilin.elastic.records import Generation
+
+MISSED_SETTLE_S = 0.5  # ranks that wait for the same one give up within this of one another
+
+
+class Teller:
+    """Tells the workers in `slots`, which are those of node `node_id`."""
+
+    def __init__(self, node_id: str, slots: Sequence[LocalSlot], reporter: Reporter) -> None:
+        self._node_id = node_id
+        self._slots = slots
+        self._reporter = reporter
+        self._lost: set[tuple[int, str]] = set()  # (generation, node) reported as gone
+        self._standbys = False  # that some workers have no place
+        self._missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
+
+    def worlds(self, view: View, now: float) -> bool:
+        """Give each local member that said hello its world, once every member's endpoint is known.
+
+        Whether one of them was done and has work again. now: monotonic, in seconds.
+        """
+        current, again = view.generation, False
+        if current is None:
+            return False
+        endpoints: tuple[str, ...] | None = None
+        for member in current.members:
+            if member.node != self._node_id:
+                continue
+            slot = self._slots[member.slot]
+            if slot.incarnation != member.incarnation or not slot.endpoint or slot.sent >= current.number:
+                continue
+            endpoints = endpoints if endpoints is not None else worlds.endpoints(view, current)
+            if endpoints is None or not slot.running:
+                return again
+            if slot.sent > slot.aborted:  # it is in the middle of an earlier generation
+                if current.boundary == "commit":
+                    slot.send(control.Pending(number=current.number))
+                else:
+                    self._abort(slot, current.number - 1, current.reason, ())
+            slot.send(worlds.world(view, current, member, endpoints))
+            slot.sent, slot.sent_at, slot.standing_by = current.number, now, False
+            if slot.state == "done":
+                slot.state = "ready"
+                again = True
+        return again
+
+    def standbys(self, view: View) -> None:
+        """Let workers that there is no place for wait as long as it takes."""
+        standbys = facts.standing_by(view)
+        shards = facts.largest_world(view)
+        reason = f"the batch has {shards} shard{'s' if shards != 1 else ''}"
+        for member in standbys:
+            slot = self._slots[member.slot] if member.node == self._node_id else None
+            if slot is not None and slot.state == "ready" and not slot.standing_by:
+                slot.standing_by = True
+                slot.send(control.Standby(reason=reason))
+        if standbys and not self._standbys and all(worlds.slot(view, m).state == "ready" for m in standbys):
+            self._standbys = True
+            many = "1 worker stands" if len(standbys) == 1 else f"{len(standbys)} workers stand"
+            self._reporter.line(f"{many} by: {reason}")
+
+    def deaths(self, view: View, reason: str) -> bool:
+        """Tell local survivors at once that members of their generation are gone, for `reason`. Whether any was."""
+        current = view.generation
+        if current is None:
+            return False
+        again = self._left_behind(current)
+        gone = [m for m in current.members if facts.fate(view, m) in ("failed", "lost", "left", "stopped")]
+        if not gone:
+            return again
+        ranks = tuple(sorted(member.rank for member in gone))
+        for slot in self._slots:
+            if slot.endpoint and slot.running and slot.aborted < current.number <= slot.sent:
+                self._abort(slot, current.number, reason, ranks)
+                again = True
+        for node in {m.node for m in gone if facts.fate(view, m) == "lost"}:
+            if (current.number, node) not in self._lost:
+                self._lost.add((current.number, node))
+                if node == self._node_id:
+                    self._reporter.line("this node was taken for lost (its lease ran out) and joins again")
+                else:
+                    self._reporter.lost([m.rank for m in gone if m.node == node], node)
+        return again
+
+    def _left_behind(self, current: Generation) -> bool:
+        """Tell workers that are done that the world went on without them, as after a cut of the network: others notice.
+
+        Whether there were any.
+        """
+        members = {(m.slot, m.incarnation) for m in current.members if m.node == self._node_id}
+        left = [
+            slot
+            for slot in self._slots
+            if slot.state == "done" and slot.running and slot.aborted < slot.sent < current.number
+            if (slot.index, slot.incarnation) not in members
+        ]
+        for slot in left:
+            self._abort(slot, slot.sent, current.reason, ())
+        return bool(left)
+
+    def unresponsive(self, view: View, now: float) -> float | None:
+        """Kill local workers that others waited for in vain; or when to do so, once everybody's report is there.
+
+        now: monotonic, in seconds.
+        """
+        chosen = facts.unresponsive(view)
+        if not chosen:
+            self._missed_since = None
+            return self._silent_alone(view, now)
+        if self._missed_since is None:
+            self._missed_since = now
+        if now < self._missed_since + MISSED_SETTLE_S:
+            return self._missed_since + MISSED_SETTLE_S
+        for member in chosen:
+            if member.node == self._node_id:
+                self._slots[member.slot].kill_unresponsive(facts.complaint(view, member))
+        return None
+
+    def _silent_alone(self, view: View, now: float) -> float | None:
+        """Kill the only member of a generation when it does not take it up in its own timeout: no peer waits for it.
+
+        Or when to do so.
+        """
+        current = view.generation
+        if current is None or len(current.members) != 1 or current.members[0].node != self._node_id:
+            return None
+        slot = self._slots[current.members[0].slot]
+        if slot.state != "ready" or not slot.timeout_s or not slot.taken_up < slot.sent == current.number:
+            return None
+        until = slot.sent_at + slot.timeout_s
+        if now >= until:
+            slot.kill_unresponsive(f"it did not take up generation {current.number} within {slot.timeout_s:g} s")
+            return None
+        return until
+
+    def _abort(self, slot: LocalSlot, generation: int, reason: str, ranks: tuple[int, ...]) -> None:
+        slot.aborted = generation
+        slot.send(control.Abort(generation=generation, reason=reason, ranks=ranks))

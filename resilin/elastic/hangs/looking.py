@@ -1,0 +1,159 @@
+"""Looks at a worker from outside, as far as the kernel and its files tell: nothing here needs the worker's help."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilin._base import flight, stacks
+from resilin._base.clock import Clock
+from resilin._base.flight import Call
+from resilin.elastic.hangs.stalls import Doing
+from resilin.errors import UsageError
+
+STACKS_S = 1.0  # a process that runs at all writes its stacks within this; asked for again, it adds to the same file
+_SETTLED_S = 0.05  # and what has not grown for this is whole
+_BUSY_SHARE = 0.02  # of one processor: what threads of an idle interpreter use by waking up
+_MOST_CHARS = 20_000
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a worker and the processes it has started have used so far."""
+
+    ticks: int  # of processors
+    moved: int  # bytes read and written, by any system call
+    faults: int  # pages touched for the first time
+
+
+def use_of(workers: Collection[int]) -> dict[int, Use]:
+    """By worker, which leads a session of its own: what all processes of that session have used."""
+    result = {pid: Use(0, 0, 0) for pid in workers}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or is not ours
+                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                session, ticks = int(fields[3]), int(fields[11]) + int(fields[12])
+                if session in result:
+                    known = result[session]
+                    faults = int(fields[7]) + int(fields[9])
+                    moved = _moved(int(entry.name))
+                    result[session] = Use(known.ticks + ticks, known.moved + moved, known.faults + faults)
+    return result
+
+
+def doing(pid: int, before: Use, after: Use, seconds: float) -> Doing:
+    """What worker `pid` is at, by what it has used in so many seconds."""
+    state = _state(pid)
+    if state in ("T", "t"):
+        return "stopped" if state == "T" else "traced"
+    ticks = (after.ticks - before.ticks) / os.sysconf("SC_CLK_TCK")
+    asleep_in_kernel = state == "D"  # a slow disk or network file system: it comes back, or nothing can end it
+    return "busy" if asleep_in_kernel or ticks > _BUSY_SHARE * seconds or after.moved != before.moved else "idle"
+
+
+def is_quiet(before: Use, after: Use) -> bool:
+    """Whether a worker has read and written nothing meanwhile, and touched no new memory."""
+    return (before.moved, before.faults) == (after.moved, after.faults)
+
+
+def _moved(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+    return 0
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- stacks
+
+
+async def gathered(asked: Iterable[tuple[int, Path, Callable[[int], None]]], clock: Clock) -> dict[int, str]:
+    """By pid, the Python stacks of all threads of workers that can write them.
+
+    asked: of each worker its pid, its folder, and what sends it a signal.
+    """
+    files: dict[int, tuple[Path, int]] = {}
+    for pid, folder, send in asked:
+        path = folder / stacks.FILE
+        if _size(path) >= 0 and stacks.answers(pid):
+            files[pid] = path, _size(path)
+            send(int(stacks.SIGNAL))
+    sizes = {pid: size for pid, (_, size) in files.items()}
+    end, since = clock.monotonic() + STACKS_S, clock.monotonic()
+    while (now := clock.monotonic()) < end:
+        await asyncio.sleep(_SETTLED_S / 5)
+        fresh = {pid: _size(path) for pid, (path, _) in files.items()}
+        if fresh != sizes:
+            sizes, since = fresh, now
+        elif now - since > _SETTLED_S and all(sizes[pid] > size for pid, (_, size) in files.items()):
+            break
+    return {pid: text for pid, (path, size) in files.items() if (text := _tail(path, size))}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _tail(path: Path, start: int) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(start)
+        return file.read(_MOST_CHARS).decode("utf-8", "replace")
+    return ""
+
+
+# ------------------------------------------------------------------------------------- flight recorder
+
+
+def calls(folder: Path, pid: int) -> tuple[Call, ...]:
+    """What the flight recorder of a worker holds; nothing when it has none."""
+    path = _recorder(folder, pid)
+    with contextlib.suppress(OSError, UsageError):
+        return flight.read(path).calls if path is not None else ()
+    return ()
+
+
+def inside(folder: Path, pid: int) -> str:
+    """The collective or message that process `pid` is in, or was in when it ended: "all_reduce #41 float32[8] SUM of
+    group 'world'"; "" for none."""
+    path = _recorder(folder, pid)
+    with contextlib.suppress(OSError):
+        found = flight.running(path) if path is not None else ()
+        for call in sorted(found, key=lambda each: each.sequence < 0):  # collectives first
+            return f"{call} of group {call.group!r}"
+    return ""
+
+
+def count(folder: Path, pid: int) -> int:
+    """How many calls its flight recorder has seen: grows with each, and costs a millisecond to read."""
+    path = _recorder(folder, pid)
+    if path is None:
+        return 0
+    with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        starts = range(flight.HEADER_BYTES, len(data) - flight.RECORD_BYTES + 1, flight.RECORD_BYTES)
+        return max((struct.unpack_from("<Q", data, at)[0] for at in starts), default=0)
+    return 0
+
+
+def _recorder(folder: Path, pid: int) -> Path | None:
+    """The newest file of process `pid`: a number may have been another one's before."""
+    name = f"{socket.gethostname()}_{pid}"
+    with contextlib.suppress(OSError):
+        files = [*folder.glob(f"{name}{flight.SUFFIX}"), *folder.glob(f"{name}_*{flight.SUFFIX}")]
+        return max(files, key=lambda path: path.stat().st_mtime, default=None)
+    return None

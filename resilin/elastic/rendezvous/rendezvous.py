@@ -1,0 +1,431 @@
+"""Keeps one agent's view of the job in step with the store: registers the node, watches, proposes generations.
+
+Every agent follows `world/`; the one that leads follows `nodes/`, too, and tells the others (`leading`, `crew`).
+
+Everything runs in the agent's loop. Single calls to the store leave it through `calls`, one after the other, so an
+unreachable store delays membership changes and nothing else. A store that lives in this process is called directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from resilin._base import log
+from resilin._base.clock import SYSTEM, Clock
+from resilin.elastic import records
+from resilin.elastic.deciding import sizing
+from resilin.elastic.deciding.view import View
+from resilin.elastic.records import Closed, Generation, Live, Node
+from resilin.elastic.rendezvous import calls
+from resilin.elastic.rendezvous.crew import Crew
+from resilin.elastic.rendezvous.errands import Errands, Outage, Work
+from resilin.elastic.rendezvous.following import Followed
+from resilin.elastic.rendezvous.leading import Leading
+from resilin.elastic.rendezvous.remains import Remains
+from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused
+from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
+
+_log = log.logger("elastic.rendezvous")
+OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
+LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a node takes part. `direct`: the store is memory of this process, calls never block."""
+
+    job: str
+    node_id: str
+    lease_ttl_s: float = 5.0
+    direct: bool = False
+    caller: calls.Caller | None = None
+    """How calls reach a store that is elsewhere; None: by a thread of its own."""
+
+
+class Rendezvous:
+    """One node's membership of one job. `on_view` is called in the loop after every change of the view."""
+
+    def __init__(self, store: Store, options: Options, on_view: Callable[[], None], clock: Clock = SYSTEM) -> None:
+        self._store = store
+        self._options = options
+        self._on_view = on_view
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._keys = keys = records.Keys(options.job)
+        self._own_key = f"{keys.nodes}{options.node_id}"
+        self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
+        self._followed = Followed(keys)
+        self._showing = False  # a `show` is under way
+        self._crew = Crew(keys.nodes, clock)
+        self._known = False  # whether the leader has seen this node: what is older than that is not its business
+        self._view: View | None = None  # made of the above; None: not since the last change
+        self._own: Node | None = None
+        self._written: Node | None = None  # the last own record that the store took
+        self._written_at = 0  # its revision
+        self._proposing: int | None = None  # the mod_revision a proposal under way is based on
+        self._lease: Lease | None = None
+        self._old_leases: list[Lease] = []  # may be alive after all, and hold what says that this node leads
+        self._watch: Watch | None = None
+        self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
+        self._remains = Remains(store, keys, self._own_key, self._call)
+        self._leading = Leading(store, keys, self._crew, self._call, self, clock)
+        self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
+        self._task: asyncio.Task[None] | None = None
+        self._errands = Errands(
+            direct=options.direct,
+            rejoin=self._rejoin,
+            probe=self._probe,
+            idle_s=options.lease_ttl_s,
+            on_change=on_view,
+            clock=clock,
+        )
+
+    # ------------------------------------------------------------------------------------------- life
+
+    async def join(self, node: Node) -> None:
+        """Register and read the job. StoreError when the store does not answer."""
+        self._own = node
+        entries, revision = await self._register_for_sure(node)
+        while await self._remains.remove_of_earlier(entries):
+            entries, revision = await self._register_for_sure(node)
+        await self._end_old_leases()
+        await self._follow(entries, revision)
+        if not self._options.direct:
+            self._task = self._loop.create_task(self._errands.run())
+
+    async def leave(self) -> None:
+        """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most.
+
+        A second call does nothing.
+        """
+        if self._errands.closing:
+            return
+        self._leading.end()
+        self._errands.close()
+        with contextlib.suppress(StoreError, TimeoutError):
+            if self._task is not None:
+                await asyncio.wait_for(self._task, LEAVE_S)
+            if self._watch is not None:
+                self._watch.close()
+            if self.outage is None and self.refusal is None:  # else our lease will run out
+                await self._withdraw()
+        self._call.close()
+
+    async def _withdraw(self) -> None:
+        # one that is not closed may go on: its generations keep counting, so that none is taken for an old one
+        if self._followed.closed is not None:
+            await self._remains.remove_as_last()
+        if self._lease is not None:
+            await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
+
+    async def _register_for_sure(self, node: Node) -> tuple[Sequence[KeyValue], int]:
+        while True:
+            # this process stood still for longer than its lease; or an answer was lost
+            with contextlib.suppress(LeaseLost, StoreAmbiguous):
+                return await self._register(node)
+
+    async def _register(self, node: Node) -> tuple[Sequence[KeyValue], int]:
+        """Write this node's record, and lead if nobody does. What all follow, and the revision it was read at.
+
+        In one call: when a thousand nodes come at once, the store answers each a thousand times.
+        """
+        keys = self._keys
+        if self._lease is not None:
+            self._old_leases.append(self._lease)
+        lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
+        self._lease, value = lease, records.to_bytes(node)
+        always = (Op.put(self._own_key, value, lease), Op.range(keys.world))
+        lead = Op.put(keys.leader, node.id.encode(), lease)
+        nobody_leads = (Compare(keys.leader, "mod", "=", 0),)
+        result = await self._call(lambda: self._store.txn(nobody_leads, (lead, *always), always))
+        self._written, self._written_at = node, result.revision
+        return result.results[-1].kvs, result.revision
+
+    async def _end_old_leases(self) -> None:
+        while self._old_leases:
+            await self._call(self._old_leases[-1].revoke)
+            self._old_leases.pop()
+
+    # ------------------------------------------------------------------------------------------- view
+
+    @property
+    def view(self) -> View:
+        """The job as far as this node knows. Its own record is always the newest."""
+        if self._view is None:
+            self._view = sizing.adjusted(self._look())
+        return self._view
+
+    def _look(self) -> View:
+        own, named = self._own, self._followed.entry(self._keys.leader)
+        seen = [replace(one, node=own) if own and one.node.id == own.id else one for one in self._crew.seen()]
+        self._known = self._known or any(own and one.node.id == own.id for one in seen)
+        self._check_own()
+        if not self._known:
+            return View(closed=self._followed.closed, wanted=self._followed.wanted)
+        leader = named.value.decode() if named is not None else ""
+        if leader == self._options.node_id and not self._leading.active:
+            leader = ""  # it has been elected, and has not looked around yet
+        return View(
+            nodes=tuple(seen),
+            generation=self._followed.generation,
+            closed=self._followed.closed,
+            wanted=self._followed.wanted,
+            elected=leader,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads: what it proposes counts."""
+        return self._leading.active
+
+    @property
+    def agreed(self) -> Generation | None:
+        """The last generation that was heard of: what `view` says of it, without a look at all nodes' records."""
+        return self._followed.generation
+
+    @property
+    def outage(self) -> Outage | None:
+        """Since when the store does not answer, if it does not."""
+        return self._errands.outage
+
+    @property
+    def refusal(self) -> ResilinError | None:
+        """What the store answered, and would answer again: this node cannot go on."""
+        return self._errands.refusal
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody wants to see where the workers are (`show`)."""
+        return self._followed.entry(self._keys.watched) is not None
+
+    def publish(self, node: Node) -> None:
+        """Make `node` this node's record."""
+        if node == self._own:
+            return
+        before, self._own, self._view = self._own, node, None
+        self._leading.tell(gathering=self._followed.generation is None)
+        if before is not None and not self._options.direct and _but_over(node) == _but_over(before):
+            self._loop.call_later(OVER_S, self._submit_unless_closing, self._write_own)
+        else:
+            self.submit(self._write_own)
+
+    def propose(self, generation: Generation) -> None:
+        """As the leader, write `generation` if the one it follows is still current.
+
+        The outcome arrives as a change of the view.
+        """
+        revision = self._generation_revision
+        if self._proposing != revision:
+            self._proposing = revision
+            self.submit(lambda: self._write_generation(revision, generation))
+
+    @property
+    def _generation_revision(self) -> int:
+        return max(0, self._followed.revision(self._keys.generation))
+
+    def close_job(self, closed: Closed) -> None:
+        """As the leader, write the job's end, if there was no other one, and no other generation, before."""
+        revision = self._generation_revision
+        self.submit(lambda: self._leading.write(revision, closed))
+
+    def show(self, live: Live) -> None:
+        """Let those who watch see where this node's workers are; left out while the last one is still under way."""
+        if not self._showing and self.outage is None:
+            self._showing = True
+            self.submit(lambda: self._write_live(live))
+
+    async def aside(self, call: Callable[[Store, Lease | None], _T]) -> _T:
+        """`call(store, this node's lease)`, for keys that nobody follows. StoreError when the store is away."""
+        lease = self._lease
+        return await self._call(lambda: call(self._store, lease))
+
+    # ---------------------------------------------------------------------------------- store calls
+
+    async def _write_live(self, live: Live) -> None:
+        lease = self._lease
+        try:
+            await self._call(lambda: self._store.put(self._live_key, records.to_bytes(live), lease))
+        except StoreRefused as error:  # an etcd's user may be confined to the job's own keys: the job needs no others
+            log.event(_log, 30, "the store takes no steps for `resilin top`", error=str(error))
+            return
+        except LeaseLost:
+            self._showing = False
+            raise
+        self._showing = False
+
+    async def _write_own(self) -> None:
+        node, lease = self._own, self._lease
+        if node is None or node == self._written or lease is None:
+            return
+        value = records.to_bytes(node)
+        revision = await self._call(lambda: self._store.put(self._own_key, value, lease))
+        self._written, self._written_at = node, revision
+        log.event(_log, 10, "node record written", revision=revision)
+
+    async def _write_generation(self, revision: int, generation: Generation) -> None:
+        try:
+            await self._leading.write(revision, generation)
+        finally:
+            self._proposing = None
+
+    async def _stand(self) -> None:
+        """Lead if nobody does."""
+        if self._lease is not None and self._followed.entry(self._keys.leader) is None and not self._errands.closing:
+            entry = await self._leading.stand(self._lease)
+            if entry is not None:
+                self.merge([entry])
+
+    def _begin_again(self) -> None:
+        self._leading.end()
+        self._submit_unless_closing(self._look_around)
+
+    async def _look_around(self) -> None:
+        """Begin to lead, if it is still this node that shall."""
+        entry, lease = self._followed.entry(self._keys.leader), self._lease
+        wanted = self._elected(entry) and not self._leading.active and not self._errands.closing
+        if wanted and entry is not None and lease is not None:
+            await self._leading.begin(entry, lease)
+            self._leading.tell(gathering=self._followed.generation is None)
+            self._view = None
+            self._on_view()
+
+    def _elected(self, leader: KeyValue | None) -> bool:
+        return leader is not None and self._lease is not None and leader.lease == self._lease.id
+
+    async def _read(self) -> None:
+        """Read what all follow, and follow it from there."""
+        await self._follow(*await self._call(lambda: self._store.range(self._keys.world)))
+
+    async def _follow(self, entries: Sequence[KeyValue], revision: int) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._replace(entries)  # before the watch starts: its events come after these
+        self._watch = await self._call(
+            lambda: self._store.watch(self._keys.world, self.heard, revision + 1, self._on_watch_error)
+        )
+
+    async def _read_again(self) -> None:
+        await self._read()
+        self._on_view()
+
+    async def _rejoin(self) -> None:
+        if self._own is not None and not self._errands.closing:
+            entries, _ = await self._register(self._own)
+            self.merge(entries)  # first: what goes with an old lease was there when they were read
+            await self._end_old_leases()
+            await self._stand()
+
+    async def _probe(self) -> None:
+        await self._call(lambda: self._store.get(self._own_key))
+
+    def own(self) -> Node:
+        """This node's record, the newest."""
+        assert self._own is not None, "a node that leads has joined"
+        return self._own
+
+    def submit(self, work: Work) -> None:
+        """Do `work` after what is under way."""
+        self._errands.submit(work)
+
+    # ------------------------------------------- callbacks of the store, which may come from its threads
+
+    def heard(self, events: Sequence[Event]) -> None:
+        """Something has changed in the store."""
+        self._inbox.append(events)
+        self._in_loop(self._heed)
+
+    def _on_watch_error(self, error: Exception) -> None:
+        log.event(_log, 20, "watch ended, reading the job again", error=str(error))
+        self._in_loop(lambda: self._submit_unless_closing(self._read_again))
+
+    def look_again(self, error: Exception) -> None:
+        """As the leader: what has changed since the last look at the nodes cannot be had any more."""
+        log.event(_log, 20, "watch ended, reading the nodes again", error=str(error))
+        self._in_loop(self._begin_again)
+
+    def _on_lease_lost(self) -> None:
+        log.event(_log, 20, "this node's lease ended, registering again")
+        self._in_loop(lambda: self._submit_unless_closing(self._rejoin))
+
+    def _submit_unless_closing(self, work: Work) -> None:
+        if not self._errands.closing:
+            self.submit(work)
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is left to tell
+            self._loop.call_soon_threadsafe(call)
+
+    # ------------------------------------------------------------------------------- in the loop
+
+    def _heed(self) -> None:
+        """Take in whatever has come: one look at the job for all of it."""
+        changed: dict[str, KeyValue] = {}
+        gone: dict[str, KeyValue] = {}
+        while self._inbox:
+            for event in self._inbox.popleft():
+                here, there = (changed, gone) if event.kind == "put" else (gone, changed)
+                here[event.kv.key] = event.kv
+                there.pop(event.kv.key, None)
+        if changed or gone:
+            self.merge(list(changed.values()), list(gone.values()))
+
+    def _replace(self, entries: Sequence[KeyValue]) -> None:
+        self._view = None
+        self._followed.replace(entries)
+        self._heed_world(entries)
+        self._settle_leadership()
+
+    def merge(self, changed: Sequence[KeyValue], gone: Sequence[KeyValue] = ()) -> None:
+        """Take in entries that are news, and those that are gone."""
+        fresh, dead = self._followed.merge(changed, gone)
+        self._heed_world(fresh)
+        self._settle_leadership()
+        news = self._leading.active and self._crew.heed(*(_under(self._keys.nodes, kvs) for kvs in (changed, gone)))
+        if news:
+            self._leading.tell(gathering=self._followed.generation is None)
+        if fresh or dead or news:
+            self._view = None
+            self._on_view()
+
+    def _heed_world(self, fresh: Sequence[KeyValue]) -> None:
+        for entry in fresh:
+            if entry.key == self._keys.generation:
+                self._leading.tell(gathering=False)
+            elif entry.key == self._keys.roster and not self._leading.active:
+                self._crew.tell(entry)
+
+    def _settle_leadership(self) -> None:
+        """Stand when nobody leads, look around when this node shall, end what is over."""
+        leader = self._followed.entry(self._keys.leader)
+        elected = self._elected(leader)
+        if self._leading.active and not (elected and self._leading.leads_by(leader)):
+            self._leading.end()
+            roster = self._followed.entry(self._keys.roster)
+            if roster is not None:
+                self._crew.tell(roster)
+        if leader is None:
+            self._submit_unless_closing(self._stand)
+        elif elected and not self._leading.active:
+            self._submit_unless_closing(self._look_around)
+
+    def _check_own(self) -> None:
+        """Write this node's record again if a repetition of an earlier write came late: what others see is old."""
+        found = self._crew.node(self._options.node_id)
+        if found is not None and found[1] > self._written_at and found[0] != self._written:
+            self._written = None
+            self._submit_unless_closing(self._write_own)
+
+
+def _under(prefix: str, entries: Sequence[KeyValue]) -> list[KeyValue]:
+    return [entry for entry in entries if entry.key.startswith(prefix)]
+
+
+def _but_over(node: Node) -> Node:
+    """The record without what only matters when no new generation comes soon: which worlds workers know to be over."""
+    return replace(node, slots=tuple(replace(slot, over=0) for slot in node.slots))

@@ -1,0 +1,93 @@
+"""Makes the state of all members of a new generation equal: who is right is decided by a pure function.
+
+report          every member: was it ever equal to the others, its step, is it intact
+choose          sources: intact members at the highest committed step; receivers: all others
+small part      broadcast from the first source, unless every digest agrees and nobody receives
+divided state   from all who have slices to all who need them in the new world (`divided`), aside
+tensors         receivers only, from all sources (`transfer`); each chunk is checked by hash
+check           what each object says of itself after load_state_dict() against what it was given (`State._settle`)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin._base import log
+from resilin.core.tensor import Tensor
+from resilin.dist.byte_stream import Stream
+from resilin.elastic.worker import transfer
+from resilin.elastic.worker.divided import Redivision
+from resilin.elastic.worker.roles import Choice, Report, choose
+from resilin.elastic.worker.state import Small, State
+
+_LOG = log.logger("elastic.sync")
+
+
+def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: int) -> int:
+    """Bring `state` to the same step and bits on all ranks of `group`. Returns the bytes of tensors moved here.
+
+    Errors: StateError (no source, other model, wrong hash); PeerLost and WorldChanged as any collective.
+    """
+    if state._last is None:
+        state._capture()
+    own: Small = state._last.small
+    report = Report(
+        settled=state._settled,
+        step=own.step,
+        intact=state._intact(),
+        digests=own.digests(),
+        generation=own.generation,
+        divided=state._stands(),
+    )
+    reports: list[Any] = [report]
+    if world_size > 1:
+        reports = [None] * world_size
+        dist.all_gather_object(reports, report, group=group)
+    choice = choose(reports)
+    division = Redivision(state._divided(), group)
+    moved = division.prepare([each.divided for each in reports], choice.sources, choice.holders)
+    if choice.receivers or not choice.agreed:
+        moved += _exchange(state, choice, group, rank)
+    division.take_over()
+    state._joined(rank, world_size)
+    log.event(
+        _LOG,
+        logging.INFO,
+        "state is equal",
+        step=state.step,
+        sources=list(choice.sources),
+        receivers=list(choice.receivers),
+        moved_bytes=moved,
+    )
+    return moved
+
+
+def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+    lead = choice.sources[0]
+    box: list[Any] = [(state._last.small, state._layout()) if rank == lead else None]
+    dist.broadcast_object_list(box, group_src=lead, group=group)
+    small: Small = box[0][0]
+    if rank in choice.sources:
+        if rank != lead and not choice.agreed:
+            state._adopt_small(small, f"rank {lead} sent")
+        stream = Stream([tensor._array for tensor in state._guarded()])
+        return _move(stream, choice, group, rank)
+    filled = state._accept(box[0][1])
+    tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
+    # received aside: a source that dies half-way must not leave this rank with a mixture of two steps
+    staged = [np.empty(tensor._array.shape, tensor._array.dtype) for tensor in tensors]
+    moved = _move(Stream(staged), choice, group, rank)
+    for tensor, array in zip(tensors, staged, strict=True):
+        tensor._array[...] = array
+    state._settle(small, filled, f"rank {lead} sent")
+    return moved
+
+
+def _move(stream: Stream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+    if not choice.receivers:
+        return 0
+    return transfer.run(stream, transfer.plan(stream.nbytes, choice.sources, choice.receivers), rank, group)
