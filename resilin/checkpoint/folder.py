@@ -22,7 +22,7 @@ from resilin._base import log
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.manifest import File, Head, Manifest
 from resilin.checkpoint.opening import open_storage
-from resilin.checkpoint.storage import Item, Storage
+from resilin.checkpoint.storage import Item, Storage, leftover
 from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError
 
 _LOG = log.logger("checkpoint")
@@ -145,15 +145,18 @@ def _check_size(storage: Storage, folder: str, file: File, size: int | None) -> 
 def prune(storage: Storage, keep_last: int, current: str) -> list[str]:
     """Delete all complete checkpoints but the newest `keep_last`, and torn ones; never `current`. Returns their names.
 
-    A manifest goes first, for good, and then the rest: what is half deleted is torn.
+    A manifest goes first, for good, and then the rest: what is half deleted is torn. Of a link only the link goes. A
+    folder in which no file is a save's is somebody else's, whatever its name, and stays.
     """
     found = list_checkpoints(storage)
     complete = [one for one in found if one.is_complete]
     kept = {one.name for one in complete[-keep_last:]} | {current}
-    dropped = [one.name for one in found if one.name and one.name not in kept]
+    old = [one for one in found if one.name and one.name not in kept]
+    dropped = [one.name for one in old if one.is_complete or _is_ours(storage, one.name)]
     for name in dropped:
-        storage.delete(joined(name, manifests.NAME))
-        storage.sync(name)
+        if not storage.is_link(name):
+            storage.delete(joined(name, manifests.NAME))
+            storage.sync(name)
         storage.delete_tree(name)
     return dropped
 
@@ -170,10 +173,15 @@ def folder_of(storage: Storage, step: int | None) -> str:
     return name
 
 
+def is_written(item: Item) -> bool:
+    """Whether it is a file of data or a part that a save has written, or had begun when it was killed."""
+    return not item.is_folder and manifests.is_written_by_saves(leftover(item.name) or item.name)
+
+
 def check_step(step: int | None) -> None:
     """UsageError for what is no step."""
-    if step is not None and (type(step) is not int or step < 0):
-        raise UsageError(f"checkpoint: step must be an int of at least 0, or None, got {step!r}")
+    if step is not None and (type(step) is not int or not 0 <= step < manifests.MOST):
+        raise UsageError(f"checkpoint: step must be an int of at least 0 and below 2^62, or None, got {step!r}")
 
 
 def _folders(storage: Storage) -> Iterator[str]:
@@ -186,7 +194,13 @@ def _folders(storage: Storage) -> Iterator[str]:
 
 
 def _is_data(item: Item) -> bool:
-    return not item.is_folder and item.name.startswith("data-")
+    return not item.is_folder and item.name.startswith("data-") and is_written(item)
+
+
+def _is_ours(storage: Storage, name: str) -> bool:
+    """Whether a torn checkpoint is one: it is empty, or has a manifest or files that only saves write."""
+    items = storage.list(name)
+    return not items or any((leftover(item.name) or item.name) == manifests.NAME or is_written(item) for item in items)
 
 
 def _found(storage: Storage, name: str) -> Found:

@@ -143,6 +143,10 @@ class LocalStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
+    def is_link(self, folder: str) -> bool:
+        """As `Storage.is_link`."""
+        return os.path.islink(self.path(folder))
+
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`."""
         path = self.path(folder)

@@ -33,10 +33,11 @@ MAX_BYTES: Final = 1 << 30
 HEAD_BYTES: Final = 4096  # the first line is shorter
 _FORMAT, _VERSION = "resilin-checkpoint", 1
 _DATA_FILE = re.compile(r"data-\d{5,}-\d{3,}-[0-9a-f]{16}\.safetensors")
+_PART_FILE = re.compile(r"part-\d{5,}-[0-9a-f]{16}\.json")
 _ID = re.compile(r"[0-9a-f]{16}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _BLOCK_BYTES = range(1 << 10, (1 << 30) + 1)
-_MOST = 1 << 62
+MOST: Final = 1 << 62
 _MAX_DIMS = 64  # numpy's
 
 
@@ -225,13 +226,18 @@ def _tensors(value: Any, path: str) -> tuple[Logical, ...]:
         name, dtype, shape = entry
         if not isinstance(shape, list) or len(shape) > _MAX_DIMS or not all(map(_is_count, shape)):
             _wrong(path, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
-        if math.prod(length or 1 for length in shape) >= _MOST:
+        if math.prod(length or 1 for length in shape) >= MOST:
             _wrong(path, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
         try:
             made.append(Logical(name, dtypes.by_name(dtype), tuple(shape)))
         except (KeyError, TypeError, ValueError, AttributeError):
             _wrong(path, f"tensor {name!r} has the unknown dtype {dtype!r}")
     return tuple(made)
+
+
+def is_written_by_saves(name: str) -> bool:
+    """Whether a finished file has a name that only saves give, beside the manifest: data, or one rank's list of it."""
+    return bool(_DATA_FILE.fullmatch(name) or _PART_FILE.fullmatch(name))
 
 
 def parse_files(value: Any, tensors: Sequence[Logical], head: Head, path: str) -> tuple[File, ...]:
@@ -289,7 +295,7 @@ def _check_cover(manifest: Manifest, path: str) -> None:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < _MOST
+    return type(value) is int and 0 <= value < MOST
 
 
 def _wrong(path: str, what: str) -> NoReturn:

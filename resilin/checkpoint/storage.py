@@ -107,6 +107,10 @@ class Storage(ABC):
         """
         return None
 
+    def is_link(self, folder: str) -> bool:
+        """Whether a folder is a link to one elsewhere, which `delete_tree` leaves alone. Few storages have links."""
+        return False
+
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
         try:

@@ -22,7 +22,7 @@ from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.flat import as_bytes
 from resilin.checkpoint.manifest import File, Head, Logical, Manifest, Piece, entry_name, file_record, hash_of
 from resilin.checkpoint.plan import Range
-from resilin.checkpoint.storage import Storage, leftover
+from resilin.checkpoint.storage import Storage
 from resilin.errors import CheckpointError, StorageMissing
 
 _LOG = log.logger("checkpoint")
@@ -206,8 +206,7 @@ def _tidy(save: Save, manifest: Manifest) -> None:
     """Delete what the folder held before, and parts; name the newest; drop checkpoints that are one too many."""
     kept = {file.name for file in manifest.files}
     for item in save.storage.list(save.folder):
-        name = leftover(item.name) or item.name
-        if not item.is_folder and name.startswith(("data-", "part-")) and item.name not in kept:
+        if folder.is_written(item) and item.name not in kept:
             save.storage.delete(save.name(item.name))
     if save.folder:
         save.storage.write(folder.LATEST, f"{save.folder}\n".encode())

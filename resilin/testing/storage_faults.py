@@ -198,6 +198,10 @@ class FaultyStorage(Storage):
         self._faults._reached("delete_tree", folder)
         self._inner.delete_tree(folder)
 
+    def is_link(self, folder: str) -> bool:
+        """As `Storage.is_link`."""
+        return self._inner.is_link(folder)
+
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`."""
         self._faults._reached("sync", folder)

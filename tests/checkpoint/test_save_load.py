@@ -264,7 +264,7 @@ def test_a_state_that_contains_itself_is_refused(tmp_path):
 
 
 def test_arguments_are_checked(tmp_path):
-    for wrong in ({"step": -1}, {"step": 1.5}, {"keep_last": 2}, {"keep_last": -1, "step": 1}):
+    for wrong in ({"step": -1}, {"step": 1.5}, {"step": 1 << 62}, {"keep_last": 2}, {"keep_last": -1, "step": 1}):
         with pytest.raises(UsageError):
             checkpoint.save(tmp_path / "c", {}, **wrong)
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
@@ -272,6 +272,28 @@ def test_arguments_are_checked(tmp_path):
     checkpoint.save(tmp_path, {"a": 1}, step=3)
     with pytest.raises(CheckpointError, match="step-4 is no checkpoint"):
         checkpoint.load(tmp_path, step=4)
+
+
+def test_files_of_others_stay_beside_a_checkpoint_and_in_folders_of_its_kind_of_name(tmp_path):
+    theirs = [tmp_path / name for name in ("data-train.csv", "part-00000.parquet", "step-99/data-2024.csv")]
+    (tmp_path / "step-99").mkdir()
+    for file in theirs:
+        file.write_text("theirs")
+    checkpoint.save(tmp_path, {"a": 1})
+    for step in (1, 2):
+        checkpoint.save(tmp_path, {"a": 1}, step=step, keep_last=1)
+    assert [file.read_text() for file in theirs] == ["theirs"] * 3
+    assert not (tmp_path / "step-1").exists()
+    assert checkpoint.load(tmp_path / "step-2") == {"a": 1}
+
+
+def test_of_a_linked_checkpoint_that_is_one_too_many_only_the_link_goes(tmp_path):
+    checkpoint.save(tmp_path / "kept", {"a": resilin.ones(2)})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "step-0").symlink_to(tmp_path / "kept")
+    checkpoint.save(tmp_path / "run", {"a": resilin.zeros(2)}, step=5, keep_last=1)
+    assert not (tmp_path / "run" / "step-0").exists()
+    assert checkpoint.verify(tmp_path / "kept") == []
 
 
 def test_kinds_that_differ_are_told(tmp_path):

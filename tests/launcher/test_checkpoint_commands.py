@@ -326,6 +326,23 @@ def test_what_does_not_fit_is_wrong_usage(args, why, ask, tmp_path, monkeypatch)
     assert why in out
 
 
+def test_a_checkpoint_is_not_replaced_by_a_part_of_itself(run, tmp_path, ask):
+    (tmp_path / "link").symlink_to(run)
+    for target in (run, f"{tmp_path}/link"):
+        code, out = ask("convert", run, target, "--key", "model")
+        assert code == exit_codes.USAGE
+        assert "step-2 is what is read, and would be replaced" in out
+    assert checkpoint.load(run)["epoch"] == 2
+
+
+def test_a_step_that_is_not_there_is_wrong_usage(run, ask):
+    for args in (["verify", run, "--step"], ["diff", run, run, "--a-step"], ["convert", run, "x", "--step"]):
+        for step, why in (("7", "step-7: there is nothing"), ("-1", "step must be an int of at least 0")):
+            code, out = ask(*args, step)
+            assert code == exit_codes.USAGE
+            assert why in out
+
+
 def test_a_state_without_tensors_gives_no_file(tmp_path, ask):
     checkpoint.save(tmp_path / "run", {"epoch": 1})
     code, out = ask("convert", tmp_path / "run", tmp_path / "m.safetensors")

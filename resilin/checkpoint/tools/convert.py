@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from resilin.checkpoint import folder as folders
 from resilin.checkpoint import weights
+from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.saving import save
 from resilin.checkpoint.tools.states import Leaf, State, with_leaves
 from resilin.core.tensor import wrap
@@ -33,10 +35,21 @@ def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int 
 
 
 def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
-    """Write `state` as a checkpoint, of `step` if given. All of it is in memory meanwhile."""
+    """Write `state` as a checkpoint, of `step` if given. All of it is in memory meanwhile.
+
+    UsageError when that is the checkpoint that it is read from, which would lose what is left out.
+    """
+    storage = open_storage(path)
+    place = storage.full("" if step is None else folders.step_name(step))
+    if _real(place) == _real(state.path):
+        raise UsageError(f"{place} is what is read, and would be replaced: write to another place")
     tensors, _ = state.named()
     written = save(path, with_leaves(state.tree, _in_memory), step=step)
     return Converted(written, len(tensors), _nbytes(tensors))
+
+
+def _real(path: str) -> str:
+    return path if "://" in path else os.path.realpath(path)
 
 
 def _nbytes(tensors: dict[str, Leaf]) -> int:

@@ -151,14 +151,16 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
         return State(text, "safetensors", _weights(text))
     if "://" not in text and os.path.isfile(text):
         raise UsageError(f"{text} is a file of no known kind: expected {', '.join(_TORCH + _WEIGHTS)}, or a folder")
-    check_there(storage)
+    check_there(storage, step)
     return _open_checkpoint(storage, step)
 
 
-def check_there(storage: Storage) -> None:
-    """StorageMissing when there is nothing under a path."""
-    if not storage.list():
-        raise StorageMissing(f"{storage.root}: there is nothing", storage.root)
+def check_there(storage: Storage, step: int | None = None) -> None:
+    """StorageMissing when there is nothing under a path, or of a step. UsageError for what is no step."""
+    folders.check_step(step)
+    for folder in ("",) if step is None else ("", folders.step_name(step)):
+        if not storage.list(folder):
+            raise StorageMissing(f"{storage.full(folder)}: there is nothing", storage.full(folder))
 
 
 def _open_checkpoint(storage: Storage, step: int | None) -> State:

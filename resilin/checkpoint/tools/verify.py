@@ -35,7 +35,7 @@ def verify_all(path: Root, step: int | None = None) -> list[Verdict]:
     else, and the storage's errors.
     """
     storage = open_storage(path)
-    check_there(storage)
+    check_there(storage, step)
     if step is not None:
         return [_verdict(storage, folders.step_name(step))]
     found = folders.list_checkpoints(storage)
