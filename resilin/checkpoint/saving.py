@@ -206,8 +206,10 @@ def _begin(
     (storage, gathered), told = ranks.together(
         "checkpoint.save", look, lambda found: {str(number): list(part) for number, part in found[1].held.items()}
     )
-    tensors = [[one.name, one.dtype.name, list(one.shape), number in gathered.held]
-               for number, one in enumerate(gathered.tensors)]  # fmt: skip
+    tensors = {
+        one.name: f"{one.dtype.name}{list(one.shape)}, {'divided' if number in gathered.held else 'whole'}"
+        for number, one in enumerate(gathered.tensors)
+    }
     facts = {"path": storage.root, "step": step, "keep_last": keep_last, "state": gathered.tree, "tensors": tensors}
     ranks.agree("checkpoint.save", facts)
     where = "" if step is None else folder.step_name(step)
