@@ -12,7 +12,8 @@ import resilin.dist as dist
 from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, flat, misuse
-from resilin.errors import UsageError
+from resilin.dist import world
+from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
 
@@ -100,6 +101,8 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
 def caps(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None) -> tuple[int, ...]:
     """Bytes of each bucket. Of equally large ones the first is small, so that communication starts early."""
     for cap in [bucket_cap_mb] if bucket_cap_mb_list is None else bucket_cap_mb_list:
+        if cap is not None and not isinstance(cap, int | float):
+            raise UsageTypeError(f"{_NAME}: bucket_cap_mb is a number of MiB, got {cap!r}")
         if cap is not None and not cap > 0:
             raise UsageError(f"{_NAME}: bucket_cap_mb must be positive, got {cap}")
     if bucket_cap_mb_list:
@@ -134,9 +137,12 @@ def buffer_syncs(broadcast_buffers: bool | None, forward_sync_buffers: bool | No
 
 
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`process_group`, or the default group. UsageError when there is none."""
+    """`process_group`, or the default group. UsageError when there is none, UsageTypeError for what is no group."""
     if process_group is not None:
-        return process_group
+        group = world.resolve(process_group)
+        if group is None:
+            raise UsageError(f"{_NAME}: this rank is not in process_group; wrap the module on its members only")
+        return group
     if dist.is_initialized():
         return dist.default_group()
     raise UsageError(
