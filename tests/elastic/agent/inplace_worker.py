@@ -65,8 +65,16 @@ def die_if_told(folder: pathlib.Path, step: int, world: control.World) -> None:
             os.kill(os.getpid(), getattr(signal, how))
 
 
+def over(session: Session, folder: pathlib.Path, world: control.World) -> bool:
+    """Whether `world` was aborted, or one of its ranks gave it up while it formed."""
+    return session.aborted >= world.number or (folder / f"{world.number}-given-up").exists()
+
+
 def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.World) -> bool:
-    """Wait until every rank of `world` has left `mark`; False when the generation ended meanwhile."""
+    """Wait until every rank of `world` has left `mark`; False when the generation ended meanwhile.
+
+    A world that still forms is given up for a newer one, of which the rank that is waited for may know nothing else.
+    """
     (folder / f"{world.number}-{mark}-{world.rank}").touch()
     given_up = time.monotonic() + float(os.environ.get("PATIENCE_S", "1000"))
     while late := [r for r in range(world.world_size) if not (folder / f"{world.number}-{mark}-{r}").exists()]:
@@ -75,7 +83,9 @@ def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.
             reason = f"all_reduce: rank {late[0]} did not answer"
             session.say(control.Stuck(generation=world.number, ranks=tuple(late), reason=reason))
             given_up += 1000
-        if session.aborted >= world.number:
+        if mark == "join" and session.world is not world:
+            (folder / f"{world.number}-given-up").touch()
+        if over(session, folder, world):
             return False
     return True
 
@@ -85,8 +95,8 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
     step = 0
     while True:
         entered = False
-        while not entered and (current is None or session.aborted >= current.number or session.world is not current):
-            if session.world is not None and session.world.number > session.aborted:
+        while not entered and (current is None or over(session, folder, current) or session.world is not current):
+            if session.world is not None and not over(session, folder, session.world):
                 current = session.world
                 if not everybody(session, folder, "join", current):  # nobody commits any more: the count is final
                     continue
