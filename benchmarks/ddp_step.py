@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import product
-from typing import Any
 
 from benchmarks import harness
 from benchmarks.cases.models import MODELS
-from benchmarks.harness import Options, Report
+from benchmarks.harness import Options, Report, Row
+from benchmarks.taken import Taken
 
 NAMES = {name: MODELS[name].text for name in ("gpt", "mlp", "cnn")}
 # what is run: library, number of processes, further arguments of the case
@@ -16,60 +17,64 @@ RUNS: dict[str, tuple[str, int, list[str]]] = {
     "alone": ("resilin", 1, []),
     "apart": ("resilin", 2, ["--apart"]),
     "ddp": ("resilin", 2, []),
+    "torch alone": ("torch", 1, []),
     "torch": ("torch", 2, []),
     "torch fused": ("torch", 2, ["--fused"]),
 }
+FUSED = {"torch": "", "torch fused": "; PyTorch's with fused=True"}
 METHOD = """Median on rank 0 over all steps of {rounds} rounds of about {seconds:g} s each, after 5 steps of warm-up;
 the runs in turn, one thread per process, the same model code and a fixed batch for each rank. PyTorch: gloo,
 DistributedDataParallel with its defaults; `fused=True` is the fastest optimizer PyTorch has on the CPU, not its
 default. "Apart": two processes at once that train a model each and share nothing but the machine: what they are
-slower than one process is due to caches and memory, the rest of what DDP costs is averaging."""
+slower than one process is due to caches and memory, the rest of what DDP costs is averaging. By p10: the same of the
+tenth percentiles, which an otherwise busy moment of the machine changes less."""
 
 
 def benchmark(options: Options) -> Report:
     """Three models, all runs in turn."""
-    rounds, seconds = (1, 0.5) if options.quick else (2, 0.8)
-    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    rounds, seconds = (1, 0.5) if options.quick else (5, 1.2)
     runs = {name: run for name, run in RUNS.items() if run[0] in harness.sides(options)}
+    taken = Taken(options, seconds=seconds)
     for number, model, (run, (side, ranks, more)) in product(range(rounds), NAMES, runs.items()):
+        arguments = ["--model", model, "--seconds", str(seconds), *more]
         with harness.progress(f"round {number + 1} of {rounds}: {model}, {run}"):
-            arguments = ["--model", model, "--seconds", str(seconds), *more]
-            results.setdefault((model, run), []).append(
-                harness.run_ranks(side, options, "train_step", arguments, ranks=ranks)
-            )
-    samples = {key: [sample for result in of for sample in result["samples"]] for key, of in results.items()}
-    rows = []
-    for model, text in NAMES.items():
-        for peer, name in (("torch", ""), ("torch fused", "; PyTorch's with fused=True")):
-            of = {"resilin": samples[model, "ddp"]}
-            if peer in runs:
-                of["torch"] = samples[model, peer]
-                rows.append(harness.timing_row(f"{text}, 2 processes, AdamW{name}", of))
-            elif not name:
-                rows.append(harness.timing_row(f"{text}, 2 processes, AdamW", of))
-    medians = {key: harness.percentile(values, 50) * 1e3 for key, values in samples.items()}
+            measure = partial(harness.run_ranks, side, options, "train_step", arguments, ranks=ranks)
+            taken.run(number, f"{model}/{run}", measure, peer=side != "resilin")
+    notes = ["\n".join([_HEAD, *(_line(taken, model, run) for model in NAMES for run in BESIDE if run in runs)])]
     return Report(
         name="ddp_step",
         question="One training step of two processes with DDP: zero_grad, forward, cross entropy, backward, AdamW.",
         method=METHOD.format(rounds=rounds, seconds=seconds),
-        rows=rows,
-        notes=["\n".join([_HEAD, *(_line(model, medians, results[model, "ddp"][-1]["stats"]) for model in NAMES)])],
-        data={"median_ms": {f"{model}/{run}": value for (model, run), value in medians.items()}},
+        rows=[row for model in NAMES for row in _rows(taken, model)],
+        notes=notes + taken.notes(),
+        data={"samples_s": {f"{model}/{run}": taken.samples(f"{model}/{run}") for model in NAMES for run in runs}},
     )
 
 
-_HEAD = """| resilin, ms of a step | alone | two apart | DDP | over alone | over apart | of it waiting | overlap |
-|---|---|---|---|---|---|---|---|"""
+def _rows(taken: Taken, model: str) -> list[Row]:
+    peers = {f"{model}/{run}": text for run, text in FUSED.items()}
+    return taken.rows(f"{NAMES[model]}, 2 processes, AdamW", f"{model}/ddp", peers)
 
 
-def _line(model: str, medians: dict[tuple[str, str], float], stats: dict[str, Any]) -> str:
-    """One model beside one process, and two apart; what `stats()` says of averaging, as means of the last round."""
-    alone, apart, ddp = (medians[model, run] for run in ("alone", "apart", "ddp"))
-    waiting = f"{harness.figure(1e3 * stats['wait_s'] / stats['backwards'])} ms"
-    shown = [harness.figure(value) for value in (alone, apart, ddp)]
-    shown += [f"{100 * (ddp / other - 1):+.1f} %" for other in (alone, apart)]
-    return f"| {' | '.join([NAMES[model], *shown, waiting, '{:.0f} %'.format(100 * stats['overlap'])])} |"
+BESIDE = {"ddp": ("resilin", "alone", "apart"), "torch": ("PyTorch", "torch alone", None)}
+_HEAD = """| ms of a step | | alone | two apart | DDP | over alone | by p10 | over apart | by p10 | of it waiting |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def _line(taken: Taken, model: str, run: str) -> str:
+    """DDP of one library beside one process, and two apart; our waiting as `stats()` says, a mean of all rounds."""
+    library, *others = BESIDE[run]
+    samples = [taken.samples(f"{model}/{name}") if name else [] for name in (*others, run)]
+    ddp = samples.pop()
+    cells = [harness.figure(harness.percentile(each, 50) * 1e3) if each else "" for each in (*samples, ddp)]
+    for each in samples:
+        ratios = [harness.percentile(ddp, p) / harness.percentile(each, p) for p in (50, 10)] if each and ddp else []
+        cells += [f"{100 * (ratio - 1):+.1f} %" for ratio in ratios] or ["", ""]
+    waits = [result["stats"] for result in taken.results(f"{model}/{run}") if result["stats"]]
+    wait_s = sum(each["wait_s"] for each in waits) / max(1, sum(each["backwards"] for each in waits))
+    cells.append(f"{harness.figure(1e3 * wait_s)} ms" if waits else "")
+    return f"| {' | '.join([NAMES[model], library, *cells])} |"
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(benchmark))
+    sys.exit(harness.main(benchmark, resumable=True))

@@ -11,7 +11,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import programs
+from benchmarks.programs import BenchmarkError, Program
 from resilin.errors import UsageError
 from resilin.launcher import values
 from resilin.testing import ports
@@ -39,6 +40,8 @@ class Options:
     """Where to write the figures and samples as JSON."""
     quick: bool = False
     """A smoke run: a few samples, and no results file."""
+    resume: Path | None = None
+    """Where a benchmark of many runs keeps what they found; None: nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,31 +72,37 @@ class Report:
     """Machine-readable figures: what `--json` writes, beside the stamp."""
 
 
-class BenchmarkError(RuntimeError):
-    """A measured program failed; the message carries the end of what it printed."""
-
-
 # ---------------------------------------------------------------------------------------------- running
 
 Benchmark = Callable[[Options], Report]
 
 
-def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run `benchmark`, print and write what it found. 1: it failed, 2: wrong usage."""
+def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: bool = False) -> int:
+    """Parse the command line, run `benchmark`, print and write what it found. 1: it failed, 2: wrong usage.
+
+    `resumable`: it keeps what its runs found (see `taken`), so it has --resume.
+    """
     module = sys.modules[benchmark.__module__]
     parser = argparse.ArgumentParser(description=module.__doc__)
     parser.add_argument("--peer-python", metavar="PATH", help="run PyTorch beside resilin, with this interpreter")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write figures and samples to FILE")
     parser.add_argument("--quick", action="store_true", help="a smoke run: few samples, no results file")
+    if resumable:
+        what = "keep each run's figures in FILE as soon as they are known, and go on from those that are there"
+        parser.add_argument("--resume", metavar="FILE", type=Path, help=what)
     args = parser.parse_args(argv)
-    options = Options(peer_python=args.peer_python, json_path=args.json, quick=args.quick)
+    options = Options(
+        peer_python=args.peer_python,
+        json_path=args.json,
+        quick=args.quick,
+        resume=args.resume if resumable else None,
+    )
     try:
         _check(options)
+        report = benchmark(options)
     except UsageError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return USAGE
-    try:
-        report = benchmark(options)
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1
@@ -207,33 +216,17 @@ def run_ranks(
     host, whose way to rank 0 is `master`.
     """
     command = case_command(side, options, case, arguments)
-    children: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryFile("w+") as errors, ports.held() as (port,):
-        try:
-            for rank in range(ranks):
-                prefix, more = place(rank)
-                env = environment(
-                    RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
-                    MASTER_ADDR=master, MASTER_PORT=str(port), **more,
-                )  # fmt: skip
-                output = subprocess.PIPE if rank == 0 else errors
-                children.append(
-                    subprocess.Popen([*prefix, *command], env=env, cwd=ROOT, stdout=output, stderr=errors, text=True)
-                )
-            output_text = children[0].communicate(timeout=timeout_s)[0]
-            codes = [child.wait(timeout=30) for child in children]
-        except subprocess.TimeoutExpired:
-            raise BenchmarkError(f"{' '.join(command)}: not done after {timeout_s:.0f} s") from None
-        finally:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
-        if any(codes):
-            errors.seek(0)
-            tail = "\n".join(errors.read().splitlines()[-25:])
-            raise BenchmarkError(f"{' '.join(command)}: exit codes {codes}\n{tail}")
-    result: dict[str, Any] = json.loads(output_text.splitlines()[-1])
+    with ports.held() as (port,):
+        started = []
+        for rank in range(ranks):
+            prefix, more = place(rank)
+            env = environment(
+                RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
+                MASTER_ADDR=master, MASTER_PORT=str(port), **more,
+            )  # fmt: skip
+            started.append(Program([*prefix, *command], env))
+        output = programs.run_together(started, cwd=ROOT, timeout_s=timeout_s)
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 

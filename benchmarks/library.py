@@ -35,6 +35,16 @@ class Library:
     """`resilin.elastic`; None where a library has nothing like it."""
 
 
+class Later:
+    """A module that is loaded when a case asks for something of it: the other cases must not pay for it."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
+
+
 def rank() -> int:
     """This process's rank, from the launcher's environment."""
     return int(os.environ.get("RANK", "0"))

@@ -8,17 +8,7 @@ from typing import Any
 import resilin
 import resilin.data
 import resilin.dist
-from benchmarks.library import Library, main
-
-
-class _Later:
-    """Loads a package when a case asks for it: the other cases must not pay for it."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(resilin, self._package), name)
+from benchmarks.library import Later, Library, main
 
 
 def _ddp(module: Any, **kwargs: Any) -> Any:
@@ -40,8 +30,8 @@ if __name__ == "__main__":
             backend="cpu",
             ddp=_ddp,
             zero=_zero,
-            checkpoint=_Later("checkpoint"),
-            elastic=_Later("elastic"),
+            checkpoint=Later("resilin.checkpoint"),
+            elastic=Later("resilin.elastic"),
         ),
         sys.argv[1:],
     )

@@ -7,12 +7,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.utils.data
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.library import Library, main
+from benchmarks.library import Later, Library, main
+
+dcp = Later("torch.distributed.checkpoint")
+
+
+def zero(*args: Any, **kwargs: Any) -> Any:
+    """Its ZeroRedundancyOptimizer."""
+    return Later("torch.distributed.optim").ZeroRedundancyOptimizer(*args, **kwargs)
 
 
 class Checkpoint:
@@ -50,7 +55,7 @@ if __name__ == "__main__":
             data=torch.utils.data,
             backend="gloo",
             ddp=DistributedDataParallel,
-            zero=ZeroRedundancyOptimizer,
+            zero=zero,
             checkpoint=Checkpoint(),
         ),
         sys.argv[1:],
