@@ -229,6 +229,60 @@ def test_a_user_that_is_killed_does_not_keep_the_file_from_being_removed(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+WRITES_AND_DIES = """
+import os, resource, signal, sys
+from resilin.dist import FileStore
+store = FileStore(sys.argv[1])
+if sys.argv[2] == "amid the writing":
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # what lies beyond the limit kills
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+else:
+    os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+store.set("b", b"2" * 5000)
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize(("at", "end"), [("amid the writing", signal.SIGXFSZ), ("before the new name", signal.SIGKILL)])
+def test_a_writer_that_is_killed_amid_a_write_leaves_the_store_as_it_was(tmp_path, at, end):
+    path = tmp_path / "store"
+    with dist.FileStore(path) as store:
+        store.set("a", b"1")
+        command = [sys.executable, "-c", WRITES_AND_DIES, str(path), at]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == -end, done.stderr
+        assert {each.name for each in tmp_path.iterdir()} == {"store", "store.new", "store.users"}, (
+            "it was amid a write"
+        )
+        assert store.list_keys() == ["a"]
+        store.set("b", b"3")
+        assert (store.get("a"), store.get("b")) == (b"1", b"3")
+    assert list(tmp_path.iterdir()) == []
+
+
+NO_ROOM = """
+import resource, sys
+from resilin.dist import FileStore
+from resilin.errors import DistStoreError
+with FileStore(sys.argv[1]) as store:
+    store.set("a", b"1")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    try:
+        store.set("b", b"2" * 5000)
+    except DistStoreError as error:
+        print(error, store.list_keys(), sep="|")
+"""
+
+
+@pytest.mark.multiproc
+def test_a_write_for_which_there_is_no_room_is_refused_and_changes_nothing(tmp_path):
+    path = tmp_path / "store"
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, path], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"file store {path}: cannot write {path}.new: File too large; nothing changed|['a']\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_removed_while_another_opens_it_loses_no_write(tmp_path):
     path = tmp_path / "store"
 

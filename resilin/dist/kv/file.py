@@ -1,11 +1,15 @@
-"""The store in a file that all ranks can open and lock: one JSON object, rewritten under `flock`.
+"""The store in a file that all ranks can open and lock: one JSON object, replaced as a whole under `flock`.
 
 Meant for a handful of keys at start. Other POSIX systems have no common way to be told of a change, so waiting looks
 at the file again every few milliseconds.
 
+A change is written to `FILE.new`, which then takes the file's name: whoever is killed meanwhile leaves the file as it
+was. The lock is that of the file which has the name; who got another one's, that of a file replaced or removed, opens
+again.
+
 Beside it stands `FILE.users`, of which every open store holds a shared lock. Locks end with their process, so whoever
 gets it exclusively is alone: when it opens, what it finds is a dead job's and is dropped; when it closes, it removes
-both files. This lock is only taken and given back under the lock of the table.
+the files. This lock is only taken and given back under the lock of the table.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from resilin.errors import DistStoreError
 _LOOK_AGAIN_S = 0.005
 _LEAVE_S = 2.0
 _USERS_SUFFIX = ".users"
+_NEW_SUFFIX = ".new"
 
 
 class FileStore(Store):
@@ -131,10 +136,10 @@ class FileStore(Store):
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[dict[str, bytes]]:
-        """The whole content under the lock; written back when changed."""
+        """The whole content under the lock; replaced when changed."""
         if self._closed:
             raise DistStoreError(f"file store {self.path} is closed")
-        with open(_open_locked(self.path), "r+b", buffering=0) as file, _unlocked_after(file.fileno()):
+        with open(_open_locked(self.path), "rb") as file, _unlocked_after(file.fileno()):
             raw = file.read()
             try:
                 content = json.loads(raw) if raw else {}
@@ -144,13 +149,23 @@ class FileStore(Store):
             yield values
             new = json.dumps({key: base64.b85encode(value).decode() for key, value in values.items()}).encode()
             if new != raw:
-                file.seek(0)
-                file.truncate()
-                file.write(new)
+                _replace(self.path, new)
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Let `path` name a file with this content, or the one it named before; called under the lock of that."""
+    side = path + _NEW_SUFFIX
+    try:
+        with open(_open_own(side), "wb") as file:
+            file.truncate()  # what a writer left that was killed
+            file.write(content)
+        os.replace(side, path)
+    except OSError as error:
+        raise DistStoreError(f"file store {path}: cannot write {side}: {error.strerror}; nothing changed") from error
 
 
 def _leave(path: str, users: int, pid: int) -> None:
-    """Give back the lock on `FILE.users`; the last one removes both files.
+    """Give back the lock on `FILE.users`; the last one removes the files.
 
     Waits `_LEAVE_S` at most for the table: garbage collection may call this in a thread that has it locked. Then the
     files stay, and their next user drops what they hold.
@@ -166,7 +181,7 @@ def _leave(path: str, users: int, pid: int) -> None:
         with open(table, "rb"), _unlocked_after(table):
             fcntl.flock(users, fcntl.LOCK_UN)  # closing is not enough where a forked child has a copy
             if _alone(users):
-                for name in (path + _USERS_SUFFIX, path):
+                for name in (path + _USERS_SUFFIX, path + _NEW_SUFFIX, path):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name)
     finally:
