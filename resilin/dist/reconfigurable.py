@@ -148,3 +148,25 @@ class Reconfigurable(Protocol):
 
     def keep(self) -> None:
         """The content in use counts from now on: forget the version before."""
+
+
+@runtime_checkable
+class Divided(Protocol):
+    """An object whose state is divided, as users register it; it has `sharded_state_dict` and `state_dict`, too."""
+
+    @property
+    def reconfigurable(self) -> Reconfigurable:
+        """What lives on in every world."""
+
+
+def divided(thing: Any) -> Divided | None:
+    """What divides the state of `thing`: itself, or, for an optimizer of pieces, what these say (`divided(optimizer)`
+    of any of them); None where every rank has all of it."""
+    if isinstance(thing, Divided):
+        return thing
+    for group in getattr(thing, "param_groups", ()):
+        for param in group["params"]:
+            if hasattr(param, "divided"):
+                found: Divided = param.divided(thing)
+                return found
+    return None

@@ -42,11 +42,14 @@ def choose(hosts: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 class Pairing:
-    """This rank's end of the exchange in one group: to its buddy, and from its protégé."""
+    """This rank's end of the exchange in one group: to its buddy, and from its protégé.
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    active: whether there are any.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, active: bool = True) -> None:
         self.group = group
-        self.buddies = choose(group.topology.hosts())
+        self.buddies = choose(group.topology.hosts()) if active else ()
         self._told: tuple[Any, ...] | None = None  # what the buddy knows of the slices that come next
         self._heard: tuple[Any, ...] | None = None  # what the protégé's look like
 

@@ -1,91 +1,115 @@
-"""How a divided optimizer lives on when the world changes (`dist.Reconfigurable`), and its two versions of every step.
+"""How divided state lives on when the world changes (`dist.Reconfigurable`), and its two versions of every step.
 
-step    copy own range ─► update it ─► give it to the buddy ─► gather parameters      commit: drop the copies
+step    copy own range ─► update it ─► give it to the buddy ─► a collective       commit: drop the copies
 world   everybody's slices ─► those of the new partition, aside ─► their buddies ─► in use
+
+What is divided is a `Content`: the state of an optimizer (stage 1), the pieces of a module and what an optimizer of
+them remembers (stages 2 and 3). None of them knows of worlds or buddies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 import resilin.dist as dist
-from resilin.core.tensor import Tensor, wrap
-from resilin.dist.reconfigurable import Lot, Outline, Slice, Version
-from resilin.errors import UsageError
+from resilin.core.tensor import Tensor
+from resilin.dist.reconfigurable import Lot, Outline, Version
 from resilin.zero.buddies import Pairing
 from resilin.zero.keeper import Keeper
-from resilin.zero.owned import Owned, options_of
-from resilin.zero.row import Held, Row
-from resilin.zero.state import counters_of, told_of
 
-_SHARED = "param "
+
+class Content(Protocol):
+    """State that is divided, as its owner sees it."""
+
+    def common_state(self) -> Any:
+        """See `dist.Reconfigurable`."""
+
+    def load_common_state(self, state: Any) -> None:
+        """See `dist.Reconfigurable`."""
+
+    def own(self, version: Version) -> Lot:
+        """The slices in use, over their memory."""
+
+    def shared(self) -> Mapping[str, Tensor]:
+        """See `dist.Reconfigurable`."""
+
+    def written_by(self, rank: int) -> Mapping[str, range]:
+        """Which elements of the shared tensors are updated by `rank` of the present group."""
+
+    def units(self) -> Mapping[str, int]:
+        """See `dist.Reconfigurable`."""
+
+    def wanted(self, totals: Mapping[str, int], rank: int, world_size: int) -> Mapping[str, range]:
+        """See `dist.Reconfigurable`."""
+
+    def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
+        """Go on with these slices, which are this rank's in the world of `group`; their memory may be kept."""
 
 
 class Survivor:
-    """What `elastic` asks of an optimizer whose state is divided. The optimizer gives its rows and what it owns."""
+    """What `elastic` asks of `content`, and what a step of it must say: `before_update`, `after_update`.
 
-    _rows: list[Row]
-    param_groups: list[dict[str, Any]]
+    buddies: whether every range has a second copy on another rank; without, nothing is kept twice, a world may grow and
+    ranks may come, but what a rank that is lost had is lost.
+    """
 
-    def _live_alone(self) -> None:
-        """At construction: no world is known that could change."""
+    def __init__(self, content: Content, buddies: bool = True) -> None:
+        self._content, self._buddies = content, buddies
         self._keeper = Keeper()
         self._pairing: Pairing | None = None  # only within elastic.run
         self._next: Pairing | None = None  # of the world that begins
 
     @property
-    def owned(self) -> Owned:
-        """What this rank holds."""
-        raise NotImplementedError
+    def group(self) -> dist.ProcessGroup | None:
+        """The world that it lives in; None outside of elastic.run."""
+        return None if self._pairing is None else self._pairing.group
 
-    def _params(self) -> list[Tensor]:
-        """All parameters, in the order of their numbers."""
-        raise NotImplementedError
-
-    def _rows_for(self, world_size: int) -> list[Row]:
-        """All parameters, cut for a world of this size."""
-        raise NotImplementedError
-
-    def _divide(self, group: dist.ProcessGroup) -> Owned:
-        """Cut all parameters for `group`, and own this rank's pieces, without a state."""
-        raise NotImplementedError
+    @property
+    def keeps_twice(self) -> bool:
+        """Whether there is a buddy."""
+        return self._pairing is not None and bool(self._pairing.buddies)
 
     # ------------------------------------------------------------------ a step
 
-    def _before_update(self) -> None:
-        """The own range, and parameters, are about to be written."""
+    def before_update(self) -> None:
+        """The own range, and shared tensors, are about to be written."""
         pairing = self._pairing
-        if pairing is not None and pairing.buddies:
-            places = [_places(self._rows, rank) for rank in (pairing.group.rank(), pairing.protege)]
-            ranges = [{f"{_SHARED}{number}": part for number, part in each.items()} for each in places]
+        if pairing is None or pairing.group.size() == 1:
+            return
+        if pairing.buddies:
+            ranges = [self._content.written_by(rank) for rank in (pairing.group.rank(), pairing.protege)]
             self._keeper.begin(self._own(), self.shared(), ranges)
+        else:
+            self._keeper.begin_alone(self.shared())
 
-    def _after_update(self) -> None:
-        """The own range has been written, parameters of other ranks not yet: the buddy gets it. Collective."""
+    def after_update(self) -> None:
+        """The own range has been written, shared tensors by other ranks not yet: the buddy gets it. Collective.
+
+        Another collective must follow before the commit: who comes out of it knows that all ranks have done this.
+        """
         pairing, keeper = self._pairing, self._keeper
         if pairing is not None:
             keeper.updated(pairing.group.generation)
             if pairing.buddies:
                 keeper.received(pairing.exchange(self._own(), keeper.room))
 
+    def stats(self) -> dict[str, int]:
+        """The buddy, and the bytes of what is kept twice or for another rank; nothing where there is no buddy."""
+        pairing = self._pairing
+        if pairing is None or not pairing.buddies:
+            return {}
+        return {"buddy": pairing.buddies[pairing.group.rank()], "kept_bytes": self._keeper.nbytes()}
+
     # ------------------------------------------------------------------ what it has
 
     def common_state(self) -> Any:
-        """See `dist.Reconfigurable`: the options of the groups."""
-        return [options_of(group) for group in self.param_groups]
+        """See `dist.Reconfigurable`."""
+        return self._content.common_state()
 
     def load_common_state(self, state: Any) -> None:
         """See `dist.Reconfigurable`."""
-        if len(state) != len(self.param_groups):
-            raise UsageError(
-                f"ZeroRedundancyOptimizer: {len(self.param_groups)} parameter groups here, {len(state)} at the source; "
-                "all ranks must have the same groups, also those that join: add them before elastic.run"
-            )
-        for group, options in zip(self.param_groups, state, strict=True):
-            group.update(options)
+        self._content.load_common_state(state)
 
     def version(self) -> Version:
         """See `dist.Reconfigurable`."""
@@ -96,8 +120,8 @@ class Survivor:
         return self._keeper.lots(self._own(), self.shared())
 
     def shared(self) -> Mapping[str, Tensor]:
-        """See `dist.Reconfigurable`: the parameters."""
-        return {f"{_SHARED}{number}": param for number, param in enumerate(self._params())}
+        """See `dist.Reconfigurable`."""
+        return self._content.shared()
 
     def begun(self) -> Mapping[int, int]:
         """See `dist.Reconfigurable`."""
@@ -109,23 +133,15 @@ class Survivor:
         return (0, 1, ()) if pairing is None else (pairing.group.rank(), pairing.group.size(), pairing.buddies)
 
     def units(self) -> Mapping[str, int]:
-        """See `dist.Reconfigurable`: the parameters."""
-        return {str(number): param.numel() for number, param in enumerate(self._params())}
+        """See `dist.Reconfigurable`."""
+        return self._content.units()
 
     def wanted(self, totals: Mapping[str, int], rank: int, world_size: int) -> Mapping[str, range]:
         """See `dist.Reconfigurable`."""
-        rows = self._rows_for(world_size)
-        mine = _places(rows, rank)
-        whole = {number for row in rows if row.whole for number in row.numbers}
-        found = {}
-        for name, total in totals.items():
-            number = number_of(name)
-            if number in mine:
-                found[name] = range(total) if number in whole else mine[number]
-        return found
+        return self._content.wanted(totals, rank, world_size)
 
     def _own(self) -> Lot:
-        return lot_of(self.owned, self._keeper.version)
+        return self._content.own(self._keeper.version)
 
     # ------------------------------------------------------------------ a new world
 
@@ -135,7 +151,7 @@ class Survivor:
 
     def prepare(self, lot: Lot, group: dist.ProcessGroup) -> None:
         """See `dist.Reconfigurable`."""
-        pairing = Pairing(group)
+        pairing = Pairing(group, self._buddies)
         protege = pairing.exchange(lot, Outline.empty) if pairing.buddies else None
         self._keeper.set_aside(lot, protege)
         self._next = pairing
@@ -143,71 +159,12 @@ class Survivor:
     def take_over(self) -> Lot:
         """See `dist.Reconfigurable`."""
         assert self._next is not None, "take_over() comes after prepare()"
-        self._pairing, self._next = self._next, None
+        pairing, self._next = self._next, None
         own = self._keeper.take_over()
-        use(own, self._divide(self._pairing.group))
+        self._content.use(own, pairing.group)  # refusals leave the world before in place
+        self._pairing = pairing
         return own
 
     def keep(self) -> None:
         """See `dist.Reconfigurable`."""
         self._keeper.keep(self.shared())
-
-
-def _places(rows: Sequence[Row], rank: int) -> dict[int, range]:
-    """The elements of each parameter, by number, that `rank` holds."""
-    return {row.numbers[piece.param]: range(piece.start, piece.stop) for row in rows for piece in row.shares[rank]}
-
-
-def number_of(name: str) -> int:
-    """The number of the parameter that a logical tensor belongs to."""
-    return int(name.removeprefix(_SHARED).partition(".")[0])
-
-
-def lot_of(owned: Owned, version: Version) -> Lot:
-    """The state that this rank owns, as slices over its memory.
-
-    A tensor "exp_avg" of parameter 3 is the logical tensor "3.exp_avg". The value "3" of the lot tells the names of its
-    entries in order, each with what is needed beside a slice: a shape, or all of it where it is no tensor or a counter.
-    """
-    counters, state = counters_of(owned.optimizer), owned.optimizer.state
-    slices: dict[str, Slice] = {}
-    values: dict[str, Any] = {}
-    for each in owned.held:
-        entries: list[tuple[str, Any]] = []
-        for name, value in state[each.proxy].items() if each.proxy in state else ():
-            told = told_of(each, name, value, counters)
-            if told.dtype is None:
-                entries.append((name, _packed(value)))
-                continue
-            start, total = (each.piece.start, each.param.numel()) if told.shape is None else (0, value.numel())
-            slices[f"{each.number}.{name}"] = Slice(start, total, value._array.reshape(-1))
-            entries.append((name, told.shape))
-        if entries:
-            values[str(each.number)] = tuple(entries)
-    covers = {str(each.number): range(each.piece.start, each.piece.stop) for each in owned.held}
-    return Lot(version, slices, values, covers)
-
-
-def use(lot: Lot, owned: Owned) -> None:
-    """Make the slices of `lot` the state of the pieces that `owned` holds; their memory is kept."""
-    for each in owned.held:
-        entries = lot.values.get(str(each.number), ())
-        if entries:
-            owned.optimizer.state[each.proxy] = {name: _unpacked(name, told, each, lot) for name, told in entries}
-
-
-def _packed(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return ("value", value)
-    return ("tensor", value._array.dtype.name, value._array.shape, value._array.tobytes())
-
-
-def _unpacked(name: str, told: Any, held: Held, lot: Lot) -> Any:
-    device = held.param._dev
-    if told and told[0] == "value":
-        return told[1]
-    if told and told[0] == "tensor":
-        _, dtype, shape, content = told
-        return wrap(np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy(), device)
-    array = lot.slices[f"{held.number}.{name}"].array
-    return wrap(array if told is None else array.reshape(told), device)

@@ -32,6 +32,7 @@ class Keeper:
         """Of the slices in use."""
         self.begun: dict[int, int] = {}
         """After a step was begun, until `keep`: how often each shared tensor, by its id, had been written before."""
+        self._open = False  # a step was begun since `keep`
         self._writing = False  # the slices in use are between two versions
         self._before: list[Lot] = []  # as at the last `keep`: own slices and ranges of the shared tensors
         self._kept: Lot | None = None  # the protégé's, as at the last `keep`
@@ -40,11 +41,10 @@ class Keeper:
             None  # shared tensors: what they are while so often written
         )
         self._aside: list[tuple[Lot, Lot | None]] = []  # own and the protégé's in worlds that did not begin yet
-        self._spare: dict[str, Lot] = {}  # memory for the next copies
 
     def nbytes(self) -> int:
-        """Bytes of all copies: of versions before, of the protégé's slices, and memory for the next ones."""
-        lots = [*self._before, self._kept, self._fresh, *self._spare.values()]
+        """Bytes of all copies that are there now: of versions before and of the protégé's slices."""
+        lots = [*self._before, self._kept, self._fresh]
         return sum(array.nbytes for lot in lots if lot is not None for array in lot.arrays())
 
     # ------------------------------------------------------------------ a step
@@ -54,13 +54,16 @@ class Keeper:
 
         The first one since `keep` copies them: of the shared ones the `ranges`, this rank's and the protégé's.
         """
-        if not self._before:
-            counts = _counts(shared)
-            if self._whole is None or self._whole[1] != counts:
+        if not self._open:
+            if self._whole is None or self._whole[1] != _counts(shared):
                 ranges = ()  # somebody else has written them since `keep`: they are of no version
-            lots = [own, *(_parts(own.version, shared, each) for each in ranges)]
-            self._before = [_copied(lot, self._spare.pop(f"before {n}", None)) for n, lot in enumerate(lots)]
-            self.begun = counts
+            self._before = [_copied(lot) for lot in (own, *(_parts(own.version, shared, each) for each in ranges))]
+        self.begin_alone(shared)
+
+    def begin_alone(self, shared: Shared) -> None:
+        """As `begin`, where nothing is kept: until `updated` the slices in use are of no version."""
+        if not self._open:
+            self.begun, self._open = _counts(shared), True
         self._writing, self._whole = True, None
 
     def updated(self, generation: int) -> None:
@@ -70,25 +73,23 @@ class Keeper:
 
     def room(self, outline: Outline) -> Lot:
         """Where the protégé's slices after the step go; until `received` nobody is told of them."""
-        memory, self._fresh = self._fresh or self._spare.pop("fresh", None), None
-        return _room(outline, memory)
+        self._fresh = None
+        return outline.empty()
 
     def received(self, lot: Lot) -> None:
         """They are there, whole."""
         self._fresh = lot
 
     def keep(self, shared: Shared) -> None:
-        """The slices in use count from now on; the memory of the version before is for the next step."""
-        self._spare |= {f"before {n}": lot for n, lot in enumerate(self._before)}
+        """The slices in use count from now on; the memory of the version before is free for forward and backward."""
         if self._fresh is not None:
-            if self._kept is not None:
-                self._spare["fresh"] = self._kept
             self._kept = self._fresh
         self._forget()
         self._whole = (self.version, _counts(shared))
 
     def _forget(self) -> None:
-        self._before, self._fresh, self.begun, self._writing = [], None, {}, False
+        self._before, self._fresh, self.begun = [], None, {}
+        self._open = self._writing = False
 
     # ------------------------------------------------------------------ a new world
 
@@ -116,7 +117,7 @@ class Keeper:
         assert self._aside, "take_over() comes after set_aside()"
         own, self._kept = self._aside[-1]
         self._forget()
-        self._aside, self._spare, self._whole = [], {}, None
+        self._aside, self._whole = [], None
         self.version = own.version
         return own
 
@@ -134,16 +135,8 @@ def _parts(version: Version, shared: Shared, ranges: Mapping[str, range]) -> Lot
     return Lot(version, slices)
 
 
-def _copied(lot: Lot, old: Lot | None) -> Lot:
-    copy = _room(lot.outline(), old)
+def _copied(lot: Lot) -> Lot:
+    copy = lot.outline().empty()
     for name, one in lot.slices.items():
         np.copyto(copy.slices[name].array, one.array)
     return copy
-
-
-def _room(outline: Outline, old: Lot | None) -> Lot:
-    """A lot to be filled, in the memory of `old` where that has the same slices."""
-    if old is not None and old.outline().extents == outline.extents:
-        slices = {name: old.slices[name] for name in outline.extents}  # in this order they are filled
-        return Lot(outline.version, slices, outline.values, outline.covers)
-    return outline.empty()

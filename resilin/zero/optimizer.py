@@ -15,6 +15,7 @@ from resilin.errors import UsageError
 from resilin.optim import Optimizer
 from resilin.optim.optimizer import Closure, Group, Params
 from resilin.zero import agreement, kinds, state
+from resilin.zero.content import OptimizerContent
 from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
 from resilin.zero.owned import Owned, options_of
@@ -23,7 +24,7 @@ from resilin.zero.row import Row, rows_of
 NAME = "ZeroRedundancyOptimizer"
 
 
-class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """`optimizer_class(params, **defaults)` with its state divided: each of N ranks holds and updates 1/N of it.
 
     A step has three parts: this rank's range of the parameters is updated, from gradients that are complete on every
@@ -42,6 +43,9 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
                       False: they keep their memory, and what is gathered passes through a small array.
     overlap_with_ddp: the update happens inside backward: see `resilin.ddp.comm_hooks.ddp_zero_hook`. From the first
                       step on; `step()` then updates nothing.
+    buddies:          within `elastic.run`, whether another rank keeps a second copy of what this one holds, so that the
+                      loss of a worker costs no step. False: nothing is kept twice or sent, and such a loss needs a
+                      checkpoint.
     defaults:         options of `optimizer_class`.
 
     `param_groups` may be changed, by schedulers too, as with any optimizer; `zero_grad`, hooks, `add_param_group` as
@@ -58,11 +62,13 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
         process_group: dist.ProcessGroup | None = None,
         parameters_as_bucket_view: bool = False,
         overlap_with_ddp: bool = False,
+        *,
+        buddies: bool = True,
         **defaults: Any,
     ) -> None:
         kinds.check_class(optimizer_class)
         Joinable.__init__(self)
-        self._live_alone()
+        self.reconfigurable = Survivor(OptimizerContent(self), buddies)
         self._given = process_group is not None
         self._group = process_group or (dist.default_group() if dist.is_initialized() else None)
         self.parameters_as_bucket_view, self.overlap_with_ddp = parameters_as_bucket_view, overlap_with_ddp
@@ -99,7 +105,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
     def _take(self, groups: Sequence[Group], lists: Sequence[Sequence[Tensor]]) -> None:
         """Cut the parameters of `groups`, in `lists` that are each divided among all ranks."""
         assert self._owned is not None, "made before"
-        numbers = {id(param): number for number, param in enumerate(self._params())}
+        numbers = {id(param): number for number, param in enumerate(self.parameters())}
         size = 1 if self._group is None else self._group.size()
         rows = [
             row
@@ -115,7 +121,8 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
     def _ways(self, rows: Sequence[Row]) -> list[Gathering]:
         return [gathering_of(row, self._rank, self.parameters_as_bucket_view) for row in rows if row.world_size > 1]
 
-    def _params(self) -> list[Tensor]:
+    def parameters(self) -> list[Tensor]:
+        """All parameters, in the order of their numbers."""
         return [param for group in self.param_groups for param in group["params"]]
 
     def _compare_layout(self, groups: Sequence[Group]) -> None:
@@ -127,7 +134,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
             agreement.check_layout(groups, setting, self._group)
 
     def _compare_values(self) -> None:
-        params, numbers = self._params(), self._unchecked
+        params, numbers = self.parameters(), self._unchecked
         if numbers and self.process_group.size() > 1:
             agreement.check_values([params[number] for number in numbers], numbers, self.process_group)
         self._unchecked = []
@@ -154,7 +161,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
         with agreement.or_abort(self._group):
             self._follow()
             self._update_own(**kwargs)
-        self._publish([param for param in self._params() if param._grad is not None])
+        self._publish([param for param in self.parameters() if param._grad is not None])
 
     def _follow(self) -> None:
         for gathering in self._gatherings:
@@ -163,7 +170,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
 
     def _update_own(self, gradients: Mapping[int, Tensor | None] | None = None, **kwargs: Any) -> None:
         """This rank's range: nobody else has seen anything of it when this returns."""
-        self._before_update()
+        self.reconfigurable.before_update()
         self._forget()
         self._begun = True
         self.owned.take_options(self.param_groups)
@@ -171,7 +178,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
 
     def _publish(self, written: Sequence[Tensor]) -> None:
         """Gather the ranges: every rank has finished its update when this returns."""
-        self._after_update()
+        self.reconfigurable.after_update()
         for gathering in self._gatherings:
             moments.reached("gather")
             gathering.run(self.process_group)
@@ -191,20 +198,25 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
             )
         return self._group
 
-    def _rows_for(self, world_size: int) -> list[Row]:
-        """See Survivor."""
-        params = self._params()
+    @property
+    def rows(self) -> Sequence[Row]:
+        """All parameters, as they are cut among the ranks."""
+        return self._rows
+
+    def rows_for(self, world_size: int) -> list[Row]:
+        """All parameters, cut for a world of this size."""
+        params = self.parameters()
         return rows_of(params, range(len(params)), world_size, self._whole)
 
-    def _divide(self, group: dist.ProcessGroup) -> Owned:
-        """See Survivor."""
+    def divide(self, group: dist.ProcessGroup) -> Owned:
+        """Cut all parameters for `group`, and own this rank's pieces, without a state."""
         if self._given:
             raise UsageError(
                 f"{NAME}: made with process_group=..., but elastic.run makes a new group for every generation: leave "
                 "it out"
             )
         self._group, self._rank = group, group.rank()
-        self._rows = self._rows_for(group.size())
+        self._rows = self.rows_for(group.size())
         self._gatherings = self._ways(self._rows)
         self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
         self._owned.extend(self.param_groups, self._rows)
@@ -262,9 +274,9 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
             number: state_dict["state"][key] for number, key in enumerate(places) if key in state_dict["state"]
         }
         parts = state.parts_of(self.owned, by_number)
-        self._before_update()
+        self.reconfigurable.before_update()
         self.owned.load(parts, [options_of(group) for group in saved])
-        self._after_update()
+        self.reconfigurable.after_update()
         self._forget()
         self._begun = True
         for group, mirror in zip(self.param_groups, self.owned.optimizer.param_groups, strict=True):
@@ -305,7 +317,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
     @property
     def join_device(self) -> device:
         """See Joinable."""
-        return self._params()[0].device
+        return self.parameters()[0].device
 
     @property
     def join_process_group(self) -> dist.ProcessGroup:
@@ -322,9 +334,7 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
             "own_elements": self.owned.elements(),
             "own_state_bytes": self.owned.state_bytes(),
         }
-        if self._pairing is not None and self._pairing.buddies:
-            found |= {"buddy": self._pairing.buddies[self._rank], "kept_bytes": self._keeper.nbytes()}
-        return found
+        return found | self.reconfigurable.stats()
 
     # ------------------------------------------------------------------ inside backward (ddp_zero_hook)
 
@@ -343,12 +353,12 @@ class ZeroRedundancyOptimizer(Survivor, Optimizer, Joinable):
     def _recut(self, buckets: Sequence[Sequence[Tensor]]) -> None:
         if self._begun:
             raise UsageError(f"{NAME}: shard_buckets=True divides anew, so it comes before the first step and any load")
-        if self._pairing is not None:
+        if self.reconfigurable.group is not None:
             raise UsageError(f"{NAME}: shard_buckets=True has no meaning inside elastic.run, which divides for itself")
-        left = {id(param) for param in self._params()}
+        left = {id(param) for param in self.parameters()}
         known = [[param for param in bucket if id(param) in left] for bucket in buckets]
         left -= {id(param) for bucket in known for param in bucket}
-        rest = [param for param in self._params() if id(param) in left]
+        rest = [param for param in self.parameters() if id(param) in left]
         self._rows, self._gatherings, self._unchecked = [], [], []
         self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [params for params in (*known, rest) if params])

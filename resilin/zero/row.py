@@ -70,6 +70,11 @@ class Held:
         self._seen = param._array
         self.proxy = wrap(self.part(param._array), param._dev)
 
+    @property
+    def total(self) -> int:
+        """Elements of the whole parameter."""
+        return self.param.numel()
+
     def part(self, array: Array) -> Array:
         """The piece's elements of an array of the parameter's shape; a view where that is contiguous."""
         return array if self.whole else array.reshape(-1)[self.piece.start : self.piece.stop]

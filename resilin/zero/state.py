@@ -61,19 +61,24 @@ def describe(owned: Owned) -> Description:
     counters = counters_of(owned.optimizer)
     state = owned.optimizer.state
     return {
-        each.number: {name: told_of(each, name, value, counters) for name, value in state[each.proxy].items()}
+        each.number: {
+            name: told_of(each.piece, each.whole, name, value, counters) for name, value in state[each.proxy].items()
+        }
         for each in owned.held
         if each.proxy in state
     }
 
 
-def told_of(held: Held, name: str, value: Any, counters: frozenset[str]) -> Told:
-    """What `value`, the entry `name` of the state of a piece, is: a slice, a whole tensor, or a value."""
+def told_of(piece: Piece, whole: bool, name: str, value: Any, counters: frozenset[str]) -> Told:
+    """What `value`, the entry `name` of the state of a piece, is: a slice, a whole tensor, or a value.
+
+    whole: the parameter is not cut.
+    """
     if not isinstance(value, Tensor) or name in counters:
         return Told(None, value=value)
-    if held.whole:
+    if whole:
         return Told(value.dtype, shape=tuple(value.shape))
-    if value.ndim == 1 and value.numel() == held.piece.numel:
+    if value.ndim == 1 and value.numel() == piece.numel:
         return Told(value.dtype)
     return Told(None, value=value)
 

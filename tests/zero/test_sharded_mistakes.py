@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharded_nets import Language, adamw, arrays, loss_of, tensor, tokens, train
+from sharded_nets import Language, adamw, arrays, differences, loss_of, tensor, tokens, train
 
 from resilin import nn, optim
 from resilin.core.tensor import Tensor
@@ -44,9 +44,16 @@ def test_what_cannot_be_sharded() -> None:
     alone(run)
 
 
-def test_without_a_group_it_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match=r"call resilin\.dist.init_process_group"):
-        shard(nn.Linear(2, 2))
+@pytest.mark.parametrize("stage", [2, 3])
+def test_without_a_group_it_says_what_to_do(stage: int) -> None:
+    net = nn.Linear(2, 2)
+    before = arrays(net.state_dict())
+    model = shard(net, stage)
+    with pytest.raises(UsageError, match=r"call resilin\.dist.init_process_group.*or register.*in elastic\.State"):
+        model(tensor(np.ones((1, 2))))
+    assert not differences([before], [arrays(model.state_dict(rank0_only=True))])
+    with model.gathered():
+        assert not differences([before], [arrays(net.state_dict())])
 
 
 def test_what_is_sharded_or_wrapped_already() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
-from resilin.dist.reconfigurable import Extent, Lot, Outline, Reconfigurable, Version
+from resilin.dist.reconfigurable import Divided, Extent, Lot, Outline, Reconfigurable, Version
 from resilin.elastic.worker import cover, flows
 from resilin.elastic.worker.cover import Cover, Hole
 from resilin.elastic.worker.trees import digest, frozen, shape_of, text_of, thawed
@@ -49,9 +49,9 @@ class Stand:
 class DividedPart:
     """See `parts.Part`: nothing is guarded here, slices travel apart (`Redivision`)."""
 
-    def __init__(self, name: str, thing: Reconfigurable) -> None:
-        self.name = name
-        self.thing = thing
+    def __init__(self, name: str, whole: Divided) -> None:
+        self.name, self.saved = name, whole
+        self.thing = whole.reconfigurable
 
     def capture(self) -> tuple[Any, list[Tensor]]:
         """A copy of what all ranks have alike."""
@@ -210,13 +210,28 @@ def _lost(thing: Reconfigurable, holes: Sequence[Hole], stands: Sequence[Stand])
     gone = sorted(set(range(told.world_size)) - {each.rank for each in stands if each.world_size == told.world_size})
     ends = {hole.name: hole.stop for hole in holes}
     owners = [rank for rank in gone if any(thing.wanted(ends, rank, told.world_size).values())]
-    owners = [rank for rank in owners if not told.buddies or told.buddies[rank] in gone]
-    pairs = ", ".join(f"{rank} (buddy {told.buddies[rank] if told.buddies else 'none'})" for rank in owners)
     elements = sum(hole.stop - hole.start for hole in holes)
-    return (
+    what = (
         f"the state of {elements} elements is lost, [{holes[0].start}, {holes[0].stop}) of {holes[0].name!r}"
-        f"{f' and {len(holes) - 1} more ranges' if holes[1:] else ''}: ranks {gone} of the world of {told.world_size} "
-        f"went at once, and with them both copies of what rank {pairs} held. Load the last checkpoint"
+        f"{f' and {len(holes) - 1} more ranges' if holes[1:] else ''}: "
+    )
+    if not told.buddies:
+        return what + _without_buddies(gone, told.world_size)
+    pairs = ", ".join(f"{rank} (buddy {told.buddies[rank]})" for rank in owners if told.buddies[rank] in gone)
+    return (
+        f"{what}ranks {gone} of the world of {told.world_size} went at once, and with them both copies of what rank "
+        f"{pairs} held. Load the last checkpoint"
+    )
+
+
+def _without_buddies(gone: Sequence[int], world_size: int) -> str:
+    if gone:
+        why = f"ranks {gone} of the world of {world_size} went, and with them the only copy of what they held"
+    else:
+        why = "a step was interrupted while it wrote, and nobody has the state before it"
+    return (
+        f"{why}: this world was made with buddies=False. Load the last checkpoint; with buddies=True (the default) the "
+        "loss of any one worker needs none"
     )
 
 

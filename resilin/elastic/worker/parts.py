@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.core.tensor import Tensor
-from resilin.dist.reconfigurable import Reconfigurable
+from resilin.dist.reconfigurable import divided
 from resilin.elastic.worker.divided import DividedPart
 from resilin.elastic.worker.trees import frozen, join, shape_of, split, text_of, thawed
 from resilin.errors import StateError, UsageError
@@ -28,9 +28,13 @@ Layout = tuple[tuple[str, tuple[int, ...], str], ...]  # (name, shape, dtype) of
 
 
 class Part(Protocol):
-    """One object of a `State`."""
+    """One object of a `State`.
+
+    saved: what checkpoints take: the object, or what knows its divided state.
+    """
 
     name: str
+    saved: Any
 
     def capture(self) -> tuple[Any, list[Tensor]]:
         """The small tree, a copy that later changes of the object do not touch, and the guarded tensors, live.
@@ -61,17 +65,15 @@ def part_of(name: str, thing: Any) -> Part:
         raise UsageError(
             f"State: {name!r} is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
         )
-    if isinstance(thing, Reconfigurable):
-        return DividedPart(name, thing)
-    pieces = any(
-        hasattr(param, "logical_shape") for group in getattr(thing, "param_groups", ()) for param in group["params"]
-    )
-    if pieces or hasattr(thing, "sharded_state_dict"):
+    whole = divided(thing)
+    if whole is not None:
+        return DividedPart(name, whole)
+    if hasattr(thing, "sharded_state_dict"):
         raise UsageError(
             f"State: {name!r} is a {type(thing).__name__} whose state is divided among the ranks, and that cannot be "
             "divided anew while training goes on. Leave it out, save it with checkpoint.save, and load the last "
-            "checkpoint where the function that elastic.run calls begins; or divide the optimizer's state alone, with "
-            "ZeroRedundancyOptimizer, which lives on in every world"
+            "checkpoint where the function that elastic.run calls begins; or divide it with resilin.zero, whose state "
+            "lives on in every world"
         )
     if isinstance(thing, Module):
         return ModulePart(name, thing)
@@ -84,7 +86,7 @@ class ModulePart:
     """An nn.Module: parameters in place, buffers copied (always: who wrote them through a numpy array is not known)."""
 
     def __init__(self, name: str, module: Any) -> None:
-        self.name = name
+        self.name, self.saved = name, module
         self._module = module
         self._parameters: dict[str, Tensor] = dict(module.named_parameters())
 
@@ -139,7 +141,7 @@ class OptimizerPart:
     """An optimizer: state tensors in place (a newcomer has none yet and makes them), options copied."""
 
     def __init__(self, name: str, optimizer: Any) -> None:
-        self.name = name
+        self.name, self.saved = name, optimizer
         self._optimizer = optimizer
 
     def capture(self) -> tuple[Any, list[Tensor]]:
@@ -174,7 +176,7 @@ class ObjectPart:
     """Anything with state_dict and load_state_dict: a scheduler, a sampler, a loss scaler, an average of weights."""
 
     def __init__(self, name: str, thing: Any) -> None:
-        self.name = name
+        self.name, self.saved = name, thing
         self._thing = thing
 
     def capture(self) -> tuple[Any, list[Tensor]]:

@@ -206,7 +206,7 @@ class State:
         An optimizer whose state is divided gives it where `consolidate_state_dict` has gathered it; checkpoints that
         all ranks write (`checkpoint.save`) take `sharded_state_dict`.
         """
-        return self._tree({name: thing.state_dict() for name, thing in self._objects.items()}, rng.get_rng_state())
+        return self._tree({name: part.saved.state_dict() for name, part in self._parts.items()}, rng.get_rng_state())
 
     def sharded_state_dict(self) -> dict[str, Any]:
         """As `state_dict()`, with the objects themselves: `checkpoint` takes what each offers. All ranks call it.
@@ -216,7 +216,7 @@ class State:
         box: list[Any] = [rng.get_rng_state()]
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.broadcast_object_list(box, group_src=0)
-        return self._tree(dict(self._objects), box[0])
+        return self._tree({name: part.saved for name, part in self._parts.items()}, box[0])
 
     def _tree(self, objects: dict[str, Any], random: Any) -> dict[str, Any]:
         return {
@@ -237,7 +237,7 @@ class State:
                 f"State.load_state_dict: expected the objects {sorted(self._objects)}, got {sorted(state['objects'])}"
             )
         for name, thing in self._objects.items():
-            thing.load_state_dict(state["objects"][name])
+            self._parts[name].saved.load_state_dict(state["objects"][name])
             # a sampler keeps its own batch_size and shards, and divided state is whole on one rank only
             if not isinstance(thing, ElasticSampler) and name not in self._divided():
                 trees.check_loaded(name, thing, state["objects"][name])

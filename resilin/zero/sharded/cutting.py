@@ -13,22 +13,22 @@ Array = Any
 Keep = Callable[[Unit, Slab], None]
 
 
-def cut(units: Sequence[Unit], group: dist.ProcessGroup, keep: Keep | None, filled: bool) -> None:
-    """Give every unit this rank's range for the ranks of `group`, in new memory.
+def cut(units: Sequence[Unit], rank: int, world: int, keep: Keep | None, filled: bool) -> None:
+    """Give every unit the range of `rank` among `world` ranks, in new memory.
 
     keep:   told of the memory of the whole row where the range is a part of it (stage 2).
     filled: values are those of the unit's parameters, which go away, one unit after the other: no more than one exists
             twice. Else they are not to be trained with until others are loaded.
     """
-    for unit, share in zip(units, shares(units, group.size()), strict=True):
+    for unit, share in zip(units, shares(units, world), strict=True):
         if keep is not None and unit.dtype == unit.here_dtype and unit.home_dev is unit.dev:
-            slab = Slab(unit.dev.xp.zeros(share * group.size() * unit.dtype.itemsize, "uint8"))
+            slab = Slab(unit.dev.xp.zeros(share * world * unit.dtype.itemsize, "uint8"))
             keep(unit, slab)
-            whole = slab.array(unit.dtype, share * group.size())
-            mine = whole[group.rank() * share : (group.rank() + 1) * share]
+            whole = slab.array(unit.dtype, share * world)
+            mine = whole[rank * share : (rank + 1) * share]
         else:
             mine = unit.home_dev.xp.zeros(share, unit.dtype)
-        unit.cut(group.rank(), group.size(), share, mine)
+        unit.cut(rank, world, share, mine)
         if filled:
             _fill(unit)
             unit.vanish()
@@ -62,9 +62,11 @@ def _unset(unit: Unit) -> None:
             array[...] = float("nan")
 
 
-def gathered_whole(unit: Unit, group: dist.ProcessGroup, row: Array = None) -> Array:
+def gathered_whole(unit: Unit, group: dist.ProcessGroup | None, row: Array = None) -> Array:
     """The whole row of `row`, this rank's range of something (default: of the parameters), on the pieces' device."""
     mine = unit.shard if row is None else row
+    if group is None:  # a world of one, which needs none
+        return mine.copy()
     whole = unit.home_dev.xp.empty(unit.length, mine.dtype)
     dist.all_gather_into_tensor(unit.tensor(whole, home=True), unit.tensor(mine, home=True), group=group)
     return whole

@@ -71,7 +71,7 @@ class Fetcher:
     end:    called at the end of each outermost backward that used a unit.
     """
 
-    def __init__(self, units: Sequence[Unit], group: dist.ProcessGroup, keep: bool) -> None:
+    def __init__(self, units: Sequence[Unit], group: dist.ProcessGroup | None, keep: bool) -> None:
         self.units, self.group, self.keep = list(units), group, keep
         self.forward, self.backward = Order(), Order()
         self.slabs = Slabs(units[0].dev)

@@ -18,11 +18,15 @@ from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.state import IncompatibleKeys
+from resilin.optim import Optimizer
+from resilin.zero.elastic import Survivor
 from resilin.zero.sharded import alike, clipping, cutting, states
 from resilin.zero.sharded.fetching import Fetcher
+from resilin.zero.sharded.optimizer_state import OptimizerState
 from resilin.zero.sharded.policy import MixedPrecisionPolicy
 from resilin.zero.sharded.reducing import Reducing
 from resilin.zero.sharded.slabs import Slab
+from resilin.zero.sharded.surviving import Life, Seats, hand_over
 from resilin.zero.sharded.unit import Unit
 
 
@@ -38,7 +42,7 @@ class ShardedModule(Module):
         self,
         module: Module,
         units: Sequence[Unit],
-        group: dist.ProcessGroup,
+        group: dist.ProcessGroup | None,
         stage: int,
         precision: MixedPrecisionPolicy,
         broadcast_buffers: bool,
@@ -47,7 +51,7 @@ class ShardedModule(Module):
         super().__init__()
         self.module = module
         self.stage = stage
-        self.process_group = group
+        self._process_group = group
         self.require_backward_grad_sync = True
         self._units, self._precision, self._broadcast_buffers = list(units), precision, broadcast_buffers
         self._by_name = {name: (unit, n) for unit in units for n, name in enumerate(unit.names)}
@@ -58,6 +62,41 @@ class ShardedModule(Module):
             self._fetcher, find_unused=find_unused, reduce_dtype=None if reduce_dtype is None else reduce_dtype.np
         )
         self._fetcher.begin = self._begin
+        for unit in units:
+            unit.state_of = functools.partial(OptimizerState, self)
+
+    def live(self, *, buddies: bool, movable: bool) -> None:
+        """How it lives on when the world changes; movable: not made for one group. Before it is cut."""
+        self._movable = movable
+        self.life = Life(self, Seats(self._units, self._order), self._place(), buddies)
+
+    @property
+    def reconfigurable(self) -> Survivor:
+        """See `dist.reconfigurable.Divided`."""
+        return self.life.module
+
+    def _place(self) -> tuple[int, int]:
+        return (0, 1) if self._process_group is None else (self._process_group.rank(), self._process_group.size())
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The ranks that the module is divided among; None: made without any, for elastic.run."""
+        return self._process_group
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """The ranks that the module is divided among. UsageError when there was no group to begin with."""
+        if self._process_group is None:
+            raise UsageError(
+                "zero.shard: there was no process group when the module was sharded; call "
+                "resilin.dist.init_process_group() first, or pass process_group; or register the sharded module and "
+                "its optimizer in elastic.State, and use them inside elastic.run"
+            )
+        return self._process_group
+
+    def follower(self, optimizer: Optimizer) -> Survivor:
+        """What lives on of an optimizer of pieces, when the world changes."""
+        return self.life.follower(optimizer)
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -80,8 +119,8 @@ class ShardedModule(Module):
             object.__setattr__(module, "__deepcopy__", _refuse_copy)
         self._reducing.listen()
 
-    def stepped(self) -> None:
-        """An optimizer has updated pieces: graphs that saved parameters are out of date, and so are stage 2's rows."""
+    def changed(self) -> None:
+        """Pieces are new: graphs that saved parameters are out of date, and so are stage 2's rows."""
         for unit in self._units:
             for param in unit.params:
                 param._bump()
@@ -99,10 +138,11 @@ class ShardedModule(Module):
         return output if self._precision.output_dtype is None else _cast(output, self._precision.output_dtype)
 
     def _begin(self) -> None:
+        group = self.process_group
         if mode.grad:
             self._reducing.sync = self.require_backward_grad_sync
         if self.training and mode.grad and self._broadcast_buffers and self.require_backward_grad_sync:
-            alike.broadcast([buffer for _, buffer in self.module.named_buffers()], self.process_group)
+            alike.broadcast([buffer for _, buffer in self.module.named_buffers()], group)
         if self.stage == 2:
             self._fetcher.prepare_all()
 
@@ -129,7 +169,7 @@ class ShardedModule(Module):
         self._fetcher.open = True
         try:
             for unit in self._units:
-                row = cutting.gathered_whole(unit, self.process_group)
+                row = cutting.gathered_whole(unit, self._process_group)
                 if unit.home_dev is not unit.dev:
                     row = unit.dev.backend.from_host(row, unit.dev.index or 0)
                 unit.appear(Slab(row.view(np.uint8)), unit.dtype)
@@ -192,7 +232,7 @@ class ShardedModule(Module):
                 "state_dict of a sharded module: whole tensors are copies, so keep_vars and destination have no meaning"
             )
         self._settled("state_dict()")
-        return states.whole(self.module, self._units, self.process_group, prefix, rank0_only)
+        return states.whole(self.module, self._units, self._process_group, prefix, rank0_only)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -206,8 +246,10 @@ class ShardedModule(Module):
         if assign:
             raise UsageError("load_state_dict of a sharded module: assign=True would replace pieces by whole tensors")
         self._settled("load_state_dict()")
+        self.reconfigurable.before_update()
         keys = states.load(self.module, self._units, state_dict, strict)
         self._fetcher.stale()
+        hand_over([self.reconfigurable])
         return keys
 
     def sharded_state_dict(self) -> dict[str, Any]:
@@ -228,12 +270,26 @@ class ShardedModule(Module):
         Pieces stay the tensors they are, cut anew for its size; gradients are forgotten. Where rank and size are as
         before values stay, elsewhere they are NaN until `load_state_dict` or `load_sharded_state_dict` fills them.
         """
-        old = self.process_group
-        self.process_group = process_group
+        if self.reconfigurable.group is not None:
+            raise UsageError("reshard(): inside elastic.run a registered module is divided anew with every new world")
+        old = self._place()
+        self._process_group = process_group
         self._fetcher.use(process_group)
-        self._reducing.use(process_group)
-        if (old.rank(), old.size()) != (process_group.rank(), process_group.size()):
-            cutting.cut(self._units, process_group, self.keep, filled=False)
+        self.live(buddies=self.life.buddies, movable=self._movable)
+        if old != self._place():
+            cutting.cut(self._units, *self._place(), self.keep, filled=False)
+
+    def recut(self, group: dist.ProcessGroup) -> None:
+        """Drop what is under way, and have this rank's pieces in `group`, with values that nobody must use."""
+        if not self._movable:
+            raise UsageError(
+                "zero.shard: made with process_group=..., but elastic.run makes a new group for every generation: "
+                "leave it out"
+            )
+        self._process_group = group
+        self._fetcher.use(group)
+        cutting.cut(self._units, *self._place(), self.keep, filled=False)
+        self.changed()
 
     def _settled(self, what: str) -> None:
         if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:
@@ -245,13 +301,14 @@ class ShardedModule(Module):
         """Units with their bytes, units fetched so far, backwards reduced, seconds that backward waited at its end."""
         return {
             "stage": self.stage,
-            "world_size": self.process_group.size(),
-            "rank": self.process_group.rank(),
+            "world_size": self._place()[1],
+            "rank": self._place()[0],
             "units": {unit.name or "(root)": unit.nbytes for unit in self._units},
             "piece_bytes": sum(unit.share * int(unit.dtype.itemsize) for unit in self._units),
             "fetched": self._fetcher.fetched,
             "backwards": self._reducing.backwards,
             "wait_s": self._reducing.wait_s,
+            **self.reconfigurable.stats(),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:

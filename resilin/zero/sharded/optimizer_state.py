@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
+import resilin.dist as dist
 from resilin.checkpoint import sliced as slices
 from resilin.checkpoint.sliced import Sliced, Slices
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import Optimizer
+from resilin.zero.elastic import Survivor
 from resilin.zero.sharded.cutting import gathered_whole
-from resilin.zero.sharded.module import ShardedModule
-from resilin.zero.sharded.unit import ShardedParameter
+from resilin.zero.sharded.surviving import hand_over
+from resilin.zero.sharded.unit import ShardedParameter, Unit
 
 State = dict[str, Any]
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A sharded module, as this file sees it."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """What is gathered together."""
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The ranks; None for one without any."""
+
+    def follower(self, optimizer: Optimizer) -> Survivor:
+        """What lives on of `optimizer` when the world changes."""
 
 
 class OptimizerState:
@@ -33,8 +51,8 @@ class OptimizerState:
     Raises UsageError when a group holds anything but pieces of `model`.
     """
 
-    def __init__(self, model: ShardedModule, optimizer: Optimizer) -> None:
-        if not isinstance(model, ShardedModule) or not isinstance(optimizer, Optimizer):
+    def __init__(self, model: Sharded, optimizer: Optimizer) -> None:
+        if not isinstance(model, Sharded) or not isinstance(optimizer, Optimizer):
             raise UsageTypeError(
                 "OptimizerState: expected what zero.shard returned and an optimizer of its parameters(), got "
                 f"{type(model).__name__} and {type(optimizer).__name__}"
@@ -47,6 +65,7 @@ class OptimizerState:
                     f"OptimizerState: the optimizer holds a tensor of shape {list(piece.shape)} that is no piece of "
                     "the model; make it of model.parameters()"
                 )
+        self.reconfigurable = model.follower(optimizer)
 
     def _pieces(self) -> list[ShardedParameter]:
         return [piece for group in self.optimizer.param_groups for piece in group["params"]]
@@ -56,7 +75,7 @@ class OptimizerState:
     def state_dict(self, rank0_only: bool = False) -> State:
         """The whole state on every rank, or on rank 0 alone (elsewhere {}): copies. All ranks call it."""
         whole = self._gathered(rank0_only)
-        if rank0_only and self.model.process_group.rank():
+        if rank0_only and self.model.units[0].rank:
             return {}
         return self._packed(lambda piece, name, value: whole[id(piece), name])
 
@@ -103,8 +122,8 @@ class OptimizerState:
                 for part, entry in zip(unit.spread(row), entries, strict=True):
                     if name in entry:
                         part[...] = entry[name]._array
-                whole = gathered_whole(unit, self.model.process_group, row)
-                if rank0_only and self.model.process_group.rank():
+                whole = gathered_whole(unit, self.model.group, row)
+                if rank0_only and unit.rank:
                     continue
                 for piece, array in zip(unit.pieces, unit.views(whole), strict=True):
                     found[id(piece), name] = wrap(array.copy(), unit.home_dev)
@@ -133,7 +152,9 @@ class OptimizerState:
             }
             for number, entry in state_dict["state"].items()
         }
+        self.reconfigurable.before_update()
         self.optimizer.load_state_dict({**state_dict, "state": local})
+        hand_over([self.reconfigurable])
 
     load_sharded_state_dict = load_state_dict
 

@@ -43,13 +43,18 @@ class Reducing:
     """
 
     def __init__(self, fetcher: Fetcher, *, find_unused: bool, reduce_dtype: Any) -> None:
-        self._fetcher, self._group, self._units = fetcher, fetcher.group, fetcher.units
+        self._fetcher, self._units = fetcher, fetcher.units
         self._find_unused, self._reduce_dtype = find_unused, reduce_dtype
         self.sync = True  # whether the gradients of the last forward are reduced
         self._pending: list[_Pending] = []
         self._turn = len(self._units) - 1  # stage 2: the unit to reduce next
         self.backwards, self.wait_s = 0, 0.0
         fetcher.end, fetcher.failed = self._finish, self._give_up
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        assert self._fetcher.group is not None, "no forward runs without a group"
+        return self._fetcher.group
 
     def listen(self) -> Callable[[], None]:
         """Follow the parameters' gradients. Returns the function that stops it."""
@@ -233,11 +238,6 @@ class Reducing:
                 piece._grad._bump()
 
     # ---- what goes wrong -------------------------------------------------------------------------------------------
-
-    def use(self, group: dist.ProcessGroup) -> None:
-        """Go on with another group."""
-        self._give_up()
-        self._group = group
 
     def _give_up(self) -> None:
         pending, self._pending = self._pending, []

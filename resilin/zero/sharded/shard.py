@@ -35,6 +35,7 @@ def shard(
     broadcast_buffers: bool = True,
     find_unused_parameters: bool = False,
     bucket_cap_mb: float | None = None,
+    buddies: bool = True,
 ) -> ShardedModule:
     """Divide the training of `module` among the ranks of a group.
 
@@ -49,7 +50,8 @@ def shard(
     the path of `dist.reduce_scatter_tensor`; inside one host, and on two ranks, that gives the bits of
     DistributedDataParallel. Loss and gradients do not depend on the stage.
 
-    process_group:  default: the world.
+    process_group:  default: the world. Without one the pieces are whole, until `elastic.run` divides them among its
+                    workers (register the sharded module and its optimizer in `elastic.State`).
     units:          stage 3: what is gathered together, see `units.choose`. Default: the children of `module`, with the
                     elements of ModuleList, ModuleDict and Sequential in the place of these.
     mixed_precision: dtypes to compute and to sum in; pieces keep theirs.
@@ -60,20 +62,19 @@ def shard(
     broadcast_buffers: buffers are made equal to rank 0's before each forward in training.
     find_unused_parameters: parameters that get no gradient count as zero; where no rank has one, none is given.
     bucket_cap_mb:  stage 2: gradients are reduced in rows of about so many MiB (25).
+    buddies:        within `elastic.run`, whether another rank keeps a second copy of this one's pieces and of what the
+                    optimizer remembers of them, so that the loss of a worker costs no step. False: nothing is kept
+                    twice or sent, and such a loss needs a checkpoint.
 
     Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
     CollectiveMismatch on all ranks when they shard different modules: it names the first difference.
     """
     policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
     group = process_group or (dist.default_group() if dist.is_initialized() else None)
-    if group is None:
-        raise UsageError(
-            "zero.shard: there is no process group; call resilin.dist.init_process_group() first, run inside "
-            "elastic.run, or pass process_group"
-        )
+    rank, world = (0, 1) if group is None else (group.rank(), group.size())
     members = choose(module, units) if stage == 3 else buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
     setting = f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}"
-    if group.size() > 1 and init_sync:
+    if group is not None and world > 1 and init_sync:
         alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
         alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
     made = [
@@ -81,9 +82,11 @@ def shard(
         for index, each in enumerate(members)
     ]
     sharded = ShardedModule(module, made, group, stage, policy, broadcast_buffers, find_unused_parameters)
-    for unit in made if init_sync and group.size() > 1 else ():
-        cutting.equalise(unit, group)  # a failure up to here leaves the module whole; after it, nothing communicates
-    cutting.cut(made, group, sharded.keep, filled=True)
+    sharded.live(buddies=buddies, movable=process_group is None)
+    if group is not None and world > 1 and init_sync:
+        for unit in made:
+            cutting.equalise(unit, group)  # a failure up to here leaves the module whole; nothing communicates after it
+    cutting.cut(made, rank, world, sharded.keep, filled=True)
     sharded.watch()
     _sharded.add(module)
     stepping.watch(sharded)

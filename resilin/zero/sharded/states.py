@@ -31,16 +31,13 @@ def _places(units: Sequence[Unit]) -> dict[int, Place]:
 
 
 def whole(
-    module: Module, units: Sequence[Unit], group: dist.ProcessGroup, prefix: str, rank0_only: bool
+    module: Module, units: Sequence[Unit], group: dist.ProcessGroup | None, prefix: str, rank0_only: bool
 ) -> dict[str, Any]:
     """Copies of all tensors, on every rank or on rank 0."""
     found: dict[int, Tensor] = {}
-    here = not rank0_only or group.rank() == 0
+    here = not rank0_only or units[0].rank == 0
     for unit in units:
-        if rank0_only:
-            row = _on_rank_0(unit, group)
-        else:
-            row = gathered_whole(unit, group)
+        row = gathered_whole(unit, group) if not rank0_only or group is None else _on_rank_0(unit, group)
         if here:
             for param, array in zip(unit.params, unit.views(row), strict=True):
                 found[id(param)] = wrap(array.copy(), unit.home_dev)

@@ -55,16 +55,19 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
                     "your own if that is so, or train with ZeroRedundancyOptimizer, which keeps tensors whole"
                 )
 
+    for module in _of(optimizer):
+        module.life.updating(optimizer)
+
+
+def _of(optimizer: Optimizer) -> list[ShardedModule]:
+    found = {id(module): module for unit in _units(optimizer) if (module := _modules.get(id(unit))) is not None}
+    return list(found.values())
+
 
 def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    told: set[int] = set()
-    if not _modules:
-        return
-    for unit in _units(optimizer):
-        module = _modules.get(id(unit))
-        if module is not None and id(module) not in told:
-            told.add(id(module))
-            module.stepped()
+    for module in _of(optimizer) if _modules else ():
+        module.changed()
+        module.life.updated(optimizer)
 
 
 register_optimizer_step_pre_hook(_before)

@@ -35,6 +35,13 @@ class ShardedParameter(Parameter):
     start: int
     unit: weakref.ref[Unit]
 
+    def divided(self, optimizer: Any) -> Any:
+        """See `dist.reconfigurable.divided`: what knows the state of an optimizer of such pieces."""
+        unit = self.unit()
+        if unit is None or unit.state_of is None:
+            raise UsageError(f"{self!r}: the module that it is a piece of is gone")
+        return unit.state_of(optimizer)
+
     def __repr__(self) -> str:
         held = f"[{self.start}, {self.start + self.numel()})"
         return f"<ShardedParameter elements {held} of {list(self.logical_shape)}, {self.dtype} on {self.device}>"
@@ -88,6 +95,7 @@ class Unit:
         self.shard: Array = None
         self.pieces: list[ShardedParameter] = []
         self.fetch: Any = None  # fetch(unit, name): brings it here, or says why not
+        self.state_of: Any = None  # state_of(optimizer): the OptimizerState of an optimizer of these pieces
         self.slab: Slab | None = None  # where the whole row is, or is about to be
         self.coming: Work | None = None  # what fills the slab
         self.host: Array = None  # where it comes in on the host, when pieces are there and parameters elsewhere

@@ -248,26 +248,23 @@ def test_what_is_divided_for_good_is_refused_with_what_to_do() -> None:
         def sharded_state_dict(self) -> None:
             """What such modules have."""
 
-    with pytest.raises(UsageError, match="'model' is a Divided whose state is divided among the ranks"):
+    with pytest.raises(UsageError, match=r"'model' is a Divided whose state is divided among the ranks.*resilin\.zero"):
         State(model=Divided(2, 2))
-    piece = nn.Parameter(resilin.ones(2))
-    piece.logical_shape = (2, 2)
-    with pytest.raises(UsageError, match=r"'optimizer' is a SGD whose state is divided.*ZeroRedundancyOptimizer"):
-        State(optimizer=optim.SGD([piece], 0.1))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_what_is_kept_twice_is_as_much_as_documented_and_does_not_grow(size: int) -> None:
-    seen: list[dict[str, int]] = []
+def test_what_is_kept_twice_is_as_much_as_documented_and_half_of_it_only_within_a_step(size: int) -> None:
+    between: list[dict[str, int]] = []
+    within: list[dict[str, int]] = []
 
     def trained(state: State, at: At) -> None:
-        train(state, at)
-        seen.append(state.optimizer.stats())
+        train(state, lambda site: within.append(state.optimizer.stats()) if site == "applied" else None, until=3)
+        between.append(state.optimizer.stats())
 
     play(make, trained, size, [Change(2, "committed", (), size)])
-    state, params = sum(stats["own_state_bytes"] for stats in seen), 4 * seen[0]["elements"]
-    expected = 3 * state + 2 * params if size > 1 else 0  # on all ranks together
-    assert sum(stats.get("kept_bytes", 0) for stats in seen) == expected
+    state, params = sum(stats["own_state_bytes"] for stats in between), 4 * between[0]["elements"]
+    kept = [sum(stats.get("kept_bytes", 0) for stats in each) for each in (between, within[-size:])]
+    assert kept == ([state, 3 * state + 2 * params] if size > 1 else [0, 0])  # on all ranks together
 
 
 @pytest.mark.parametrize("hook", [hook_with_zero_step, hook_with_zero_step_interleaved])
@@ -294,3 +291,26 @@ def test_updates_inside_backward_are_redone_as_well(hook: Callable[..., Any]) ->
     for number in range(0, 60, 7):
         changes = [Change(STEPS - 2, f"moment {number}", (number % 2,), 2)]
         assert set(play(made, trained, 2, changes)) == {expected}, changes
+
+
+def test_without_buddies_nothing_is_kept_and_a_loss_names_the_setting() -> None:
+    def made(seed: int) -> State:
+        state = make(seed)
+        optimizer = ZeroRedundancyOptimizer(state.model.parameters(), optim.AdamW, lr=0.05, buddies=False)
+        scheduler = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        return State(model=state.model, optimizer=optimizer, scheduler=scheduler, sampler=state.sampler, seen=0)
+
+    stats: list[dict[str, int]] = []
+
+    def trained(state: State, at: At) -> None:
+        train(state, at)
+        stats.append(state.optimizer.stats())
+
+    play(made, trained, 2, [Change(2, "committed", (), 3)])
+    assert not any("buddy" in each for each in stats)
+    for site in ("applied", "reduced"):
+        with pytest.raises(StateError, match=r"ranks \[1\] of the world of 2 went, .*made with buddies=False\. Load"):
+            play(made, train, 2, [Change(2, site, (1,), 2)])
+    for number in (20, 24, 28):  # inside of the step
+        with pytest.raises(StateError, match=r"made with buddies=False\. Load the last checkpoint"):
+            play(made, train, 2, [Change(2, f"moment {number}", (1,), 2)])

@@ -1,0 +1,121 @@
+"""The state of pieces as slices of logical tensors (`dist.reconfigurable`), and back.
+
+A tensor "exp_avg" of parameter 3 is the logical tensor "3.exp_avg". The value "3" of a lot tells the names of its
+entries in order, each with what is needed beside a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from resilin.core.tensor import Tensor, wrap
+from resilin.dist.reconfigurable import Lot, Slice, Version
+from resilin.optim import Optimizer
+from resilin.zero.partition import Piece
+from resilin.zero.state import counters_of, told_of
+
+SHARED = "param "
+"""Begins the names of tensors that all ranks have whole."""
+
+
+class Held(Protocol):
+    """What this rank holds of one parameter."""
+
+    @property
+    def number(self) -> int:
+        """Of the parameter."""
+
+    @property
+    def proxy(self) -> Tensor:
+        """What the optimizer updates."""
+
+    @property
+    def piece(self) -> Piece:
+        """Which elements."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the parameter is not cut."""
+
+    @property
+    def total(self) -> int:
+        """Elements of the whole parameter."""
+
+
+def number_of(name: str) -> int:
+    """The number of the parameter that a logical tensor, or a unit, belongs to."""
+    return int(name.removeprefix(SHARED).partition(".")[0])
+
+
+def lot_of(held: Sequence[Held], optimizer: Optimizer, version: Version) -> Lot:
+    """What `optimizer` remembers of the pieces `held`, as slices over its memory."""
+    counters, state = counters_of(optimizer), optimizer.state
+    slices: dict[str, Slice] = {}
+    values: dict[str, Any] = {}
+    for each in held:
+        entries: list[tuple[Any, ...]] = []
+        for name, value in state[each.proxy].items() if each.proxy in state else ():
+            told = told_of(each.piece, each.whole, name, value, counters)
+            if told.dtype is None:
+                entries.append((name, *_packed(value)))
+                continue
+            array = value._array.reshape(-1)
+            if told.shape is None:
+                entries.append((name, "slice", array.dtype.name))
+                one = Slice(each.piece.start, each.total, array)
+            else:
+                entries.append((name, "whole", array.dtype.name, told.shape))
+                one = Slice(0, value.numel(), array)
+            if one.array.size:
+                slices[f"{each.number}.{name}"] = one
+        if entries:
+            values[str(each.number)] = tuple(entries)
+    covers = {str(each.number): range(each.piece.start, each.piece.stop) for each in held}
+    return Lot(version, slices, values, covers)
+
+
+def use(lot: Lot, held: Sequence[Held], optimizer: Optimizer) -> None:
+    """Make the slices of `lot` the state of the pieces `held`, and that alone; their memory is kept."""
+    optimizer.state.clear()
+    for each in held:
+        entries = lot.values.get(str(each.number), ())
+        if entries:
+            optimizer.state[each.proxy] = {name: _unpacked(name, told, each, lot) for name, *told in entries}
+
+
+def _packed(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Tensor):
+        return ("value", value)
+    return ("tensor", value._array.dtype.name, value._array.shape, value._array.tobytes())
+
+
+def _unpacked(name: str, told: Sequence[Any], held: Held, lot: Lot) -> Any:
+    device, kind = held.proxy._dev, told[0]
+    if kind == "value":
+        return told[1]
+    if kind == "tensor":
+        _, dtype, shape, content = told
+        return wrap(np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy(), device)
+    one = lot.slices.get(f"{held.number}.{name}")
+    array = np.empty(0, np.dtype(told[1])) if one is None else one.array  # what has no elements is not sent
+    return wrap(array if kind == "slice" else array.reshape(told[2]), device)
+
+
+def ranges(
+    mine: Mapping[int, range], totals: Mapping[str, int], whole: frozenset[int] = frozenset()
+) -> dict[str, range]:
+    """Of logical tensors, or units, with so many elements: what a rank holds that has `mine` of the parameters.
+
+    whole: parameters that are not cut: all of what belongs to them.
+    """
+    found = {}
+    for name, total in totals.items():
+        number = number_of(name)
+        if number in mine:
+            part = range(total) if number in whole else mine[number]
+            if part or not total:
+                found[name] = part
+    return found
