@@ -13,10 +13,12 @@ an earlier step writes newer checkpoints of lower steps.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from resilin._base import log
 from resilin.checkpoint import manifest as manifests
@@ -29,6 +31,9 @@ _LOG = log.logger("checkpoint")
 LATEST = "latest"
 _STEP = re.compile(r"step-(0|[1-9]\d*)")
 Root = str | os.PathLike[str] | Storage
+Before = Mapping[str, Mapping[str, int]]
+"""What a save found when it began: by folder, the files that saves write, with their sizes. Of its own folder and of
+those without a manifest. What has not changed since is left from writers that ended; all else is somebody's at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,12 @@ def joined(folder: str, name: str) -> str:
 def list_checkpoints(path: Root) -> list[Found]:
     """The checkpoints in `path` (the one that it is, or its `step-<n>` folders), oldest first, torn ones included.
 
-    Order: by serial; those whose manifest is missing or unreadable come last, by step. Errors are the storage's.
+    A folder in which no file is of a save is none, whatever its name. Order: by serial; those whose manifest is missing
+    or unreadable come last, by step. Errors are the storage's.
     """
     storage = open_storage(path)
-    return sorted((_found(storage, name) for name in _folders(storage)), key=_age)
+    listed = ((name, storage.list(name)) for name in _folders(storage))
+    return sorted((_found(storage, name, items) for name, items in listed if _is_checkpoint(items)), key=_age)
 
 
 def latest(path: Root) -> str | None:
@@ -114,10 +121,21 @@ def read_head(storage: Storage, folder: str) -> Head | None:
         return None
 
 
-def next_serial(storage: Storage) -> int:
-    """One more than that of any checkpoint that is there."""
-    heads = (read_head(storage, name) for name in _folders(storage))
-    return max((head.serial for head in heads if head is not None), default=0) + 1
+def survey(storage: Storage, where: str) -> tuple[int, Before]:
+    """For a save to `where` that begins now: its serial, above that of any checkpoint there, and what it found."""
+    serial, before = 0, {where: written(storage, where)}
+    for name in _folders(storage):
+        head = read_head(storage, name)
+        if head is not None:
+            serial = max(serial, head.serial)
+        elif name != where:
+            before[name] = written(storage, name)
+    return serial + 1, before
+
+
+def written(storage: Storage, folder: str) -> dict[str, int]:
+    """The files in `folder` that saves have written or are writing, but its manifest, with their sizes."""
+    return {item.name: item.size or 0 for item in storage.list(folder) if is_written(item)}
 
 
 def check_files(storage: Storage, folder: str, manifest: Manifest) -> None:
@@ -142,17 +160,17 @@ def _check_size(storage: Storage, folder: str, file: File, size: int | None) -> 
         raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is cut or replaced: {what}", path)
 
 
-def prune(storage: Storage, keep_last: int, current: str) -> list[str]:
+def prune(storage: Storage, keep_last: int, current: str, before: Before) -> list[str]:
     """Delete all complete checkpoints but the newest `keep_last`, and torn ones; never `current`. Returns their names.
 
-    A manifest goes first, for good, and then the rest: what is half deleted is torn. Of a link only the link goes. A
-    folder in which no file is a save's is somebody else's, whatever its name, and stays.
+    A manifest goes first, for good, and then the rest: what is half deleted is torn. Of a link only the link goes. What
+    has no manifest stays unless it was so `before`: another job may be writing it.
     """
     found = list_checkpoints(storage)
     complete = [one for one in found if one.is_complete]
     kept = {one.name for one in complete[-keep_last:]} | {current}
     old = [one for one in found if one.name and one.name not in kept]
-    dropped = [one.name for one in old if one.is_complete or _is_ours(storage, one.name)]
+    dropped = [one.name for one in old if one.is_complete or not _is_being_written(storage, one.name, before)]
     for name in dropped:
         if not storage.is_link(name):
             storage.delete(joined(name, manifests.NAME))
@@ -178,10 +196,23 @@ def is_written(item: Item) -> bool:
     return not item.is_folder and manifests.is_written_by_saves(leftover(item.name) or item.name)
 
 
-def check_step(step: int | None) -> None:
-    """UsageError for what is no step."""
-    if step is not None and (type(step) is not int or not 0 <= step < manifests.MOST):
+def checked_step(step: Any) -> int | None:
+    """`step` as an int: it may be any kind of integer, as numpy's. UsageError for what is no step."""
+    if step is None:
+        return None
+    number = checked_count(step)
+    if number is None:
         raise UsageError(f"checkpoint: step must be an int of at least 0 and below 2^62, or None, got {step!r}")
+    return number
+
+
+def checked_count(value: Any) -> int | None:
+    """`value` as an int from 0 to below 2^62, of whatever kind of integer it is; None when it is no such number."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return number if 0 <= number < manifests.MOST and not isinstance(value, bool) else None
 
 
 def _folders(storage: Storage) -> Iterator[str]:
@@ -197,17 +228,21 @@ def _is_data(item: Item) -> bool:
     return not item.is_folder and item.name.startswith("data-") and is_written(item)
 
 
-def _is_ours(storage: Storage, name: str) -> bool:
-    """Whether a torn checkpoint is one: it is empty, or has a manifest or files that only saves write."""
-    items = storage.list(name)
-    return not items or any((leftover(item.name) or item.name) == manifests.NAME or is_written(item) for item in items)
+def _is_checkpoint(items: Iterable[Item]) -> bool:
+    """Whether a folder of these is a checkpoint, or a torn one: it has a manifest, or files that only saves write."""
+    return any(item.name == manifests.NAME or is_written(item) for item in items)
 
 
-def _found(storage: Storage, name: str) -> Found:
+def _is_being_written(storage: Storage, name: str, before: Before) -> bool:
+    """Whether a torn checkpoint may be one that another job writes: without a manifest, and not as it was before."""
+    return not storage.exists(joined(name, manifests.NAME)) and written(storage, name) != before.get(name)
+
+
+def _found(storage: Storage, name: str, items: Sequence[Item]) -> Found:
     match = _STEP.fullmatch(name)
     step = int(match[1]) if match else None
     serial, problem = None, None
-    nbytes = sum(item.size or 0 for item in storage.list(name))
+    nbytes = sum(item.size or 0 for item in items)
     try:
         manifest = read_manifest(storage, name)
         step, serial = manifest.head.step, manifest.head.serial
@@ -222,8 +257,9 @@ def _found(storage: Storage, name: str) -> Found:
 def _torn(storage: Storage, folder: str) -> str:
     items = storage.list(folder)
     files = sum(map(_is_data, items))
-    if not items and not any(item.name == folder for item in storage.list()):
-        return f"{storage.full(folder)} is no checkpoint: there is nothing"
+    if not any(map(is_written, items)):
+        what = "nothing there was written by a save" if items else "there is nothing"
+        return f"{storage.full(folder)} is no checkpoint: {what}"
     return (
         f"{storage.full(folder)} is torn: it has no {manifests.NAME}, which is written last, and {files} data files; "
         "it was being written when its writers ended, or still is"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def load(
     state: Any = None,
     *,
     strict: bool = True,
-    step: int | None = None,
+    step: SupportsIndex | None = None,
     group: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -83,22 +83,21 @@ def load(
 
 
 def _find(
-    ranks: Ranks, path: Root, strict: bool, step: int | None, options: Mapping[str, Any] | None
+    ranks: Ranks, path: Root, strict: bool, step: SupportsIndex | None, options: Mapping[str, Any] | None
 ) -> tuple[Storage, str, Manifest]:
     """The checkpoint that is to be loaded: found and read by rank 0, so that all take the same."""
 
-    def look() -> Storage:
-        folder.check_step(step)
-        return open_storage(path, options)
+    def look() -> tuple[Storage, int | None]:
+        return open_storage(path, options), folder.checked_step(step)
 
     def find() -> tuple[str, bytes]:
-        where = folder.folder_of(storage, step)
+        where = folder.folder_of(storage, wanted)
         manifest = folder.read_manifest(storage, where)
         folder.check_files(storage, where, manifest)
         return where, manifest.text()
 
-    storage, _ = ranks.together("checkpoint.load", look)
-    ranks.agree("checkpoint.load", {"path": storage.root, "step": step, "strict": strict})
+    (storage, wanted), _ = ranks.together("checkpoint.load", look)
+    ranks.agree("checkpoint.load", {"path": storage.root, "step": wanted, "strict": strict})
     where, text = ranks.of_first("checkpoint.load", find)
     return storage, where, manifests.parse(text, storage.full(folder.joined(where, manifests.NAME)))
 

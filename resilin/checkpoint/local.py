@@ -50,7 +50,7 @@ class LocalStorage(Storage):
         with self._partial(path) as partial:
             with _Local(partial, path) as file:
                 yield file
-            with _told(path, "written"):
+            with _told(path, "written"), _still_there(partial, path):
                 os.replace(partial, path)
                 _flush_folder(os.path.dirname(path))
 
@@ -60,7 +60,7 @@ class LocalStorage(Storage):
         with self._partial(path) as partial:
             with _Local(partial, path) as file:
                 file.write(data)
-            with _told(path, "created"):
+            with _told(path, "created"), _still_there(partial, path):
                 try:
                     os.link(partial, path)
                 except OSError as error:
@@ -143,6 +143,16 @@ class LocalStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
+    def remove_empty(self, folder: str) -> None:
+        """As `Storage.remove_empty`; a link stays."""
+        path = self.path(folder)
+        with _told(path, "removed"):
+            try:
+                os.rmdir(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+
     def is_link(self, folder: str) -> bool:
         """As `Storage.is_link`."""
         return os.path.islink(self.path(folder))
@@ -210,6 +220,20 @@ def _told(path: str, done: str) -> Iterator[None]:
         raise
     except OSError as error:
         _raise(error, path, done)
+
+
+@contextlib.contextmanager
+def _still_there(partial: str, path: str) -> Iterator[None]:
+    """A file that has vanished while it was written was deleted by somebody, who is to be looked for."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageMissing(
+            f"{path} cannot be written: {partial} is gone, or its folder is: another job or person deleted it while it "
+            "was being written; let one job at a time write to a path",
+            path,
+            error.errno,
+        ) from None
 
 
 def _raise(error: OSError, path: str, done: str) -> NoReturn:

@@ -21,7 +21,7 @@ from resilin.checkpoint.sliced import Sliced
 from resilin.core import rng, typed_json
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CheckpointMismatch, CorruptFile
+from resilin.errors import CheckpointMismatch, CorruptFile, UsageError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
 from resilin.optim import Optimizer
@@ -146,9 +146,12 @@ class Matching:
         tensor = wrap(have) if isinstance(have, np.ndarray) else have
         if is_lazy(tensor):
             return self._new(stored.number)
+        if not is_writable(tensor):
+            what = "a read-only array" if isinstance(have, np.ndarray) else "expanded or read-only memory"
+            raise UsageError(f"load: {path or 'the state'} is {what}, which cannot be filled; give a copy of it")
         if tuple(tensor.shape) != logical.shape or (self._strict and tensor.dtype is not logical.dtype):
             self._differs(path, stored, tensor)
-        elif tensor.dtype is logical.dtype and is_writable(tensor):
+        elif tensor.dtype is logical.dtype:
             self._aim(stored.number, tensor)
         else:
             source = self._new(stored.number)

@@ -1,10 +1,12 @@
 """Which rank writes which elements, and in which files. Pure: sizes in, ranges out, the same on every rank.
 
-What only some ranks hold is written by its holders. What all hold is laid in one row of bytes and cut so that the ranks
-write equally much in all:
+What only some ranks hold is written by its holders. What all hold is rank 0's where it is small or has one dimension,
+so that statistics and counters, which may differ between ranks, are of one rank whatever they are cut into; the rest is
+laid in one row of bytes and cut so that the ranks write equally much in all:
 
-    held in parts    rank 0 ███        rank 1 █████
-    held by all      rank 0    ████    rank 1      ██     one row, in the order of the tensors
+    held in parts         rank 0 ███        rank 1 █████
+    held by all, small    rank 0    █
+    held by all           rank 0     ███    rank 1      ██     one row, in the order of the tensors
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from resilin.checkpoint.manifest import Logical
 from resilin.errors import UsageError
 
 FILE_BYTES = 1 << 30  # of one data file: few enough files, and none too large for an upload
+SMALL_BYTES = 256 << 10  # of a whole tensor that rank 0 writes: as a step of the row, little for a disk
 _CUT_BYTES = 64 << 10  # cuts within a tensor lie at multiples: smaller pieces cost more names than they balance
 
 
@@ -36,14 +39,18 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
     """What each rank writes: every element of every tensor once.
 
     UsageError names a tensor of which no rank holds some elements. Of elements that several hold, one writes.
+    Of what all hold, rank 0 writes tensors of up to one dimension, and of up to `SMALL_BYTES`.
     """
     made: list[list[Range]] = [[] for _ in range(world_size)]
     for number, parts in sorted(held.items()):
         for rank, start, stop in _cover(tensors[number], parts):
             made[rank].append(Range(number, start, stop))
     sizes = [tensor.dtype.itemsize for tensor in tensors]
+    for number, tensor in enumerate(tensors):
+        if number not in held and _is_small(tensor):
+            made[0] += [Range(number, 0, tensor.numel())] if tensor.numel() else []
     loads = [sum((one.stop - one.start) * sizes[one.tensor] for one in ranges) for ranges in made]
-    common = [number for number in range(len(tensors)) if number not in held]
+    common = [number for number, tensor in enumerate(tensors) if number not in held and not _is_small(tensor)]
     total = sum(tensors[number].numel() * sizes[number] for number in common)
     ends = _ends(loads, total)
     rank = before = 0  # the rank whose turn it is; bytes in the row before this tensor
@@ -57,6 +64,11 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
             start = stop
         before += numel * sizes[number]
     return made
+
+
+def _is_small(tensor: Logical) -> bool:
+    """Whether a tensor that all ranks hold is written by rank 0."""
+    return len(tensor.shape) < 2 or tensor.numel() * tensor.dtype.itemsize <= SMALL_BYTES
 
 
 def _cover(tensor: Logical, parts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -8,13 +8,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from resilin._base import log, trace
 from resilin._base.threads import OwnedThread
-from resilin.checkpoint import folder, plan
+from resilin.checkpoint import folder, plan, replicas
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.gathered import Gathered, gather
 from resilin.checkpoint.manifest import Head
@@ -23,8 +23,8 @@ from resilin.checkpoint.plan import Range
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
 from resilin.checkpoint.storage import Storage
-from resilin.checkpoint.writing import BLOCK_BYTES, Save, write_share
-from resilin.errors import CheckpointError, UsageError
+from resilin.checkpoint.writing import BLOCK_BYTES, Save, discard, write_share
+from resilin.errors import CheckpointError, DistError, UsageError
 
 _LOG = log.logger("checkpoint")
 _NICE = 10  # of a thread that writes behind training
@@ -67,6 +67,13 @@ class SaveHandle:
                 write_share(save, self._ranks.rank, files, snapshot.source)
         except BaseException as error:  # noqa: BLE001 - a thread's top: raised by whoever waits, or saves next
             self._error = error
+            if self._ranks.size == 1:
+                discard(save)
+
+    @property
+    def save(self) -> Save:
+        """What all ranks have agreed on."""
+        return self._work[0]
 
     def done(self) -> bool:
         """Whether this rank has nothing to do for it any more, be it that it failed. Of other ranks it says nothing."""
@@ -85,7 +92,8 @@ class SaveHandle:
         """
         self._finish(timeout)
         if self._outcome is None:
-            self._ranks.together("checkpoint.save_async", self._raise)
+            with _discarding(self.save):
+                self._ranks.together("checkpoint.save_async", self._raise)
             self._outcome = self.path
         return self._outcome
 
@@ -127,8 +135,9 @@ def save(
     path: Root,
     state: Any,
     *,
-    step: int | None = None,
-    keep_last: int = 0,
+    step: SupportsIndex | None = None,
+    keep_last: SupportsIndex = 0,
+    compare: bool = False,
     group: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
@@ -137,11 +146,13 @@ def save(
     path:      a folder, which is made, or a URL. Equal on all ranks: all must see the same files.
     state:     tensors, `Sliced`, numbers, text, bytes, numpy scalars and arrays, None, and objects with a state
                (`sharded_state_dict`, else `state_dict`, else that of a Generator), in dicts, lists, tuples and sets.
-               Equal on all ranks, but for what a Sliced holds; a tensor that is no Sliced is taken to have equal
-               elements on all. Nothing is pickled; what shares memory as a whole is stored once.
+               Equal on all ranks, but for what a Sliced holds. Tensors that are no Sliced should have equal elements
+               on all: those of one dimension or up to 256 KiB are rank 0's, of larger ones each rank writes a part.
+               Nothing is pickled; what shares memory as a whole is stored once.
     step:      write to `path/step-<step>` and make `path/latest` name it; None: `path` itself is the checkpoint.
     keep_last: with a step: how many complete checkpoints `path` keeps, this one included; older and torn ones are
                deleted when this one is complete. 0: all.
+    compare:   hash all tensors on all ranks first; CollectiveMismatch names those that differ, and where.
     group:     default: the default group; where there is none, this process alone.
     options:   for the storage of a URL, see `open_storage`.
 
@@ -152,12 +163,14 @@ def save(
 
     Raises on all ranks: UsageError for what cannot be saved, CollectiveMismatch when ranks differ (it shows both
     sides), CheckpointError and its kinds when writing fails on any of them, and what collectives raise when a rank is
-    lost. The checkpoints before stay as they were.
+    lost. The checkpoints before stay as they were. What a save that failed has written is deleted, unless a rank is
+    lost: then nobody knows what that one is about to do, and the checkpoint is torn.
     """
     with trace.span("checkpoint.save"):
-        begun = _begin(path, state, step, keep_last, group, options)
+        begun = _begin(path, state, step, keep_last, compare, group, options)
         rank = begun.ranks.rank
-        begun.ranks.together("checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live))
+        with _discarding(begun.save):
+            begun.ranks.together("checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live))
     return begun.save.path
 
 
@@ -165,8 +178,9 @@ def save_async(
     path: Root,
     state: Any,
     *,
-    step: int | None = None,
-    keep_last: int = 0,
+    step: SupportsIndex | None = None,
+    keep_last: SupportsIndex = 0,
+    compare: bool = False,
     group: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> SaveHandle:
@@ -179,7 +193,7 @@ def save_async(
     process that is killed leaves the checkpoint torn and those before it valid.
     """
     with trace.span("checkpoint.snapshot"):
-        begun = _begin(path, state, step, keep_last, group, options)
+        begun = _begin(path, state, step, keep_last, compare, group, options)
         snapshot = _LANE.snapshot
         begun.ranks.together(
             "checkpoint.save_async",
@@ -190,46 +204,70 @@ def save_async(
 
 
 def _begin(
-    path: Root, state: Any, step: int | None, keep_last: int, group: Any, options: Mapping[str, Any] | None
+    path: Root,
+    state: Any,
+    step: SupportsIndex | None,
+    keep_last: SupportsIndex,
+    compare: bool,
+    group: Any,
+    options: Mapping[str, Any] | None,
 ) -> _Begun:
     ranks = Ranks.of(group)
+    earlier, _LANE.last = _LANE.last, None
 
-    def look() -> tuple[Storage, Gathered]:
-        earlier, _LANE.last = _LANE.last, None
+    def look() -> tuple[Storage, Gathered, int | None, int]:
         if earlier is not None:
             earlier.raise_once()
-        folder.check_step(step)
-        if type(keep_last) is not int or keep_last < 0 or (keep_last and step is None):
+        number, keep = folder.checked_step(step), folder.checked_count(keep_last)
+        if keep is None or (keep and number is None):
             raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
-        return open_storage(path, options), gather(state)
+        return open_storage(path, options), gather(state), number, keep
 
-    (storage, gathered), told = ranks.together(
-        "checkpoint.save", look, lambda found: {str(number): list(part) for number, part in found[1].held.items()}
-    )
-    tensors = {
-        one.name: f"{one.dtype.name}{list(one.shape)}, {'divided' if number in gathered.held else 'whole'}"
-        for number, one in enumerate(gathered.tensors)
-    }
-    facts = {"path": storage.root, "step": step, "keep_last": keep_last, "state": gathered.tree, "tensors": tensors}
-    ranks.agree("checkpoint.save", facts)
-    where = "" if step is None else folder.step_name(step)
-    _, heads = ranks.together(
-        "checkpoint.save", lambda: _new(storage, where) if ranks.rank == 0 else None, lambda new: new
-    )
-    save_id, serial, replaces = heads[0]
-    head = Head(save_id, serial, step, ranks.size, BLOCK_BYTES)
+    with _discarding(None if earlier is None else earlier.save):  # which has ended on all ranks when one fails here
+        (storage, gathered, number, keep), told = ranks.together(
+            "checkpoint.save", look, lambda found: {str(number): list(part) for number, part in found[1].held.items()}
+        )
+    facts = {"path": storage.root, "step": number, "keep_last": keep, "compare": bool(compare), "state": gathered.tree}
+    ranks.agree("checkpoint.save", facts | {"tensors": _kinds(gathered)})
+    if compare:
+        replicas.compare(ranks, gathered)
+    where = "" if number is None else folder.step_name(number)
+    save_id, serial, replaces, before = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
+    head = Head(save_id, serial, number, ranks.size, BLOCK_BYTES)
+    agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, before, keep)
     held = {
         number: [(rank, *parts[str(number)]) for rank, parts in enumerate(told)] for number in sorted(gathered.held)
     }
     share = plan.shares(gathered.tensors, held, ranks.size)[ranks.rank]
-    agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, keep_last)
     return _Begun(ranks, agreed, gathered, plan.files(share, gathered.tensors))
 
 
-def _new(storage: Storage, where: str) -> tuple[str, int, str | None]:
-    """(id, serial, id of the checkpoint that it replaces) of a save that begins now."""
+def _kinds(gathered: Gathered) -> dict[str, str]:
+    """By name, what a tensor is on this rank."""
+    return {
+        one.name: f"{one.dtype.name}{list(one.shape)}, {'divided' if number in gathered.held else 'whole'}"
+        for number, one in enumerate(gathered.tensors)
+    }
+
+
+def _new(storage: Storage, where: str) -> tuple[str, int, str | None, folder.Before]:
+    """Of a save that begins now: its id, its serial, the id of the checkpoint that it replaces, what else is there."""
     head = folder.read_head(storage, where)
-    return os.urandom(8).hex(), folder.next_serial(storage), None if head is None else head.id
+    serial, before = folder.survey(storage, where)
+    return os.urandom(8).hex(), serial, None if head is None else head.id, before
+
+
+@contextlib.contextmanager
+def _discarding(save: Save | None) -> Iterator[None]:
+    """Around what raises when a save has failed on some rank and ended on all: nothing of it stays."""
+    try:
+        yield
+    except DistError:  # a rank is lost: perhaps another is about to complete it
+        raise
+    except Exception:
+        if save is not None:
+            discard(save)
+        raise
 
 
 def _finish_all() -> None:

@@ -111,6 +111,10 @@ class Storage(ABC):
         """Whether a folder is a link to one elsewhere, which `delete_tree` leaves alone. Few storages have links."""
         return False
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder in which nothing is; one that holds something stays. Buckets have no folders of their own."""
+        return
+
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from resilin.checkpoint import folder, safetensors
 from resilin.checkpoint.flat import as_bytes
@@ -26,15 +26,14 @@ class Problem:
     what: str
 
 
-def verify(path: Root, *, step: int | None = None, options: Mapping[str, Any] | None = None) -> list[Problem]:
+def verify(path: Root, *, step: SupportsIndex | None = None, options: Mapping[str, Any] | None = None) -> list[Problem]:
     """Everything that is wrong with the checkpoint at `path` (as `load` takes it); empty: it will load.
 
     Reads all of it, a block at a time, and compares every hash. Raises CheckpointError when there is no complete
     checkpoint, CorruptFile when its manifest is damaged, StorageDenied and StorageTimeout.
     """
-    folder.check_step(step)
     storage = open_storage(path, options)
-    where = folder.folder_of(storage, step)
+    where = folder.folder_of(storage, folder.checked_step(step))
     manifest = folder.read_manifest(storage, where)
     stored_tree(manifest, storage.full(where))
     reader = Reader(storage, where, manifest)

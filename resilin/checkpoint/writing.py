@@ -20,6 +20,7 @@ from resilin._base.threads import OwnedThread
 from resilin.checkpoint import folder, safetensors
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.flat import as_bytes
+from resilin.checkpoint.folder import Before
 from resilin.checkpoint.manifest import File, Head, Logical, Manifest, Piece, entry_name, file_record, hash_of
 from resilin.checkpoint.plan import Range
 from resilin.checkpoint.storage import Storage
@@ -43,7 +44,8 @@ class Writing(Protocol):
 class Save:
     """One save, as all its ranks have agreed on it.
 
-    replaces: the id of the checkpoint that is in the folder now, or None. keep_last: how many the path keeps; 0: all.
+    replaces: the id of the checkpoint that is in the folder now, or None. before: what else lay there when it began.
+    keep_last: how many the path keeps; 0: all.
     """
 
     storage: Storage
@@ -52,6 +54,7 @@ class Save:
     tree: Any
     tensors: tuple[Logical, ...]
     replaces: str | None
+    before: Before
     keep_last: int
 
     @property
@@ -62,6 +65,10 @@ class Save:
     def name(self, file: str) -> str:
         """A file of it, for the storage."""
         return folder.joined(self.folder, file)
+
+    def owns(self, file: str) -> bool:
+        """Whether a file in the folder has the name of one of this save, also one that is not complete yet."""
+        return f"-{self.head.id}." in file
 
 
 def write_share(save: Save, rank: int, files: Sequence[Sequence[Range]], source: Source) -> None:
@@ -165,9 +172,9 @@ def _parts(save: Save, rank: int, written: list[File]) -> list[list[File]] | Non
         return None
     try:
         return [written if each == rank else _read_part(save, name) for each, name in enumerate(names)]
-    except StorageMissing:  # another was last, too, and has tidied up: then its manifest is there
+    except StorageMissing as error:  # another was last, too, and has tidied up: then its manifest is there
         if _current(save) != save.head.id:
-            raise
+            raise _dropped(save, f"what this save wrote is gone: {error}") from None
         return None
 
 
@@ -182,13 +189,8 @@ def _read_part(save: Save, name: str) -> list[File]:
 
 
 def commit(save: Save, files: Sequence[File]) -> None:
-    """Make the checkpoint complete. CheckpointError when another has been written to its place meanwhile."""
-    current = _current(save)
-    if current not in (save.replaces, save.head.id):
-        raise CheckpointError(
-            f"{save.path}: a checkpoint with id {current} has been written there since the save of this one, "
-            f"{save.head.id}, began; this one is dropped. Let one job at a time write to a path"
-        )
+    """Make the checkpoint complete. CheckpointError when another job writes, or has written, to its place meanwhile."""
+    _check_alone(save, files)
     manifest = Manifest(save.head, save.tree, save.tensors, tuple(files))
     save.storage.write(save.name(manifests.NAME), manifest.text())
     try:
@@ -197,21 +199,65 @@ def commit(save: Save, files: Sequence[File]) -> None:
         log.event(_LOG, logging.WARNING, "could not tidy up after a checkpoint", path=save.path, error=str(error))
 
 
+def discard(save: Save) -> None:
+    """Delete what a save has written that failed on some rank, unless it became complete all the same.
+
+    Its writing has ended on all ranks. An error is logged: what the save failed with is being raised.
+    """
+    try:
+        if _current(save) == save.head.id:
+            return
+        for name in folder.written(save.storage, save.folder):
+            if save.owns(name):
+                save.storage.delete(save.name(name))
+        if save.folder:
+            save.storage.remove_empty(save.folder)
+    except CheckpointError as error:
+        log.event(_LOG, logging.WARNING, "could not delete a failed checkpoint", path=save.path, error=str(error))
+
+
+def _check_alone(save: Save, files: Sequence[File]) -> None:
+    """CheckpointError unless the folder is as this save and those before it have left it."""
+    current, there = _current(save), folder.written(save.storage, save.folder)
+    if current not in (save.replaces, save.head.id):
+        raise _dropped(save, f"the checkpoint there has the id {current} now, which was {save.replaces} at the start")
+    before = save.before[save.folder]
+    strange = [name for name, size in there.items() if not save.owns(name) and before.get(name) != size]
+    if strange:
+        raise _dropped(save, f"{strange[0]} has come, or changed, since this save began")
+    gone = [file.name for file in files if there.get(file.name) != file.size]
+    if gone:
+        raise _dropped(save, f"{gone[0]}, which this save wrote, is gone or cut")
+
+
+def _dropped(save: Save, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{save.path}: another job writes to the same place: {what}. This save, with id {save.head.id}, is dropped; "
+        "let one job at a time write to a path, or give each job a path of its own"
+    )
+
+
 def _current(save: Save) -> str | None:
     head = folder.read_head(save.storage, save.folder)
     return None if head is None else head.id
 
 
 def _tidy(save: Save, manifest: Manifest) -> None:
-    """Delete what the folder held before, and parts; name the newest; drop checkpoints that are one too many."""
+    """Delete what the folder held before, and parts; name the newest; drop checkpoints that are one too many.
+
+    What came while this save was at work, or changed, is another's, and stays.
+    """
     kept = {file.name for file in manifest.files}
-    for item in save.storage.list(save.folder):
-        if folder.is_written(item) and item.name not in kept:
-            save.storage.delete(save.name(item.name))
+    before, there = save.before[save.folder], folder.written(save.storage, save.folder)
+    if _current(save) != save.head.id:
+        return
+    for name, size in there.items():
+        if name not in kept and (save.owns(name) or before.get(name) == size):
+            save.storage.delete(save.name(name))
     if save.folder:
         save.storage.write(folder.LATEST, f"{save.folder}\n".encode())
         if save.keep_last:
-            folder.prune(save.storage, save.keep_last, save.folder)
+            folder.prune(save.storage, save.keep_last, save.folder, save.before)
 
 
 def owned(ranges: Sequence[Range]) -> Mapping[int, Range]:

@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="what it is compared with")
     parser.add_argument("--a-step", type=int, metavar="N", help="the checkpoint of this step in A")
     parser.add_argument("--b-step", type=int, metavar="N", help="the checkpoint of this step in B")
-    parser.add_argument("--a-key", metavar="KEY", help="only what lies below this name in A, as in 'model'")
-    parser.add_argument("--b-key", metavar="KEY", help="only what lies below this name in B")
+    parser.add_argument("--key", metavar="KEY", help="only what lies below this name in both, as in 'model'")
+    parser.add_argument("--a-key", metavar="KEY", help="in A, where it has another name there")
+    parser.add_argument("--b-key", metavar="KEY", help="in B, where it has another name there")
     parser.add_argument("--json", action="store_true", help="print one JSON list")
 
 
@@ -32,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     from resilin.checkpoint.tools import compare, states  # loads numpy, as all that reads checkpoints does
 
     a, b = states.open_state(args.a, args.a_step), states.open_state(args.b, args.b_step)
-    a, b = (state.part(key) if key else state for state, key in ((a, args.a_key), (b, args.b_key)))
+    a, b = (
+        state.part(key) if key else state for state, key in ((a, args.a_key or args.key), (b, args.b_key or args.key))
+    )
     found = compare.compare(a, b)
     if args.json:
         print(json.dumps([_as_json(one) for one in found], indent=2))

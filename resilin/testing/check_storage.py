@@ -106,6 +106,17 @@ class StorageChecks:
             storage.sync()
             assert storage.list() == [] or not any(storage.list(item.name) for item in storage.list())
 
+    def test_only_a_folder_without_anything_in_it_is_removed(self, storage: Storage) -> None:
+        storage.write("t/u", b"1")
+        storage.remove_empty("t")
+        storage.remove_empty("nowhere")
+        assert storage.read("t/u") == b"1"
+        storage.delete("t/u")
+        storage.remove_empty("t")
+        assert storage.list("t") == []
+        storage.write("t/u", b"2")
+        assert storage.read("t/u") == b"2"
+
     def test_what_is_not_there_is_said_with_its_full_name(self, storage: Storage) -> None:
         for ask in (storage.read, storage.size, lambda name: storage.read_into(name, 0, memoryview(bytearray(3)))):
             with pytest.raises(StorageMissing, match="no/such") as caught:

@@ -202,6 +202,11 @@ class FaultyStorage(Storage):
         """As `Storage.is_link`."""
         return self._inner.is_link(folder)
 
+    def remove_empty(self, folder: str) -> None:
+        """As `Storage.remove_empty`."""
+        self._faults._reached("delete", folder)
+        self._inner.remove_empty(folder)
+
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`."""
         self._faults._reached("sync", folder)

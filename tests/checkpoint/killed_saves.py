@@ -18,7 +18,7 @@ from resilin.testing.ranks import join_from_environment
 
 
 def state(value):
-    return {"big": resilin.full((5000,), float(value)), "n": value, "small": resilin.full((3,), float(value))}
+    return {"big": resilin.full((300, 300), float(value)), "n": value, "small": resilin.full((3,), float(value))}
 
 
 def rank_main(path, at, rank, world_size, victim):

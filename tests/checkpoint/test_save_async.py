@@ -101,7 +101,7 @@ def test_an_error_of_one_rank_is_raised_by_all(tmp_path):
     def work(rank):
         storage = Gated(tmp_path, StorageError("the disk is full") if rank == 1 else None)
         storage.gate.set()
-        checkpoint.save_async(storage, {"t": resilin.zeros(100_000)}, step=1).wait()
+        checkpoint.save_async(storage, {"t": resilin.zeros(400, 400)}, step=1).wait()
 
     outcome = run_ranks(3, work, abort=False)
     assert sorted(outcome.errors) == [0, 1, 2]
@@ -114,7 +114,7 @@ def test_an_error_of_one_rank_is_raised_by_all(tmp_path):
 
 def test_ranks_write_behind_collectives_of_the_main_thread(tmp_path):
     def work(rank):
-        tensor = resilin.full((200_000,), 3.0)
+        tensor = resilin.full((400, 500), 3.0)
         handles = []
         for step in range(4):
             handles.append(checkpoint.save_async(tmp_path, {"t": tensor, "step": step}, step=step, keep_last=2))
@@ -127,7 +127,7 @@ def test_ranks_write_behind_collectives_of_the_main_thread(tmp_path):
     assert [one.step for one in checkpoint.list_checkpoints(tmp_path)] == [2, 3]
     loaded = checkpoint.load(tmp_path)
     assert loaded["step"] == 3
-    assert set(loaded["t"].tolist()) == {6.0}
+    assert bool((loaded["t"] == 6).all())
 
 
 def test_a_rank_that_dies_while_the_others_write_leaves_it_torn_and_ends_the_wait(tmp_path):
@@ -136,7 +136,7 @@ def test_a_rank_that_dies_while_the_others_write_leaves_it_torn_and_ends_the_wai
     def work(rank):
         storage = Gated(tmp_path, StorageError("killed") if rank == 1 else None)
         storage.gate.set()
-        handle = checkpoint.save_async(storage, {"t": resilin.zeros(100_000)}, step=2)
+        handle = checkpoint.save_async(storage, {"t": resilin.zeros(400, 400)}, step=2)
         if rank == 1:
             raise KeyboardInterrupt
         handle.wait()
@@ -153,7 +153,7 @@ def test_it_completes_when_the_group_is_gone(tmp_path):
     handles = [None, None]
 
     def work(rank):
-        handles[rank] = checkpoint.save_async(storages[rank], {"t": resilin.arange(100_000)}, step=5)
+        handles[rank] = checkpoint.save_async(storages[rank], {"t": resilin.arange(100_000).view(100, 1000)}, step=5)
 
     run_ranks(2, work).results()
     for storage in storages:
@@ -161,12 +161,13 @@ def test_it_completes_when_the_group_is_gone(tmp_path):
     for handle in handles:
         handle._thread.join(WAIT_S)
     assert checkpoint.latest(tmp_path) == str(tmp_path / "step-5")
-    assert checkpoint.load(tmp_path)["t"][-1].item() == 99_999
+    assert checkpoint.load(tmp_path)["t"].view(-1).tolist() == list(range(100_000))
 
 
 PROGRAM = """
 import sys, threading, resilin
 from resilin import checkpoint
+from resilin.errors import StorageError
 from resilin.checkpoint.local import LocalStorage
 class Slow(LocalStorage):
     def writing(self, name):
@@ -187,9 +188,9 @@ def test_a_process_that_exits_completes_it(tmp_path, end):
 
 
 def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path):
-    (tmp_path / "step-1").write_text("in the way")
+    program = PROGRAM.replace("return super().writing(name)", "raise StorageError(name)") % ""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM % "", tmp_path],
+        [sys.executable, "-c", program, tmp_path],
         timeout=60,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -19,8 +19,11 @@ from resilin.testing.ranks import run_ranks
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved")
     state = {
-        "a": resilin.randn(50, 20), "flags": resilin.ones(9, dtype=resilin.bool), "b": resilin.arange(7), "n": [1, "x"],
-    }  # fmt: skip
+        "a": resilin.randn(300, 250),
+        "flags": resilin.ones(9, dtype=resilin.bool),
+        "b": resilin.arange(7),
+        "n": [1, "x"],
+    }
     run_ranks(2, lambda rank: checkpoint.save(path, state)).results()
     return path
 
@@ -93,7 +96,7 @@ def test_files_that_are_cut_are_found_before_anything_is_read(folder):
         for size in (0, 5, len(whole) // 2, len(whole) - 1):
             file.write_bytes(whole[:size])
             target = {
-                "a": resilin.zeros(50, 20),
+                "a": resilin.zeros(300, 250),
                 "flags": resilin.zeros(9, dtype=resilin.bool),
                 "b": resilin.zeros(7).long(),
             }

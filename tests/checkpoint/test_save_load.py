@@ -274,6 +274,32 @@ def test_arguments_are_checked(tmp_path):
         checkpoint.load(tmp_path, step=4)
 
 
+@pytest.mark.parametrize("make", [np.int64, np.uint8, resilin.tensor])
+def test_a_step_may_be_any_kind_of_integer(tmp_path, make):
+    assert checkpoint.save(tmp_path, {"a": 1}, step=make(3), keep_last=make(1)) == str(tmp_path / "step-3")
+    checkpoint.save_async(tmp_path, {"a": 2}, step=make(4)).wait()
+    assert checkpoint.load(tmp_path, step=make(3)) == {"a": 1}
+    assert checkpoint.verify(tmp_path, step=make(4)) == []
+    assert type(checkpoint.load(tmp_path, {"a": 0}).step) is int
+    for wrong in (True, np.bool_(True), np.float64(3), "3"):
+        with pytest.raises(UsageError, match="step must be an int of at least 0"):
+            checkpoint.save(tmp_path, {"a": 1}, step=wrong)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_memory_that_cannot_be_written_to_is_named_before_anything_changes(tmp_path, strict):
+    checkpoint.save(tmp_path, {"a": np.ones(3), "b": {"c": np.ones(3)}})
+    frozen = np.zeros(3, np.float64)
+    frozen.flags.writeable = False
+    target = {"a": np.zeros(3), "b": {"c": frozen}}
+    with pytest.raises(UsageError, match="load: b/c is a read-only array, which cannot be filled; give a copy of it"):
+        checkpoint.load(tmp_path, target, strict=strict)
+    assert not target["a"].any()
+    expanded = resilin.zeros(1, dtype=resilin.float64).expand(3)
+    with pytest.raises(UsageError, match="load: b/c is expanded or read-only memory"):
+        checkpoint.load(tmp_path, {"a": np.zeros(3), "b": {"c": expanded}}, strict=strict)
+
+
 def test_files_of_others_stay_beside_a_checkpoint_and_in_folders_of_its_kind_of_name(tmp_path):
     theirs = [tmp_path / name for name in ("data-train.csv", "part-00000.parquet", "step-99/data-2024.csv")]
     (tmp_path / "step-99").mkdir()

@@ -11,7 +11,7 @@ from resilin.errors import UsageError
 
 
 def logical(number, numel, dtype=resilin.float32):
-    return Logical(f"t{number}", dtype, (numel,))
+    return Logical(f"t{number}", dtype, (1, numel))
 
 
 def elements(ranges, count):
@@ -45,6 +45,15 @@ def test_ranks_write_equally_much():
     made = plan.shares(tensors, {}, 3)
     loads = [sum(one.stop - one.start for one in ranges) * 4 for ranges in made]
     assert max(loads) - min(loads) <= 2 * (64 << 10)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5_000_000,), (256, 256)])
+def test_what_is_small_or_has_one_dimension_is_of_rank_0(shape):
+    tensors = [logical(0, 5_000_000), Logical("t1", resilin.float32, shape), logical(2, 5_000_000)]
+    made = plan.shares(tensors, {}, 3)
+    assert [(rank, one.start, one.stop) for rank, ranges in enumerate(made) for one in ranges if one.tensor == 1] == [
+        (0, 0, tensors[1].numel())
+    ]
 
 
 def test_what_all_hold_evens_out_what_one_holds():

@@ -127,11 +127,46 @@ def test_ranks_on_other_transports_load_the_same(tmp_path, transport):
 
 
 def test_each_rank_writes_its_share(tmp_path):
-    state = {"a": resilin.randn(1 << 18), "b": resilin.randn(1 << 17)}
+    state = {"a": resilin.randn(1 << 9, 1 << 9), "b": resilin.randn(1 << 9, 1 << 8)}
     run_ranks(3, lambda rank: checkpoint.save(tmp_path, state)).results()
     sizes = [file.stat().st_size for file in sorted(tmp_path.glob("data-*"))]
     assert len(sizes) == 3
     assert max(sizes) - min(sizes) < 150_000
+
+
+def test_buffers_that_differ_between_ranks_are_all_rank_0s(tmp_path):
+    """As after a forward of plain DDP: PyTorch's users keep rank 0's, whatever the number of channels."""
+
+    def save(rank):
+        resilin.manual_seed(0)
+        module = nn.BatchNorm1d(150_000)
+        module(resilin.full((2, 150_000), float(rank)) + resilin.rand(2, 150_000))
+        checkpoint.save(tmp_path, {"module": module})
+        return digest(module.state_dict())
+
+    expected = run_ranks(4, save).results()
+    assert len(set(expected)) == 4
+    assert digest(checkpoint.load(tmp_path)["module"]) == expected[0]
+
+
+@pytest.mark.parametrize("call", ["save", "save_async"])
+def test_tensors_that_should_be_equal_are_compared_and_named(tmp_path, call):
+    def save(rank, differ=True):
+        state = {
+            "same": resilin.ones(3), "mine": resilin.full((4,), float(differ and rank == 2)),
+            "large": resilin.full((300, 300), float(differ and rank > 0)),
+            "n": Sliced((3,), resilin.int64, rank, resilin.tensor([rank])),
+        }  # fmt: skip
+        getattr(checkpoint, call)(tmp_path / "c", state, compare=True)
+
+    refused(
+        save, CollectiveMismatch, world_size=3, match=["differ from rank 0's: mine (on rank 2), large (on rank 1, 2)."]
+    )
+    assert not (tmp_path / "c").exists()
+    run_ranks(3, lambda rank: save(rank, differ=False)).results()
+    refused(
+        lambda rank: checkpoint.save(tmp_path, {}, compare=bool(rank)), CollectiveMismatch, match="the same compare"
+    )
 
 
 def refused(fn, kind, *, world_size=2, match=""):
@@ -186,7 +221,7 @@ def test_elements_that_no_rank_holds_are_named_on_all(tmp_path):
 
 @pytest.mark.parametrize(("call", "at"), [("save", 0), ("save", 3), ("load", 1), ("load", 5)])
 def test_a_rank_that_dies_ends_the_others(tmp_path, call, at):
-    state = {"a": resilin.randn(1 << 18), "b": resilin.ones(3)}
+    state = {"a": resilin.randn(512, 512), "b": resilin.ones(3)}
     checkpoint.save(tmp_path, state, step=1)
     faults = FaultPlan().kill(rank=1, at="all_gather", call=at)
 
@@ -224,7 +259,7 @@ def test_only_members_of_a_group_save_with_it(tmp_path):
 
 
 def test_buckets_hold_checkpoints_as_folders_do():
-    state = {"a": resilin.randn(1 << 17), "n": 1}
+    state = {"a": resilin.randn(256, 512), "n": 1}
     root = "memory://buckets-hold-checkpoints/run"
 
     def work(rank):

@@ -213,6 +213,8 @@ def test_diff_tells_shapes_dtypes_and_nan(tmp_path, ask):
 def test_diff_of_a_part_with_weights_of_another_kind(run, tmp_path, ask):
     save_safetensors(trained(2)["model"], tmp_path / "m.safetensors")
     assert ask("diff", run, tmp_path / "m.safetensors", "--a-key", "model")[0] == 0
+    assert ask("diff", run, run, "--a-step", 1, "--key", "model/weight")[1].count("elements differ") == 1
+    assert ask("diff", run, tmp_path / "m.safetensors", "--key", "nowhere", "--a-key", "model")[0] == exit_codes.USAGE
     code, out = ask("diff", run, tmp_path / "m.safetensors", "--a-step", 1, "--a-key", "model")
     assert code == exit_codes.FAILED
     assert "  weight: float32[4, 3]: 12 elements differ, by 0.00" in out

@@ -157,7 +157,7 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
 
 def check_there(storage: Storage, step: int | None = None) -> None:
     """StorageMissing when there is nothing under a path, or of a step. UsageError for what is no step."""
-    folders.check_step(step)
+    step = folders.checked_step(step)
     for folder in ("",) if step is None else ("", folders.step_name(step)):
         if not storage.list(folder):
             raise StorageMissing(f"{storage.full(folder)}: there is nothing", storage.full(folder))
