@@ -2,7 +2,8 @@
 
     sharded_worker.py FOLDER STEPS stage=2|3|0 [SITE:RANK:STEP ...]
 
-Kills are those of killed_worker.py; with "node=N" the whole node of rank 0 is lost in step N. All workers compute the same batch, with gradients of so few bits that their means are exact: so the bits are one worker's.
+Kills are those of killed_worker.py; with "node=N" the whole node of rank 0 is lost in step N. All workers compute the
+same batch, with gradients of so few bits that their means are exact: so the bits are one worker's.
 """
 
 from __future__ import annotations
