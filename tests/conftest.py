@@ -1,11 +1,19 @@
 """Fixtures that several folders use."""
 
 import logging
+import signal
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background (`make test &`) with Ctrl-C ignored, and tests inherit that."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(autouse=True)

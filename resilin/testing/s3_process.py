@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -26,6 +27,7 @@ class _Faulty:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()  # moto looks for the object and then makes it; S3 does both at once
         self.faults: list[dict[str, Any]] = []  # guarded by _lock
         self.seen: list[str] = []  # guarded by _lock
 
@@ -35,7 +37,9 @@ class _Faulty:
             SYSTEM.sleep(fault["delay_s"])
             if fault["status"] is not None:
                 return _refused(fault["status"], environ, start)
-        answer: Iterable[bytes] = self._inner(environ, start)
+        conditional = environ["REQUEST_METHOD"] in ("PUT", "POST") and "HTTP_IF_NONE_MATCH" in environ
+        with self._one_at_a_time if conditional else contextlib.nullcontext():
+            answer: Iterable[bytes] = self._inner(environ, start)
         return answer
 
     def _due(self, method: str, path: str) -> dict[str, Any] | None:
