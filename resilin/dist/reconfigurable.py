@@ -143,6 +143,9 @@ class Reconfigurable(Protocol):
         """Take in this rank's slices in the world of `group`, aside, and keep them on a second rank, where there is
         one: collective. Until `take_over` the lots are what they were, and, once this has returned, these, too."""
 
+    def hold(self, lot: Lot) -> None:
+        """Keep these slices of the version in use, too, until `take_over`: others that had them leave."""
+
     def take_over(self) -> Lot:
         """All ranks have prepared: from now on work on that, in that group, and return it; forget what was before."""
 

@@ -156,6 +156,10 @@ class Survivor:
         self._keeper.set_aside(lot, protege)
         self._next = pairing
 
+    def hold(self, lot: Lot) -> None:
+        """See `dist.Reconfigurable`."""
+        self._keeper.set_aside(lot, None)
+
     def take_over(self) -> Lot:
         """See `dist.Reconfigurable`."""
         assert self._next is not None, "take_over() comes after prepare()"

@@ -94,7 +94,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
     for param in net.parameters():
         param.register_hook(coarse)
-    model = zero.shard(net, STAGE) if STAGE else net
+    model = zero.shard(net, STAGE, buddies="alone" not in sys.argv) if STAGE else net
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
     sampler = elastic.ElasticSampler(base.SAMPLES, base.BATCH, base.SHARDS, seed=2)

@@ -72,6 +72,18 @@ def test_several_kills_one_in_the_recovery_and_one_that_leaves(tmp_path: Path) -
     assert "left (SIGTERM)" in outcome.stderr
 
 
+@pytest.mark.parametrize("words", [["buddies"], ["alone"]])
+def test_workers_that_leave_together_hand_over_what_nobody_else_has(tmp_path: Path, words: list[str]) -> None:
+    """Ranks 1 and 3 of four are each other's buddies, or nobody has any."""
+    outcome = launch(tmp_path, 4, 3, *words, "after:4", "term:1:7", "term:3:7", restarts=0)
+    assert outcome.returncode == 0, outcome.stderr
+    check(tmp_path, outcome.stderr)
+    assert outcome.stderr.count("left (SIGTERM)") == 2, outcome.stderr
+    stayed = [steps for steps in histories(tmp_path).values() if steps and steps[-1][2] == STEPS]
+    assert len(stayed) == 2, outcome.stderr
+    assert all([step for _, _, step in steps] == list(range(1, STEPS + 1)) for steps in stayed)
+
+
 def test_the_loss_of_a_whole_node_costs_no_step_because_buddies_are_on_the_other(
     hosts: Sequence[Host], tmp_path: Path
 ) -> None:

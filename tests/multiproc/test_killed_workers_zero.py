@@ -62,6 +62,12 @@ def test_a_worker_that_leaves_hands_its_range_over(tmp_path: Path) -> None:
     assert "rank 1 left (SIGTERM)" in outcome.stderr
 
 
+def test_a_worker_and_its_buddy_that_leave_together_hand_over_before_they_go(tmp_path: Path) -> None:
+    outcome = launch(tmp_path, 4, "zero", "after:4", "term:1:9", "term:3:9", restarts=0)
+    check(tmp_path, outcome)
+    assert outcome.stderr.count("left (SIGTERM)") == 2
+
+
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
     moments = random.Random(5)
     kills = [f"timer:{rank}:{moments.randrange(1, 100)}" for rank in (0, 1, 2)]

@@ -142,13 +142,29 @@ class Division:
     mend: tuple[frozenset[str], ...]
     """The shared tensors that each rank puts together again."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is lost."""
+        return not self.lost and not self.cover.holes
 
-def plan(thing: Reconfigurable, stands: Sequence[Stand], sources: Sequence[int], holders: Sequence[int]) -> Division:
+
+def plan(
+    thing: Reconfigurable,
+    stands: Sequence[Stand],
+    sources: Sequence[int],
+    holders: Sequence[int],
+    seats: Sequence[int] | None = None,
+) -> Division:
     """How the state of `thing` is divided anew. Pure, and a function of what everybody knows.
 
     stands: by rank. sources: those that are at the commit that counts; the shared tensors of all others are received
-    whole from them. holders: whose slices count.
+    whole from them. holders: whose slices count. seats: the ranks that form the next world, in order; default all.
     """
+    place = {rank: number for number, rank in enumerate(range(len(stands)) if seats is None else seats)}
+
+    def wants(totals: Mapping[str, int], rank: int) -> Mapping[str, range]:
+        return thing.wanted(totals, place[rank], len(place)) if rank in place else {}
+
     version, world = stands[sources[0]].version, range(len(stands))
     lots = [
         [outline for outline in stand.outlines if rank in holders and outline.version == version]
@@ -160,7 +176,7 @@ def plan(thing: Reconfigurable, stands: Sequence[Stand], sources: Sequence[int],
     every = {name: extent for own in lots for outline in own for name, extent in outline.extents.items()}
     values = {name: value for own in lots for outline in own for name, value in outline.values.items()}
     totals = {name: extent.total for name, extent in every.items() if name not in shared}
-    wanted = [thing.wanted(totals, rank, len(stands)) for rank in world]
+    wanted = [wants(totals, rank) for rank in world]
     mend = tuple(stand.broken if rank in sources else frozenset() for rank, stand in enumerate(stands))
     needed = [{**wanted[rank], **{name: range(shared[name].numel()) for name in mend[rank]}} for rank in world]
     held = [_held(_ranges(one) for one in own) for own in lots]
@@ -170,7 +186,7 @@ def plan(thing: Reconfigurable, stands: Sequence[Stand], sources: Sequence[int],
             version,
             {name: Extent(one.start, one.stop, totals[name], every[name].dtype) for name, one in wanted[rank].items()},
             values,
-            thing.wanted(units, rank, len(stands)),
+            wants(units, rank),
         )
         for rank in world
     )
@@ -199,9 +215,8 @@ def check(
                 f"{name}: rank {sources[0]} committed the divided state after {division.version[0]} steps of it, rank "
                 f"{rank} after {stands[rank].version[0]}; all ranks must call its step() equally often before a commit"
             )
-    holes = division.lost or division.cover.holes
-    if holes:
-        raise StateError(f"{name}: {_lost(thing, holes, stands)}")
+    if not division.complete:
+        raise StateError(f"{name}: {_lost(thing, division.lost or division.cover.holes, stands)}")
 
 
 def _lost(thing: Reconfigurable, holes: Sequence[Hole], stands: Sequence[Stand]) -> str:
@@ -233,6 +248,17 @@ def _without_buddies(gone: Sequence[int], world_size: int) -> str:
         f"{why}: this world was made with buddies=False. Load the last checkpoint; with buddies=True (the default) the "
         "loss of any one worker needs none"
     )
+
+
+def gather(
+    thing: Reconfigurable, division: Division, group: dist.ProcessGroup, holders: Sequence[int], into: Lot | None = None
+) -> tuple[Lot, int]:
+    """What this rank is to hold, and the bytes sent and received here. `into`: shared tensors to be filled, too."""
+    rank = group.rank()
+    lots = [lot for lot in thing.lots() if rank in holders and lot.version == division.version]
+    own = division.outlines[rank].empty()
+    filled = own if into is None else Lot(own.version, {**own.slices, **into.slices})
+    return own, flows.run(division.cover.gives, lots, filled, rank, group)
 
 
 class Redivision:
@@ -268,13 +294,10 @@ class Redivision:
                 )
         division = plan(thing, stands, sources, holders)
         check(part.name, thing, division, stands, sources)
-        lots = [lot for lot in thing.lots() if rank in holders and lot.version == division.version]
-        own = division.outlines[rank].empty()
         shared = {name: tensor for name, tensor in thing.shared().items() if name in division.mend[rank]}
         whole = {name: Extent(0, one.numel(), one.numel(), one._array.dtype.name) for name, one in shared.items()}
         mended = Outline(division.version, whole).empty()
-        into = Lot(division.version, {**own.slices, **mended.slices})
-        moved = flows.run(division.cover.gives, lots, into, rank, self._group)
+        own, moved = gather(thing, division, self._group, holders, mended)
         if shared:
             for name, tensor in shared.items():
                 tensor._array[...] = mended.slices[name].array.reshape(tensor._array.shape)

@@ -100,17 +100,21 @@ class Heard:
             raise self.changed(generation)
 
     def wanted(self) -> bool:
-        """Whether `at_commit` would raise."""
+        """Whether `at_commit` would raise, if this worker may leave."""
         return bool(self.pending > self.generation or self.leave or self.over >= self.generation or self.lost)
 
-    def at_commit(self, step: int) -> None:
-        """`step` is committed. Raises WorldChanged or Leaving when somebody waits for this boundary."""
-        if not self.wanted():
-            return
-        self._raise_if_ending()
+    def at_commit(self, step: int, may_leave: bool = True) -> None:
+        """`step` is committed. Raises WorldChanged or Leaving when somebody waits for this boundary.
+
+        may_leave: False: others count on this worker for one more step, whether it was asked to leave or not.
+        """
+        if may_leave or self.lost is not None:
+            self._raise_if_ending()
         if self.over >= self.generation:
             raise self.changed()
-        raise WorldChanged(f"generation {self.pending} waits at step {step}; nothing is rolled back", self.generation)
+        if self.pending > self.generation:
+            text = f"generation {self.pending} waits at step {step}; nothing is rolled back"
+            raise WorldChanged(text, self.generation)
 
     def at_end(self) -> bool:
         """Whether all are done. WorldChanged when a new world came first."""

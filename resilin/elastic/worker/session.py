@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -77,8 +77,12 @@ class Tie(Protocol):
     def working(self, step: int) -> None:
         """Tell the agent that state is equal on all ranks and work on `step` begins."""
 
-    def committed(self, step: int) -> None:
-        """Tell the agent of a commit; then raise WorldChanged or Leaving when somebody waits for this boundary."""
+    def asked_to_leave(self) -> bool:
+        """Whether this worker is to leave."""
+
+    def committed(self, step: int, may_leave: Callable[[], bool] = lambda: True) -> None:
+        """Tell the agent of a commit; then raise WorldChanged or Leaving when somebody waits for this boundary; not
+        Leaving where `may_leave()`, called in between, says so."""
 
     def finished(self, step: int) -> None:
         """Say that the program is done and wait until all are; WorldChanged when a new world came first."""
@@ -153,12 +157,17 @@ class Session:
         """See `Tie`."""
         self._send(control.Progress(generation=self._heard.generation, step=step))
 
-    def committed(self, step: int) -> None:
+    def asked_to_leave(self) -> bool:
+        """See `Tie`."""
+        return self._heard.leave is not None
+
+    def committed(self, step: int, may_leave: Callable[[], bool] = lambda: True) -> None:
         """See `Tie`."""
         self._send(control.Committed(generation=self._heard.generation, step=step, wall=SYSTEM.wall()))
+        may = may_leave()
         if self._heard.wanted():  # read without the lock: a boundary missed by a moment is the next one
             with self._changed:
-                self._heard.at_commit(step)
+                self._heard.at_commit(step, may)
 
     def finished(self, step: int) -> None:
         """See `Tie`."""
@@ -290,7 +299,11 @@ class Solo:
     def working(self, step: int) -> None:
         """See `Tie`."""
 
-    def committed(self, step: int) -> None:
+    def asked_to_leave(self) -> bool:
+        """See `Tie`: nobody asks."""
+        return False
+
+    def committed(self, step: int, may_leave: Callable[[], bool] = lambda: True) -> None:
         """See `Tie`."""
 
     def finished(self, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.ddp.wrapper import steps_in_gradients
 from resilin.dist.reconfigurable import Version
 from resilin.elastic.ledger import Entry, Ledger
+from resilin.elastic.worker import leaving as handing
 from resilin.elastic.worker import parts, session, trees
 from resilin.elastic.worker.divided import DividedPart, Stand
 from resilin.errors import StateError, UsageError
@@ -161,7 +163,18 @@ class State:
                 self._ledger.append(self._entry(plan, after))
                 after = self._former + self._generation
         if tie is not None:
-            tie.committed(self.step)
+            tie.committed(self.step, functools.partial(self._hand_over, tie))
+
+    def _hand_over(self, tie: session.Tie) -> bool:
+        """Whether this rank may leave: where state is divided, those that leave together say so first, and give what
+        nobody else has to those that stay. A collective then, after the commit: a failure in it costs nothing."""
+        divided = self._divided()
+        if not divided or session.world().world_size == 1:
+            return True
+        group = dist.default_group()
+        leaving = handing.agree(tie.asked_to_leave(), group)
+        handing.hand_over(divided, self._last.small.versions, leaving, group)
+        return group.rank() in leaving
 
     def _check_gradients(self, plans: Sequence[StepPlan]) -> None:
         """Refuse gradients of steps that were committed before: the next world would not have them."""

@@ -195,6 +195,20 @@ def test_a_worker_asked_to_leave_ends_at_its_next_commit_with_code_0(agent: Fake
     assert agent.expect(control.Committed)
 
 
+def test_a_worker_that_others_count_on_leaves_a_commit_later_and_gives_way_to_a_new_world_before(
+    agent: FakeAgent, session: Session
+) -> None:
+    in_generation(session, agent)
+    heard(session, agent, control.Leave(reason="node is drained"))
+    assert session.asked_to_leave()
+    session.committed(3, lambda: False)
+    heard(session, agent, control.Pending(number=session._heard.generation + 1))
+    with pytest.raises(WorldChanged, match="waits at step 4"):
+        session.committed(4, lambda: False)
+    with pytest.raises(Leaving):
+        session.committed(5)
+
+
 def test_done_waits_until_the_agent_says_that_all_are(agent: FakeAgent, session: Session) -> None:
     in_generation(session, agent)
     ended = threading.Event()
