@@ -79,7 +79,11 @@ def list_checkpoints(path: Root) -> list[Found]:
     or unreadable come last, by step. Errors are the storage's.
     """
     storage = open_storage(path)
-    listed = ((name, storage.list(name)) for name in _folders(storage))
+    return _all(storage, _folders(storage))
+
+
+def _all(storage: Storage, names: Iterable[str]) -> list[Found]:
+    listed = ((name, storage.list(name)) for name in names)
     return sorted((_found(storage, name, items) for name, items in listed if _is_checkpoint(items)), key=_age)
 
 
@@ -91,9 +95,15 @@ def latest(path: Root) -> str | None:
 
 
 def latest_name(storage: Storage) -> str | None:
-    """The folder of the newest complete checkpoint, "" for the root itself."""
-    found = list_checkpoints(storage)
-    complete = [one for one in found if one.is_complete]
+    """The folder of the newest complete checkpoint, "" for the root itself.
+
+    Who saves meanwhile may delete each one that is looked at: when there was none, new folders are looked at, too.
+    """
+    names, before = list(_folders(storage)), None
+    while names != before:
+        found = _all(storage, names)
+        complete = [one for one in found if one.is_complete]
+        names, before = names if complete else list(_folders(storage)), names
     newest = complete[-1] if complete else None
     for one in found[found.index(newest) + 1 if newest else 0 :]:
         log.event(_LOG, logging.WARNING, "a checkpoint is torn", problem=one.problem)
@@ -189,6 +199,25 @@ def folder_of(storage: Storage, step: int | None) -> str:
         what = "; ".join(torn) if torn else "expected manifest.json, or folders step-<n> with one"
         raise CheckpointError(f"{storage.root} holds no complete checkpoint: {what}")
     return name
+
+
+def open_complete(storage: Storage, step: int | None) -> tuple[str, Manifest]:
+    """The folder and the manifest of the checkpoint to load, as `folder_of`, with all its files there, by their sizes.
+
+    CorruptFile when they are not. A newest one that is deleted meanwhile gives way to the one that is newest then.
+    """
+    where = folder_of(storage, step)
+    while True:
+        try:
+            manifest = read_manifest(storage, where)
+            check_files(storage, where, manifest)
+        except CheckpointError:
+            newest = where if step is not None else latest_name(storage)
+            if newest in (None, where):
+                raise
+            where = newest
+        else:
+            return where, manifest
 
 
 def is_written(item: Item) -> bool:

@@ -91,9 +91,7 @@ def _find(
         return open_storage(path, options), folder.checked_step(step)
 
     def find() -> tuple[str, bytes]:
-        where = folder.folder_of(storage, wanted)
-        manifest = folder.read_manifest(storage, where)
-        folder.check_files(storage, where, manifest)
+        where, manifest = folder.open_complete(storage, wanted)
         return where, manifest.text()
 
     (storage, wanted), _ = ranks.together("checkpoint.load", look)

@@ -21,7 +21,7 @@ from resilin.checkpoint.sliced import Sliced
 from resilin.core import rng, typed_json
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CheckpointMismatch, CorruptFile, UsageError
+from resilin.errors import CheckpointError, CheckpointMismatch, CorruptFile, UsageError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
 from resilin.optim import Optimizer
@@ -50,6 +50,8 @@ def stored_tree(manifest: Manifest, path: str) -> Any:
         return typed_json.decode(manifest.tree, leaves)
     except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise CorruptFile(f"{path}: the tree of its manifest is damaged: {error!r}", path) from None
+    except RuntimeError as error:  # of a machine with other devices
+        raise CheckpointError(f"{path}: a device in the state is not here: {error}; save str(device) instead") from None
 
 
 class Matching:
@@ -125,6 +127,11 @@ class Matching:
         """`match` for the whole state: what changes in a dict or list of plain values, too, changes in place."""
         if isinstance(have, dict | list) and _is_plain(have) and isinstance(stored, dict) is isinstance(have, dict):
             self._after.append(_replacement(have, self.value(stored)))
+        elif not isinstance(have, dict | list) and _is_plain(have):
+            raise UsageError(
+                f"load: the state is a {type(have).__name__} without tensors or objects, which cannot be filled; give "
+                "a dict or a list, or no state: load(path) returns what the checkpoint has"
+            )
         else:
             self.match(have, stored)
 
@@ -292,6 +299,8 @@ class Matching:
             return f"{str(thing.dtype).removeprefix('resilin.')}{list(thing.shape)}"
         if isinstance(thing, list | tuple):
             return f"a {type(thing).__name__} of {len(thing)}"
+        if isinstance(thing, int) and thing.bit_length() > 128:  # Python writes no decimals of thousands of digits
+            return f"an int of {thing.bit_length()} bits"
         return f"{thing!r:.40}" if isinstance(thing, int | float | str | None) else f"a {type(thing).__name__}"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import Reading, Storage
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def open_storage(root: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None) -> Storage:
@@ -22,8 +22,10 @@ def open_storage(root: str | os.PathLike[str] | Storage, options: Mapping[str, A
     """
     if isinstance(root, Storage):
         return root
-    text = os.fspath(root)
-    if isinstance(text, str) and "://" in text and not text.startswith("file://"):
+    text = _text(root)
+    if options is not None and not isinstance(options, Mapping):
+        raise UsageTypeError(f"open_storage: options are a dict by names, got {options!r:.100}")
+    if "://" in text and not text.startswith("file://"):
         return FsspecStorage(text, options)
     if options:
         raise UsageError(f"open_storage: a local folder takes no options, got {', '.join(options)} for {text!r}")
@@ -32,7 +34,7 @@ def open_storage(root: str | os.PathLike[str] | Storage, options: Mapping[str, A
 
 def open_parent(path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> tuple[Storage, str]:
     """The storage that the file at `path`, or at a URL, lies directly in, and its name there."""
-    text = os.fspath(path)
+    text = _text(path)
     if "://" not in text:
         text = os.path.abspath(os.path.expanduser(text))
     folder, _, name = text.rpartition("/")
@@ -44,3 +46,10 @@ def open_parent(path: str | os.PathLike[str], options: Mapping[str, Any] | None 
 def open_file(path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Reading:
     """The file at `path`, or at a URL, to read. StorageMissing when there is none."""
     return Reading(*open_parent(path, options))
+
+
+def _text(path: Any) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageTypeError(f"expected a path as text or as os.PathLike, a URL, or a Storage, got {path!r:.100}")
+    return text

@@ -63,7 +63,7 @@ class FsspecStorage(Storage):
     ) -> None:
         if timeout_s <= 0 or attempts < 1:
             raise UsageError(f"FsspecStorage: timeout_s and attempts are above 0, got {timeout_s} and {attempts}")
-        self.root = url.rstrip("/")
+        self.root = url.rstrip("/") if url.rpartition("://")[2].strip("/") else url
         self._timeout_s, self._clock = timeout_s, clock
         self._fs, self._base = _file_system(url, dict(options or {}), timeout_s, attempts)
         protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple | list) else (self._fs.protocol,)
@@ -266,6 +266,8 @@ def _file_system(url: str, options: dict[str, Any], timeout_s: float, attempts: 
         fs, base = core.url_to_fs(url, **options)
     except (ImportError, ValueError, TypeError) as error:
         raise UsageError(f"{url} cannot be opened: {error}") from None
+    except OSError as error:  # of a URL within another one, whose file is opened at once
+        raise StorageError(f"{url} cannot be opened: {error!r}", url, error.errno) from None
     return fs, base
 
 

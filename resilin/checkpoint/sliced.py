@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -55,11 +56,16 @@ class Sliced:
     __slots__ = ("dtype", "shape", "start", "tensor")
 
     def __init__(self, shape: Sequence[int], dtype: DType, start: int, tensor: Tensor) -> None:
-        lengths = tuple(int(length) for length in shape)
         if not isinstance(tensor, Tensor) or not isinstance(dtype, DType):
             raise UsageTypeError(
                 f"Sliced: expected a dtype and a Tensor, got {type(dtype).__name__} and {type(tensor).__name__}"
             )
+        try:
+            lengths, start = tuple(map(operator.index, shape)), operator.index(start)
+        except TypeError:
+            raise UsageTypeError(
+                f"Sliced: expected lengths and a start that are integers, got {shape!r} and {start!r}"
+            ) from None
         if min(lengths, default=0) < 0:
             raise UsageError(f"Sliced: a shape has no negative lengths, got {list(lengths)}")
         if tensor.ndim != 1 or not tensor.is_contiguous():
@@ -74,7 +80,7 @@ class Sliced:
                 f"Sliced: elements [{start}, {start + tensor.numel()}) are not within the {whole} of a tensor of shape "
                 f"{list(lengths)}"
             )
-        self.shape, self.dtype, self.start, self.tensor = lengths, dtype, int(start), tensor
+        self.shape, self.dtype, self.start, self.tensor = lengths, dtype, start, tensor
 
     @property
     def stop(self) -> int:

@@ -130,7 +130,9 @@ class Storage(ABC):
 
     def full(self, name: str) -> str:
         """The path or URL of a file, for messages."""
-        return f"{self.root.rstrip('/')}/{name}" if name else self.root
+        if not name:
+            return self.root
+        return f"{self.root}{'' if self.root.endswith('/') else '/'}{name}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root}>"

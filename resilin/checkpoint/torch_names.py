@@ -70,9 +70,11 @@ def _made(
     hooks: Any = None,
     bits: Any = None,
 ) -> Tensor:
+    if not isinstance(memory, Memory):
+        raise TypeError("a tensor needs a storage")
     dtype = memory.dtype if dtype is None else dtype
-    if not isinstance(memory, Memory) or type(dtype) is not DType or hooks:
-        raise TypeError("a tensor needs a storage and a dtype, and has no hooks")
+    if type(dtype) is not DType or hooks:
+        raise TypeError("a tensor needs a dtype, and has no hooks")
     if dtype is dtypes.bool_ and memory.dtype is not dtype:
         raise TypeError("a boolean tensor needs a storage of booleans")
     lengths, steps = _counts(shape), _counts(strides)

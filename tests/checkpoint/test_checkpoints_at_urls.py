@@ -5,6 +5,7 @@ import pytest
 import resilin
 from resilin import checkpoint
 from resilin.checkpoint import Sliced
+from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.errors import CheckpointError, StorageError
 from resilin.launcher import main
@@ -75,3 +76,15 @@ def test_the_commands_find_a_bucket_by_the_environment(server, monkeypatch, caps
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["step-1", "complete"]
     assert main.main(["checkpoint", "verify", "s3://models/commands"]) == 0
     assert "s3://models/commands/step-1: intact" in capsys.readouterr().out
+
+
+def test_the_root_of_a_storage_keeps_its_url():
+    storage = open_storage("memory://")
+    assert storage.root == "memory://"
+    assert storage.full("a/b") == "memory://a/b"
+    assert open_storage("memory://x/").full("a") == "memory://x/a"
+
+
+def test_a_url_within_another_that_is_not_there_is_told():
+    with pytest.raises(StorageError, match="zip://a::memory://nothing cannot be opened"):
+        checkpoint.latest("zip://a::memory://nothing")

@@ -11,7 +11,7 @@ from resilin import checkpoint, nn, optim
 from resilin.checkpoint import Sliced
 from resilin.core import rng
 from resilin.data import ElasticSampler
-from resilin.errors import CheckpointError, CheckpointMismatch, UsageError
+from resilin.errors import CheckpointError, CheckpointMismatch, UsageError, UsageTypeError
 
 DTYPES = [
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
@@ -328,3 +328,32 @@ def test_kinds_that_differ_are_told(tmp_path):
     with pytest.raises(CheckpointMismatch) as caught:
         checkpoint.load(tmp_path, state)
     assert len(caught.value.different) == 4
+
+
+@pytest.mark.parametrize("path", [None, 3, b"run", ["run"]])
+def test_a_path_of_a_wrong_type_is_told(path):
+    for call in (checkpoint.latest, checkpoint.load, checkpoint.verify, lambda path: checkpoint.save(path, {})):
+        with pytest.raises(UsageTypeError, match=r"expected a path as text or .* a URL, or a Storage, got"):
+            call(path)
+
+
+def test_options_of_a_wrong_type_are_told(tmp_path):
+    for path in (tmp_path, "memory://options"):
+        with pytest.raises(UsageTypeError, match="options are a dict by names, got 'key'"):
+            checkpoint.save(path, {}, options="key")
+
+
+@pytest.mark.parametrize("state", [5, "text", None, (1, 2), {1}])
+def test_a_state_that_nothing_can_be_put_in_is_told(tmp_path, state):
+    checkpoint.save(tmp_path, state)
+    assert checkpoint.load(tmp_path) == state
+    if state is not None:
+        with pytest.raises(UsageError, match="without tensors or objects, which cannot be filled"):
+            checkpoint.load(tmp_path, state)
+
+
+def test_an_integer_of_a_thousand_digits_is_shown_by_its_length(tmp_path):
+    checkpoint.save(tmp_path, {"a": 1 << 20_000})
+    with pytest.raises(CheckpointMismatch, match="a: an int of 20001 bits in the checkpoint"):
+        checkpoint.load(tmp_path, {"a": resilin.zeros(2)})
+    assert checkpoint.load(tmp_path)["a"] == 1 << 20_000

@@ -164,9 +164,7 @@ def check_there(storage: Storage, step: int | None = None) -> None:
 
 
 def _open_checkpoint(storage: Storage, step: int | None) -> State:
-    folder = folders.folder_of(storage, step)
-    manifest = folders.read_manifest(storage, folder)
-    folders.check_files(storage, folder, manifest)
+    folder, manifest = folders.open_complete(storage, step)
     return State(storage.full(folder), "checkpoint", _checkpoint(storage, folder, manifest), manifest.head.step)
 
 
