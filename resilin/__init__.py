@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = frozenset(
     (
+        "amp",
         "array_api",
         "autograd",
         "backends",
@@ -43,7 +44,7 @@ _PACKAGES = frozenset(
         "zero",
     )
 )
-_LATER = frozenset(("amp", "fx", "pipeline", "profiler", "rpc"))
+_LATER = frozenset(("fx", "pipeline", "profiler", "rpc"))
 _ANOMALY = ("is_anomaly_enabled", "is_anomaly_check_nan_enabled", "set_anomaly_enabled")
 _OLDER = ("lu", "lu_solve", "lu_unpack", "orgqr", "pca_lowrank", "svd_lowrank", "triangular_solve")
 _MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | dict.fromkeys(_OLDER, "resilin.linalg.older")

@@ -1,5 +1,6 @@
 """ZeRO: the state of training divided among the ranks that train. See README.md beside this file."""
 
+from resilin.zero.grad_scaler import ShardedGradScaler
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
 from resilin.zero.sharded.module import ShardedModule
 from resilin.zero.sharded.optimizer_state import OptimizerState
@@ -10,6 +11,7 @@ from resilin.zero.sharded.unit import ShardedParameter
 __all__ = [
     "MixedPrecisionPolicy",
     "OptimizerState",
+    "ShardedGradScaler",
     "ShardedModule",
     "ShardedParameter",
     "ZeroRedundancyOptimizer",

@@ -1,0 +1,266 @@
+"""`GradScaler`: names, semantics and the state dict of torch.amp.GradScaler."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import numpy as np
+
+from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.tensor import Tensor, wrap
+from resilin.errors import ResilinError, UsageError
+
+
+class SteppedOptimizer(Protocol):
+    """What a scaler needs of an optimizer."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """Update the parameters."""
+
+
+class _Stage(Enum):
+    READY = auto()
+    UNSCALED = auto()
+    STEPPED = auto()
+
+
+class _Progress:
+    """How far an optimizer is in the step between two calls of `update`."""
+
+    def __init__(self) -> None:
+        self.stage = _Stage.READY
+        self.overflowed = False
+
+
+class GradScaler:
+    """Multiplies the loss so that gradients of half precision do not vanish, and leaves out steps that overflow.
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            scaler.scale(loss_fn(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    device:           accepted; a scaler works wherever gradients are, so it is not disabled without a GPU.
+    init_scale:       the first factor.
+    growth_factor:    what it is multiplied by after `growth_interval` steps in a row without overflow.
+    backoff_factor:   what it is multiplied by after one with.
+    enabled:          False: `scale` returns its argument, `step` is the optimizer's, the others do nothing.
+
+    All ranks take the same decision where their gradients are equal: after the backward of DistributedDataParallel.
+    Raises UsageError for factors without a meaning.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        if growth_factor <= 1:
+            raise UsageError(f"GradScaler: growth_factor must be above 1, got {growth_factor}")
+        if not 0 < backoff_factor < 1:
+            raise UsageError(f"GradScaler: backoff_factor must be between 0 and 1, got {backoff_factor}")
+        if growth_interval < 1:
+            raise UsageError(f"GradScaler: growth_interval must be at least 1, got {growth_interval}")
+        self._enabled = enabled
+        self._scale = _checked_scale("init_scale", init_scale)
+        self._growth_factor, self._backoff_factor = float(growth_factor), float(backoff_factor)
+        self._growth_interval = int(growth_interval)
+        self._growth_tracker = 0  # good steps in a row
+        self._progress: weakref.WeakKeyDictionary[Any, _Progress] = weakref.WeakKeyDictionary()  # by optimizer
+
+    # ------------------------------------------------------------------ a step
+
+    def scale(self, outputs: Any) -> Any:
+        """`outputs` (a tensor, or tensors in lists, tuples and the like) times the factor.
+
+        The factor is a float32 tensor of 0 dimensions, so that a loss of half precision becomes float32 and does not
+        overflow by it.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            return outputs * wrap(outputs._dev.xp.asarray(self._scale, dtype=np.float32), outputs._dev)
+        if isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes):
+            scaled = [self.scale(each) for each in outputs]
+            return type(outputs)(scaled) if isinstance(outputs, list | tuple) else iter(scaled)
+        raise UsageError(f"GradScaler.scale: expected tensors, or an iterable of them, got {type(outputs).__name__}")
+
+    def unscale_(self, optimizer: SteppedOptimizer) -> None:
+        """Divide the gradients of `optimizer` by the factor, in place, to look at them or clip them before `step`.
+
+        UsageError when that was done since the last `update`, and for gradients of float16, of which small ones would
+        vanish again: keep parameters in float32.
+        """
+        if not self._enabled:
+            return
+        progress = self._progress_of(optimizer)
+        if progress.stage is _Stage.UNSCALED:
+            raise UsageError("unscale_() has already been called on this optimizer since the last update()")
+        if progress.stage is _Stage.STEPPED:
+            raise UsageError("unscale_() is being called after step(): call it before, or update() first")
+        gradients = list(_gradients(optimizer))
+        if any(gradient._array.dtype == np.float16 for gradient in gradients):
+            raise UsageError(
+                "GradScaler: the gradients are of float16, so dividing them by the scale would make small ones zero; "
+                "keep the parameters in float32 (DistributedDataParallel has mixed_precision=...)"
+            )
+        progress.overflowed = self._agreed(_unscale(gradients, 1 / self._scale), bool(gradients))
+        progress.stage = _Stage.UNSCALED
+
+    def _agreed(self, overflowed: bool, gradients: bool) -> bool:
+        """Whether the step is left out, from what this rank found in its `gradients`, if it has any."""
+        if not gradients:
+            raise ResilinError(
+                "GradScaler: no parameter of the optimizer has a gradient; call step() and unscale_() after backward()"
+            )
+        return overflowed
+
+    def step(self, optimizer: SteppedOptimizer, *args: Any, **kwargs: Any) -> Any:
+        """`optimizer.step(*args, **kwargs)`, unless a gradient is not finite; then None, and nothing is done.
+
+        Unscales the gradients if `unscale_` has not. UsageError for a closure, and when it was called since the last
+        `update`.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if args or "closure" in kwargs:
+            raise UsageError("GradScaler.step: a closure would compute gradients that nobody unscales; pass none")
+        progress = self._progress_of(optimizer)
+        if progress.stage is _Stage.STEPPED:
+            raise UsageError("step() has already been called since the last update()")
+        if progress.stage is _Stage.READY:
+            self.unscale_(optimizer)
+        result = None if progress.overflowed else optimizer.step(*args, **kwargs)
+        progress.stage = _Stage.STEPPED
+        return result
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Make the factor fit what the optimizers that were unscaled have found, or set it to `new_scale`."""
+        if not self._enabled:
+            return
+        found = [each for each in self._progress.values() if each.stage is not _Stage.READY]
+        if new_scale is not None:
+            self._scale = _checked_scale("new_scale", float(new_scale))
+        elif not found:
+            raise ResilinError("GradScaler.update: no optimizer was unscaled or stepped since the last update()")
+        elif any(each.overflowed for each in found):
+            self._scale, self._growth_tracker = self._scale * self._backoff_factor, 0
+        else:
+            self._grow()
+        self._progress.clear()
+
+    def _grow(self) -> None:
+        self._growth_tracker += 1
+        if self._growth_tracker == self._growth_interval:
+            grown = self._scale * self._growth_factor
+            self._scale = grown if grown <= float(np.finfo(np.float32).max) else self._scale
+            self._growth_tracker = 0
+
+    def _progress_of(self, optimizer: SteppedOptimizer) -> _Progress:
+        return self._progress.setdefault(optimizer, _Progress())
+
+    # ------------------------------------------------------------------ its numbers
+
+    def get_scale(self) -> float:
+        """The factor; 1 when disabled."""
+        return self._scale if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """See the class."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """See the class."""
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        """See the class."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """See the class."""
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        """See the class."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """See the class."""
+        self._growth_interval = new_interval
+
+    def is_enabled(self) -> bool:
+        """Whether it scales."""
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's entries, all numbers; empty when disabled. Take it after `update`."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self._scale,
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
+            "_growth_tracker": self._growth_tracker,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`; what was unscaled and not updated is forgotten. Nothing when disabled."""
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise ResilinError("GradScaler.load_state_dict: the state is empty: that of a scaler that was disabled")
+        if missing := sorted(set(self.state_dict()) - set(state_dict)):
+            raise UsageError(f"GradScaler.load_state_dict: missing {missing}, got {sorted(state_dict)}")
+        self._scale = _checked_scale("the loaded scale", float(state_dict["scale"]))
+        self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
+        self._growth_interval = int(state_dict["growth_interval"])
+        self._growth_tracker = int(state_dict["_growth_tracker"])
+        self._progress.clear()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} scale={self.get_scale():g}{'' if self._enabled else ' disabled'}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._progress:
+            raise ResilinError("GradScaler: pickle it after update(), not within a step")
+        return {name: value for name, value in self.__dict__.items() if name != "_progress"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._progress = weakref.WeakKeyDictionary()
+
+
+def _checked_scale(name: str, scale: float) -> float:
+    if not (scale > 0 and math.isfinite(scale)):
+        raise UsageError(f"GradScaler: {name} must be positive and finite, got {scale}")
+    return float(scale)
+
+
+def _gradients(optimizer: SteppedOptimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is not None:
+                yield param.grad
+
+
+def _unscale(gradients: Iterable[Tensor], factor: float) -> bool:
+    """Multiply each by `factor`, in place. Whether any element was not finite."""
+    overflowed = False
+    with no_grad(), np.errstate(all="ignore"):
+        for gradient in gradients:
+            overflowed = overflowed or not bool(gradient._dev.xp.isfinite(gradient._array).all())
+            gradient.mul_(factor)
+    return overflowed

@@ -1,0 +1,36 @@
+"""A loss scaler for gradients that are divided among ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import resilin.dist as dist
+from resilin.amp import GradScaler
+from resilin.core.tensor import Tensor
+
+
+class ShardedGradScaler(GradScaler):
+    """`GradScaler` for modules of `zero.shard`, where a rank has only pieces of the gradients.
+
+    A step that overflows in any rank's piece is left out by all ranks of `process_group` (default: the world), so
+    `unscale_` is a collective: all call it, or `step`, for the same optimizers in the same order. The other arguments
+    are GradScaler's.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        backoff_factor: float = 0.5,
+        growth_factor: float = 2.0,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self.process_group = process_group
+
+    def _agreed(self, overflowed: bool, gradients: bool) -> bool:
+        found = np.array([overflowed, gradients], np.uint8)
+        dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=self.process_group)
+        return super()._agreed(bool(found[0]), bool(found[1]))

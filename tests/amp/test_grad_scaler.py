@@ -1,0 +1,273 @@
+"""The loss scaler: alone, saved, and deciding alike on all ranks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import nn, optim
+from resilin.amp import GradScaler
+from resilin.core.tensor import Tensor
+from resilin.ddp import DistributedDataParallel as DDP
+from resilin.errors import ResilinError, UsageError
+from resilin.testing.ranks import run_ranks
+from resilin.zero import ShardedGradScaler, ZeroRedundancyOptimizer, shard
+
+
+def tensor(*values: float, dtype: Any = np.float32) -> Tensor:
+    return Tensor._wrap(np.array(values, dtype))
+
+
+def one_parameter(dtype: Any = np.float32) -> tuple[nn.Parameter, optim.SGD]:
+    param = nn.Parameter(tensor(1, 2, dtype=dtype))
+    return param, optim.SGD([param], lr=0.5)
+
+
+def step(scaler: GradScaler, param: nn.Parameter, sgd: optim.SGD, *factors: float) -> None:
+    sgd.zero_grad()
+    scaler.scale((param * tensor(*factors)).sum()).backward()
+    scaler.step(sgd)
+    scaler.update()
+
+
+def test_a_step_is_the_one_without_a_scaler() -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler()
+    step(scaler, param, sgd, 2, 4)
+    np.testing.assert_array_equal(param.detach().numpy(), [0, 0])
+    assert scaler.get_scale() == 65536
+
+
+def test_gradients_too_small_for_half_precision_survive() -> None:
+    param, sgd = one_parameter()
+    scaler, tiny = GradScaler(init_scale=1024), 2.0**-26  # float16 has nothing below 2^-24
+    scaler.scale((param.half().float() * tensor(tiny, tiny)).sum()).backward()
+    scaler.unscale_(sgd)
+    assert param.grad is not None
+    np.testing.assert_array_equal(param.grad.numpy(), [tiny, tiny])
+
+
+def test_a_half_loss_is_scaled_in_float32() -> None:
+    scaled = GradScaler().scale(tensor(60000, dtype=np.float16).sum())
+    assert (scaled.numpy().dtype, scaled.item()) == (np.float32, 60000 * 65536)
+
+
+def test_losses_in_lists_and_tuples_are_all_scaled() -> None:
+    scaler = GradScaler(init_scale=2)
+    one, (two, three) = scaler.scale([tensor(1), (tensor(2), tensor(3))])
+    assert [each.item() for each in (one, two, three)] == [2, 4, 6]
+    assert [each.item() for each in scaler.scale(each for each in (tensor(4), tensor(5)))] == [8, 10]
+    with pytest.raises(UsageError, match="expected tensors, or an iterable of them, got float"):
+        scaler.scale(1.5)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_a_step_that_is_not_finite_is_left_out_and_the_scale_halved(bad: float) -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler()
+    step(scaler, param, sgd, 1, bad)
+    np.testing.assert_array_equal(param.detach().numpy(), [1, 2])
+    assert scaler.get_scale() == 32768
+
+
+def test_the_scale_grows_after_good_steps_in_a_row() -> None:
+    param, sgd = one_parameter()
+    scaler, seen = GradScaler(init_scale=8, growth_interval=2), []
+    for factor in (0, 0, 0, np.inf, 0, 0, 0):
+        step(scaler, param, sgd, factor, 0)
+        seen.append(scaler.get_scale())
+    assert seen == [8, 16, 16, 8, 8, 16, 16]
+
+
+def test_the_scale_stays_within_float32() -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler(init_scale=2.0**127, growth_interval=1)
+    step(scaler, param, sgd, 0, 0)
+    assert scaler.get_scale() == 2.0**127
+
+
+def test_unscaled_gradients_can_be_clipped_and_are_not_unscaled_again() -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler()
+    scaler.scale((param * tensor(3, 4)).sum()).backward()
+    scaler.unscale_(sgd)
+    assert nn.utils.clip_grad_norm_([param], 1.0).item() == 5
+    scaler.step(sgd)
+    np.testing.assert_allclose(param.detach().numpy(), [1 - 0.3, 2 - 0.4], rtol=1e-5)
+
+
+def test_one_optimizer_that_overflows_does_not_hold_up_another() -> None:
+    scaler, pairs = GradScaler(), [one_parameter(), one_parameter()]
+    for (param, _), factor in zip(pairs, (np.inf, 1.0), strict=True):
+        scaler.scale((param * tensor(factor, factor)).sum()).backward()
+    results = [scaler.step(sgd) for _, sgd in pairs]
+    scaler.update()
+    assert results == [None, None]
+    assert [param.detach().numpy().tolist() for param, _ in pairs] == [[1, 2], [0.5, 1.5]]
+    assert scaler.get_scale() == 32768
+
+
+def test_a_disabled_scaler_does_nothing() -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler(enabled=False)
+    step(scaler, param, sgd, 2, 4)
+    np.testing.assert_array_equal(param.detach().numpy(), [0, 0])
+    assert (scaler.get_scale(), scaler.state_dict(), scaler.is_enabled()) == (1.0, {}, False)
+    scaler.load_state_dict({"scale": 3})
+    assert scaler.get_scale() == 1.0
+
+
+def test_a_saved_scaler_goes_on_where_it_was() -> None:
+    param, sgd = one_parameter()
+    scaler = GradScaler(init_scale=8, growth_interval=3)
+    for _ in range(2):
+        step(scaler, param, sgd, 0, 0)
+    state = scaler.state_dict()
+    assert state == {
+        "scale": 8, "growth_factor": 2, "backoff_factor": 0.5, "growth_interval": 3, "_growth_tracker": 2,
+    }  # fmt: skip
+    loaded, pickled = GradScaler(), pickle.loads(pickle.dumps(scaler))
+    loaded.load_state_dict(state)
+    for other in (loaded, pickled):
+        step(other, param, sgd, 0, 0)
+        assert other.get_scale() == 16
+
+
+def unscale_twice(scaler: GradScaler, sgd: Any) -> None:
+    scaler.unscale_(sgd)
+    scaler.unscale_(sgd)
+
+
+def unscale_late(scaler: GradScaler, sgd: Any) -> None:
+    scaler.step(sgd)
+    scaler.unscale_(sgd)
+
+
+def step_twice(scaler: GradScaler, sgd: Any) -> None:
+    scaler.step(sgd)
+    scaler.step(sgd)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (unscale_twice, "unscale_.. has already been called"),
+        (unscale_late, "unscale_.. is being called after step"),
+        (step_twice, "step.. has already been called"),
+        (lambda scaler, sgd: scaler.update(), "no optimizer was unscaled or stepped"),
+        (lambda scaler, sgd: scaler.step(sgd, lambda: None), "a closure would compute gradients that nobody unscales"),
+        (lambda scaler, sgd: (sgd.zero_grad(), scaler.step(sgd)), "no parameter of the optimizer has a gradient"),
+        (lambda scaler, sgd: scaler.update(0.0), "new_scale must be positive and finite, got 0"),
+        (lambda scaler, sgd: scaler.load_state_dict({}), "that of a scaler that was disabled"),
+        (lambda scaler, sgd: scaler.load_state_dict({"scale": 2}), "missing .*_growth_tracker"),
+        (lambda scaler, sgd: (scaler.unscale_(sgd), pickle.dumps(scaler)), "pickle it after update"),
+    ],
+)  # fmt: skip
+def test_misuse_is_named(use: Callable[[GradScaler, Any], Any], says: str) -> None:
+    param, sgd = one_parameter()
+    param.sum().backward()
+    with pytest.raises(ResilinError, match=says):
+        use(GradScaler(), sgd)
+
+
+def test_gradients_of_float16_are_refused_before_anything_is_changed() -> None:
+    param, sgd = one_parameter(np.float16)
+    param.sum().backward()
+    with pytest.raises(UsageError, match="keep the parameters in float32"):
+        GradScaler().step(sgd)
+    assert param.grad is not None
+    np.testing.assert_array_equal(param.grad.numpy(), [1, 1])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"growth_factor": 1}, {"backoff_factor": 1}, {"growth_interval": 0}, {"init_scale": 0}, {"init_scale": np.inf}],
+)
+def test_factors_without_a_meaning_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"GradScaler: {next(iter(arguments))} must be"):
+        GradScaler(**arguments)
+
+
+# ---------------------------------------------------------------------------------------------- several ranks
+
+STEPS, BAD = 4, 1  # in step 1 the input of one rank overflows
+
+
+def net() -> nn.Module:
+    rng = np.random.default_rng(0)
+    made = nn.Sequential(nn.Linear(40, 40, bias=False))
+    for param in made.parameters():
+        param.data.copy_(Tensor._wrap(rng.standard_normal(param.shape).astype(np.float32)))
+    return made
+
+
+def batch(number: int, rank: int) -> Tensor:
+    x = np.random.default_rng([number, rank]).standard_normal((4, 40)).astype(np.float32)
+    if number == BAD and rank == 1:
+        x[0, 0] = 3e38
+    return Tensor._wrap(x)
+
+
+def loss_of(out: Tensor) -> Tensor:
+    """Its gradient overflows in the first rows alone: one rank has them, where gradients are divided."""
+    return (out[:, :5] ** 2).mean() + out[:, 5:].mean() * 1e-8
+
+
+def train(model: Any, adam: Any, scaler: GradScaler | None, rank: int) -> list[float]:
+    scales = []
+    for number in range(STEPS):
+        if scaler is None and number == BAD:
+            continue
+        adam.zero_grad()
+        loss = loss_of(model(batch(number, rank)))
+        if scaler is None:
+            loss.backward()
+            adam.step()
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(adam)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+def values(module: Any) -> list[np.ndarray]:
+    return [each.numpy(force=True).copy() for each in module.state_dict().values()]
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero 1", "zero 2", "zero 3"])
+def test_all_ranks_leave_out_the_step_that_overflows_on_one(way: str) -> None:
+    start = net()
+
+    def run(rank: int, scaled: bool) -> tuple[list[float], list[np.ndarray]]:
+        module = copy.deepcopy(start)
+        model = DDP(module) if way in ("ddp", "zero 1") else shard(module, int(way[-1]))
+        kind = ZeroRedundancyOptimizer if way == "zero 1" else None
+        adam = kind(model.parameters(), optim.AdamW, lr=0.1) if kind else optim.AdamW(model.parameters(), lr=0.1)
+        made = ShardedGradScaler if way in ("zero 2", "zero 3") else GradScaler
+        scales = train(model, adam, made(growth_interval=2) if scaled else None, rank)
+        return scales, values(module if way in ("ddp", "zero 1") else model)
+
+    results = run_ranks(2, lambda rank: run(rank, True)).results()
+    plain = run_ranks(2, lambda rank: run(rank, False)).results()  # without that step, and without a scaler
+    assert [scales for scales, _ in results] == [[65536, 32768, 32768, 65536]] * 2
+    for (_, got), (_, expected) in zip(results, plain, strict=True):
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)  # powers of two: nothing is rounded
+
+
+def test_ranks_without_any_gradient_are_told_so_together() -> None:
+    def run(rank: int) -> None:
+        model = shard(net(), 3)
+        ShardedGradScaler().step(optim.AdamW(model.parameters()))
+
+    errors = run_ranks(2, run).errors
+    assert {rank: "no parameter of the optimizer has a gradient" in str(error) for rank, error in errors.items()} == {
+        0: True,
+        1: True,
+    }
