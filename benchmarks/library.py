@@ -27,6 +27,8 @@ class Library:
     """What `init_process_group` is called with."""
     ddp: Callable[..., Any]
     """Wraps a module; keyword arguments are passed on."""
+    comm_hooks: Any
+    """The package of communication hooks, with a module for each kind."""
     zero: Callable[..., Any]
     """`ZeroRedundancyOptimizer`."""
     checkpoint: Any = None

@@ -29,6 +29,7 @@ if __name__ == "__main__":
             data=resilin.data,
             backend="cpu",
             ddp=_ddp,
+            comm_hooks=Later("resilin.ddp.comm_hooks"),
             zero=_zero,
             checkpoint=Later("resilin.checkpoint"),
             elastic=Later("resilin.elastic"),

@@ -68,6 +68,10 @@ class Taken:
             partial.write_text(json.dumps(found), encoding="utf-8")
             partial.replace(self._path)
 
+    def names(self) -> list[str]:
+        """Of all runs that found something."""
+        return list(self._results)
+
     def results(self, name: str) -> list[Result]:
         """What the runs of `name` found, in the order of rounds."""
         return self._results.get(name, [])

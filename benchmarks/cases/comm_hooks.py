@@ -6,19 +6,20 @@ B batch, T time
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import math
+import runpy
 import time
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from benchmarks.cases.models import gpt
 from benchmarks.library import Library, rank, world_size
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+DIGITS = Path(__file__).resolve().parent.parent.parent / "examples" / "01-digits" / "digits.py"
 CONTEXT, WIDTH, LAYERS, HEADS = 32, 64, 2, 4
 BATCH = {"gpt": 16, "digits": 32}
 HELD_OUT = 256  # windows of text
@@ -30,7 +31,9 @@ OPTIMIZERS: dict[str, Callable[[Any, Any], Any]] = {
     "adamw": lambda torch, params: torch.optim.AdamW(params, lr=2e-3),
     "sgd": lambda torch, params: torch.optim.SGD(params, lr=SGD_RATE, momentum=0.9),
 }
-Wrap = Callable[[Any, Any, Any, int], Any]  # (resilin.ddp, the wrapped model, the optimizer, warm-up) -> optimizer
+SCHEDULES = ("constant", "cosine")
+RATE_WARMUP, LAST_RATE = 30, 0.1  # of the cosine: steps of its rise, and where it ends
+Wrap = Callable[[Library, Any, Any, int], Any]  # (library, the wrapped model, the optimizer, warm-up) -> optimizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,21 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=sorted(BATCH), required=True)
     parser.add_argument("--way", choices=WAYS, required=True)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="constant", help="of the learning rate")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--warmup", type=int, default=30, help="steps of plain averaging before compression starts")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds per step on rank 0 and bytes per step, both after warm-up; loss on held-out data, the mean of ranks."""
-    torch, ddp = library.torch, library.torch.ddp
+    torch = library.torch
     torch.set_num_threads(1)
     torch.manual_seed(0)
     library.dist.init_process_group(library.backend)
     module, batches, held_out = _DATA[args.model](torch)
-    model = ddp.DistributedDataParallel(module)
+    start(torch, module)
+    model = library.ddp(module)
     inner = OPTIMIZERS[args.optimizer](torch, model.parameters())
-    optimizer = WAYS[args.way](ddp, model, inner, args.warmup)
-    counters = [model.stats, getattr(optimizer, "averager", optimizer)]
+    optimizer = WAYS[args.way](library, model, inner, args.warmup)
+    schedule = torch.optim.lr_scheduler.LambdaLR(inner, _factor(args.schedule, args.steps))
+    counters = [model, getattr(optimizer, "averager", optimizer)]
     samples, before = [], 0.0
     for step in range(args.steps):
         if step == args.warmup:
@@ -61,6 +67,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad()
         _loss(torch, model, *batches(step)).backward()
         optimizer.step()
+        schedule.step()
         samples.append(time.perf_counter() - begin)
     with torch.no_grad():
         loss = torch.tensor([_loss(torch, module, *held_out).item()])
@@ -75,10 +82,21 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _factor(schedule: str, steps: int) -> Callable[[int], float]:
+    """What the learning rate is multiplied by in each step."""
+    if schedule == "constant":
+        return lambda step: 1.0
+    return lambda step: (
+        min(1.0, (step + 1) / RATE_WARMUP)
+        * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * step / steps)))
+    )
+
+
 def _bytes(counters: list[Any]) -> float:
-    stats, averager = counters
+    """What this rank has sent; 0 where the library does not count it."""
+    model, averager = counters
     local = averager.traffic.wire_bytes if hasattr(averager, "traffic") else 0
-    return float(stats()["traffic"]["wire_bytes"] + local)
+    return float(model.stats()["traffic"]["wire_bytes"] + local) if hasattr(model, "stats") else 0.0
 
 
 def _loss(torch: Any, model: Any, x: Any, y: Any) -> Any:
@@ -89,13 +107,18 @@ def _loss(torch: Any, model: Any, x: Any, y: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- data
 
 
-def _example(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), EXAMPLES / f"{path}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def start(torch: Any, module: Any) -> None:
+    """The same first values whatever the library: uniform as PyTorch's `Linear`, normal as its `Embedding`."""
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for part in module.modules():
+            if isinstance(part, torch.nn.Embedding):
+                part.weight.copy_(torch.tensor(rng.standard_normal(tuple(part.weight.shape)).astype(np.float32)))
+            elif isinstance(part, torch.nn.Linear):
+                limit = part.in_features**-0.5
+                for param in (part.weight, part.bias):
+                    values = rng.uniform(-limit, limit, tuple(param.shape)).astype(np.float32)
+                    param.copy_(torch.tensor(values))
 
 
 def _gpt(torch: Any) -> tuple[Any, Callable[[int], Any], Any]:
@@ -105,10 +128,7 @@ def _gpt(torch: Any) -> tuple[Any, Callable[[int], Any], Any]:
     tokens = np.array([number[c] for c in text], np.int64)
     windows_BT = tokens[: len(tokens) // (CONTEXT + 1) * (CONTEXT + 1)].reshape(-1, CONTEXT + 1)
     np.random.default_rng(0).shuffle(windows_BT)
-    model = _example("02-char-gpt/train").GPT(len(characters), CONTEXT, WIDTH, LAYERS, HEADS)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # ways differ by what they send alone
+    model = gpt(CONTEXT, len(characters), WIDTH, LAYERS, HEADS)(torch)
 
     def pairs(rows: Any) -> Any:
         return torch.tensor(windows_BT[rows, :-1]), torch.tensor(windows_BT[rows, 1:])
@@ -117,7 +137,7 @@ def _gpt(torch: Any) -> tuple[Any, Callable[[int], Any], Any]:
 
 
 def _digits(torch: Any) -> tuple[Any, Callable[[int], Any], Any]:
-    load = _example("01-digits/digits").load
+    load = runpy.run_path(str(DIGITS))["load"]
     images, labels = load(train=True)
     nn = torch.nn
     model = nn.Sequential(
@@ -142,13 +162,13 @@ _DATA = {"gpt": _gpt, "digits": _digits}
 # ---------------------------------------------------------------------------------------------- ways
 
 
-def _plain(ddp: Any, model: Any, optimizer: Any, warmup: int) -> Any:
+def _plain(library: Library, model: Any, optimizer: Any, warmup: int) -> Any:
     return optimizer
 
 
 def _hooked(module: str, hook: str, state: Callable[[Any, int], Any] | None = None) -> Wrap:
-    def wrap(ddp: Any, model: Any, optimizer: Any, warmup: int) -> Any:
-        hooks = getattr(ddp.comm_hooks, module)
+    def wrap(library: Library, model: Any, optimizer: Any, warmup: int) -> Any:
+        hooks = getattr(library.comm_hooks, module)
         model.register_comm_hook(None if state is None else state(hooks, warmup), getattr(hooks, hook))
         return optimizer
 
@@ -159,21 +179,21 @@ def _power(rank: int, hook: str = "powerSGD_hook") -> Wrap:
     return _hooked("powerSGD_hook", hook, lambda hooks, warmup: hooks.PowerSGDState(None, rank, warmup))
 
 
-def _local_sgd(ddp: Any, model: Any, optimizer: Any, warmup: int) -> Any:
-    hooks, averaging = ddp.comm_hooks.post_localSGD_hook, ddp.model_averaging
+def _local_sgd(library: Library, model: Any, optimizer: Any, warmup: int) -> Any:
+    hooks, averaging = library.comm_hooks.post_localSGD_hook, library.torch.ddp.model_averaging
     model.register_comm_hook(hooks.PostLocalSGDState(None, None, warmup, False), hooks.post_localSGD_hook)
     return averaging.PostLocalSGDOptimizer(optimizer, averaging.PeriodicModelAverager(PERIOD, warmup))
 
 
-def _diloco(ddp: Any, model: Any, optimizer: Any, warmup: int) -> Any:
-    model.register_comm_hook(None, ddp.comm_hooks.debugging_hooks.noop_hook)
+def _diloco(library: Library, model: Any, optimizer: Any, warmup: int) -> Any:
+    model.register_comm_hook(None, library.comm_hooks.debugging_hooks.noop_hook)
 
     def outer(params: Any) -> Any:
-        made = ddp.model_averaging.diloco.nesterov(params)
+        made = library.torch.ddp.model_averaging.diloco.nesterov(params)
         made.param_groups[0]["lr"] = OUTER_RATE
         return made
 
-    return ddp.model_averaging.DiLoCoOptimizer(optimizer, PERIOD, outer)
+    return library.torch.ddp.model_averaging.DiLoCoOptimizer(optimizer, PERIOD, outer)
 
 
 WAYS: dict[str, Wrap] = {

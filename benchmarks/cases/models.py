@@ -89,8 +89,14 @@ def _lstm(torch: Any) -> Any:
     return Classifier()
 
 
-def _gpt(time: int) -> Callable[[Any], Any]:
-    """A decoder of 4 layers, width 256, 4 heads, over `time` tokens of a vocabulary of 96."""
+def gpt(
+    time: int,
+    vocabulary: int = GPT_VOCABULARY,
+    width: int = GPT_WIDTH,
+    layers: int = GPT_LAYERS,
+    heads: int = GPT_HEADS,
+) -> Callable[[Any], Any]:
+    """A decoder over `time` tokens."""
 
     def build(torch: Any) -> Any:
         nn, functional = torch.nn, torch.nn.functional
@@ -98,16 +104,14 @@ def _gpt(time: int) -> Callable[[Any], Any]:
         class Block(nn.Module):  # type: ignore[name-defined, misc]
             def __init__(self) -> None:
                 super().__init__()
-                self.norm1, self.norm2 = nn.LayerNorm(GPT_WIDTH), nn.LayerNorm(GPT_WIDTH)
-                self.qkv = nn.Linear(GPT_WIDTH, 3 * GPT_WIDTH)
-                self.out = nn.Linear(GPT_WIDTH, GPT_WIDTH)
-                self.mlp = nn.Sequential(
-                    nn.Linear(GPT_WIDTH, 4 * GPT_WIDTH), nn.GELU(), nn.Linear(4 * GPT_WIDTH, GPT_WIDTH)
-                )
+                self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+                self.qkv = nn.Linear(width, 3 * width)
+                self.out = nn.Linear(width, width)
+                self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
             def forward(self, x_BTW: Any) -> Any:
                 B, T, W = x_BTW.shape
-                qkv = self.qkv(self.norm1(x_BTW)).view(B, T, 3, GPT_HEADS, W // GPT_HEADS).permute(2, 0, 3, 1, 4)
+                qkv = self.qkv(self.norm1(x_BTW)).view(B, T, 3, heads, W // heads).permute(2, 0, 3, 1, 4)
                 y_BHTD = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
                 x_BTW = x_BTW + self.out(y_BHTD.transpose(1, 2).reshape(B, T, W))
                 return x_BTW + self.mlp(self.norm2(x_BTW))
@@ -115,11 +119,11 @@ def _gpt(time: int) -> Callable[[Any], Any]:
         class GPT(nn.Module):  # type: ignore[name-defined, misc]
             def __init__(self) -> None:
                 super().__init__()
-                self.token = nn.Embedding(GPT_VOCABULARY, GPT_WIDTH)
-                self.position = nn.Embedding(time, GPT_WIDTH)
-                self.blocks = nn.Sequential(*[Block() for _ in range(GPT_LAYERS)])
-                self.norm = nn.LayerNorm(GPT_WIDTH)
-                self.head = nn.Linear(GPT_WIDTH, GPT_VOCABULARY)
+                self.token = nn.Embedding(vocabulary, width)
+                self.position = nn.Embedding(time, width)
+                self.blocks = nn.Sequential(*[Block() for _ in range(layers)])
+                self.norm = nn.LayerNorm(width)
+                self.head = nn.Linear(width, vocabulary)
 
             def forward(self, token_BT: Any) -> Any:
                 x_BTW = self.token(token_BT) + self.position(torch.arange(token_BT.shape[1]))
@@ -133,7 +137,7 @@ def _gpt(time: int) -> Callable[[Any], Any]:
 def _gpt_model(time: int, batch: int) -> Model:
     return Model(
         text=f"GPT 4 layers, width 256, 4 heads, {time} tokens, batch {batch}",
-        build=_gpt(time), input=(batch, time), target=(batch, time), classes=GPT_VOCABULARY, vocabulary=GPT_VOCABULARY,
+        build=gpt(time), input=(batch, time), target=(batch, time), classes=GPT_VOCABULARY, vocabulary=GPT_VOCABULARY,
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ if __name__ == "__main__":
             data=torch.utils.data,
             backend="gloo",
             ddp=DistributedDataParallel,
+            comm_hooks=Later("torch.distributed.algorithms.ddp_comm_hooks"),
             zero=zero,
             checkpoint=Checkpoint(),
         ),
