@@ -15,6 +15,7 @@ from benchmarks import disturbed, harness
 from benchmarks.harness import BenchmarkError, Options, Report, Row
 
 SIZES = (2, 3, 4)
+DIVIDED = "ZeRO stage 3"
 PLAIN = "benchmarks/cases/plain_python.py"
 
 METHOD = """`elastic-run` or `torchrun` with `--standalone --nproc-per-node N`. A third process kills the ranks in turn
@@ -25,8 +26,9 @@ again (group formed, state made equal); the commit. "Full strength": from the ki
 that replaces the dead one. The model is small (64-256-10), so the figures are of recovery and not of the step.
 Restart: two workers of a program without `resilin.elastic`, which its launcher stops and starts again; from the kill
 to the first step that all workers have done since, {restarts} kills; the same model with DistributedDataParallel, or
-plain Python that imports nothing of either library. PyTorch: {peer_kills} kills each. No checkpoint is written or
-read."""
+plain Python that imports nothing of either library. PyTorch: {peer_kills} kills each. ZeRO stage 3: the
+same model, its parameters and AdamW's state divided among the workers, each range with a second copy at a buddy's.
+No checkpoint is written or read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +61,15 @@ class Program:
         if self.name == "plain Python":
             return disturbed.Node(side, options, folder, flags, [PLAIN])
         words = ["--shards", str(self.size), *([] if self.in_place else ["--restart"])]
+        words += ["--divided"] if self.name == DIVIDED else []
         case = harness.case_command(side, options, "recovery", words)[2:]
         return disturbed.Node(side, options, folder, [*flags, "-m"], case)
 
 
-IN_PLACE = tuple(Program("recovers in place", size, True) for size in SIZES)
+IN_PLACE = (
+    *(Program("recovers in place", size, True) for size in SIZES),
+    *(Program(DIVIDED, size, True) for size in (2, 4)),
+)
 RESTARTED = (Program("DistributedDataParallel", 2, False), Program("plain Python", 2, False))
 
 
@@ -183,7 +189,7 @@ def _rows(program: Program, found: Found) -> list[Row]:
             values, theirs = _values(part, ours), _values(part, peer) if part in ("total_ms", "strength_ms") else []
             rows.append(
                 Row(
-                    what=f"{program.size} workers: {what}, {'median' if percent == 50 else f'p{percent}'}",
+                    what=f"{_named(program)}: {what}, {'median' if percent == 50 else f'p{percent}'}",
                     unit="ms",
                     ours=harness.percentile(values, percent),
                     peer=harness.percentile(theirs, percent) if theirs else None,
@@ -191,6 +197,10 @@ def _rows(program: Program, found: Found) -> list[Row]:
                 )
             )
     return rows
+
+
+def _named(program: Program) -> str:
+    return f"{program.size} workers" + (f", {DIVIDED}" if program.name == DIVIDED else "")
 
 
 def _figures(found: Found, failures: dict[str, list[str]]) -> dict[str, object]:

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any
 
-from benchmarks.library import Library, rank, world_size
+from benchmarks.library import Later, Library, rank, world_size
 
 SAMPLES, FEATURES, CLASSES, BATCH = 4096, 64, 10, 64
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to note the events, and how to come back."""
     parser.add_argument("--events", required=True, metavar="FILE")
     parser.add_argument("--shards", type=int, default=2, help="the size of the largest world there is work for")
+    parser.add_argument("--divided", action="store_true", help="parameters and state are divided (ZeRO stage 3)")
     parser.add_argument("--restart", action="store_true", help="be a program that its launcher restarts")
 
 
@@ -46,7 +47,9 @@ def run(library: Library, args: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, CLASSES))
     optimizer = library.torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = library.torch.randn(SAMPLES, FEATURES), library.torch.randint(0, CLASSES, (SAMPLES,))
-    if library.elastic and not args.restart:
+    if args.divided:
+        _divided(library, notes, args.shards, model, x, y)
+    elif library.elastic and not args.restart:
         _in_place(library, notes, args.shards, model, optimizer, x, y)
     else:
         _restarted(library, notes, model, optimizer, x, y)
@@ -69,6 +72,31 @@ def _in_place(library: Library, notes: Notes, shards: int, model: Any, optimizer
                 for shard in plan.shards:
                     with parallel.shard(shard):
                         cross_entropy(parallel(x[shard.indices]), y[shard.indices]).backward()
+                optimizer.step()
+                try:
+                    state.commit(plan)
+                finally:  # a commit that ends by WorldChanged has committed
+                    notes.add("commit", *who, step=plan.step)
+
+    train(state)
+
+
+def _divided(library: Library, notes: Notes, shards: int, model: Any, x: Any, y: Any) -> None:
+    elastic, cross_entropy = library.elastic, library.torch.nn.functional.cross_entropy
+    sharded = Later("resilin.zero").shard(model, 3)
+    optimizer = library.torch.optim.AdamW(sharded.parameters(), lr=1e-3)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH * shards, shards=shards)
+    state = elastic.State(model=sharded, optimizer=optimizer, sampler=sampler)
+
+    @elastic.run  # type: ignore[untyped-decorator]
+    def train(state: Any) -> None:
+        world = elastic.world()
+        who = world.rank, world.world_size, world.generation
+        notes.add("enter", *who, step=state.sampler.step)
+        while True:
+            for plan in state.sampler.steps():
+                optimizer.zero_grad()
+                cross_entropy(sharded(x[plan.indices]), y[plan.indices]).backward()
                 optimizer.step()
                 try:
                     state.commit(plan)

@@ -92,6 +92,8 @@ class OptimizerContent:
 
     def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
         """See `elastic.Content`."""
+        for param in self._optimizer.parameters():
+            lots.check_on_host(param, "keep the parameters on the CPU, or use zero.shard(..., cpu_offload=True)")
         owned = self._optimizer.divide(group)
         lots.use(lot, owned.held, owned.optimizer)
 

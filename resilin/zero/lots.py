@@ -13,6 +13,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor, wrap
 from resilin.dist.reconfigurable import Lot, Slice, Version
+from resilin.errors import UsageError
 from resilin.optim import Optimizer
 from resilin.zero.partition import Piece
 from resilin.zero.state import counters_of, told_of
@@ -48,6 +49,12 @@ class Held(Protocol):
 def number_of(name: str) -> int:
     """The number of the parameter that a logical tensor, or a unit, belongs to."""
     return int(name.removeprefix(SHARED).partition(".")[0])
+
+
+def check_on_host(tensor: Tensor, advice: str) -> None:
+    """UsageError for what is not in the host's memory: slices travel between hosts, and are kept, there."""
+    if not isinstance(tensor._array, np.ndarray):
+        raise UsageError(f"ZeRO inside elastic.run: state on {tensor._dev} has no second copy on the host; {advice}")
 
 
 def lot_of(held: Sequence[Held], optimizer: Optimizer, version: Version) -> Lot:

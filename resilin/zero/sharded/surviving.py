@@ -152,6 +152,8 @@ class ModuleContent(_Cut):
 
     def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
         """See `Content`."""
+        for each in self._held():
+            lots.check_on_host(each.proxy, "use zero.shard(..., cpu_offload=True)")
         self._owner.recut(group)
         self._rank, self._world_size = group.rank(), group.size()
         for each in self._held():
