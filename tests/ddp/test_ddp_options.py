@@ -25,6 +25,7 @@ from ddp_models import (
 
 import resilin
 from resilin import nn, optim
+from resilin.core.autograd.checkpoint import checkpoint
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import buckets, timings
@@ -69,6 +70,39 @@ def test_forward_runs_in_the_smaller_dtype_and_parameters_keep_theirs() -> None:
         assert module.layer.weight.dtype == module.layer.weight.grad.dtype == resilin.float32
         assert module.norm.running_mean.dtype == resilin.float16
     assert_same_bits([gradients(model.module.layer) for model in results])
+
+
+class Twice(nn.Module):
+    """Two layers, which are computed again in backward or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(IN, IN), nn.Sequential(nn.Linear(IN, IN), nn.Tanh(), nn.Linear(IN, OUT))
+        self.reentrant: bool | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.reentrant is None:
+            return self.second(hidden)
+        return checkpoint(self.second, hidden, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_computed_again_in_backward_are_so_in_the_smaller_dtype(reentrant: bool) -> None:
+    policy = _MixedPrecision(param_dtype=resilin.bfloat16, reduce_dtype=resilin.float32)
+    modules, inputs = copies(Twice(), 4), batches(2)
+
+    def train(rank: int) -> tuple[list[Any], list[Any]]:
+        found = []
+        for number, how in ((rank, None), (rank + 2, reentrant)):
+            modules[number].reentrant = how
+            model = DDP(modules[number], mixed_precision=policy)
+            (model(inputs[rank]).float() ** 2).mean().backward()
+            found.append(gradients(model))
+        return found[0], found[1]
+
+    for kept, computed_again in run_ranks(2, train).results():
+        assert_same_bits([kept, computed_again])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 import resilin
 from resilin import nn
+from resilin.core.autograd.checkpoint import checkpoint
 from resilin.nn import utils
 from resilin.nn.utils.stateless import functional_call
 
@@ -86,3 +87,24 @@ def test_gradients_are_clipped_with_a_norm_known_from_elsewhere():
     assert float(total) == 5
     utils.clip_grads_with_norm_(w, 1.0, total)
     np.testing.assert_allclose(w.grad.numpy(), [0.6, 0.8], rtol=1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_inside_runs_again_with_the_tensors_that_were_given(reentrant):
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return checkpoint(lambda y: self.layer(y).tanh(), x, use_reentrant=reentrant)
+
+    module, x = Inner(), resilin.ones(2, 3, requires_grad=True)
+    given = {name: (value.detach() * 3).requires_grad_() for name, value in module.named_parameters()}
+    functional_call(module, given, x).sum().backward()
+    expected = resilin.autograd.grad(
+        nn.functional.linear(x, given["layer.weight"], given["layer.bias"]).tanh().sum(), list(given.values())
+    )
+    for value, gradient in zip(given.values(), expected, strict=True):
+        assert value.grad.tolist() == gradient.tolist()
+    assert all(param.grad is None for param in module.parameters())

@@ -17,10 +17,34 @@ from resilin.core.batching.levels import current
 from resilin.core.state.versions import count_of
 from resilin.core.tensor import Tensor
 
+Surroundings = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class _Around(threading.local):
+    now: tuple[Surroundings, ...] = ()
+
+
+_around = _Around()
+
+
+@contextlib.contextmanager
+def around(*surroundings: Surroundings) -> Iterator[None]:
+    """Enter them, and have the second run of every checkpoint inside happen inside of them, too."""
+    before = _around.now
+    _around.now = (*before, *surroundings)
+    try:
+        with contextlib.ExitStack() as stack:
+            for make in surroundings:
+                stack.enter_context(make())
+            yield
+    finally:
+        _around.now = before
+
 
 class _Checkpoint(Function):
     @staticmethod
     def forward(ctx: Any, fn: Any, keep_rng: bool, *args: Any) -> Any:
+        ctx.around = _around.now
         ctx.fn, ctx.state = fn, rng.default_generator().clone_state() if keep_rng else None
         ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.args = [None if isinstance(a, Tensor) else a for a in args]
@@ -32,7 +56,7 @@ class _Checkpoint(Function):
         args = list(ctx.args)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             args[place] = tensor.detach().requires_grad_(tensor.requires_grad)
-        with _rng_as(ctx.state), enable_grad():
+        with _rng_as(ctx.state), around(*ctx.around), enable_grad():
             outputs = ctx.fn(*args)
         outs = outputs if isinstance(outputs, tuple) else (outputs,)
         pairs = [(o, g) for o, g in zip(outs, grads, strict=True) if isinstance(o, Tensor) and o.requires_grad]
@@ -52,12 +76,13 @@ class _Frame:
     Nodes hold their frame, and the frame refers to them weakly: what nobody will walk back is not kept alive.
     """
 
-    __slots__ = ("__weakref__", "again", "call", "frame", "how", "nodes", "rng_state", "versions")
+    __slots__ = ("__weakref__", "again", "around", "call", "frame", "how", "nodes", "rng_state", "versions")
 
     def __init__(
         self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool, again: Any, how: _How
     ) -> None:
         self.again, self.how = again, how  # the context of the second run, if there is one
+        self.around = _around.now
         self.call: Any = call  # (function, args, kwargs)
         self.versions = _versions(call)
         self.rng_state = rng.default_generator().clone_state() if keep_rng else None
@@ -94,7 +119,8 @@ class _Frame:
             )
         twins = _Twins(len(self.nodes), self.how.early_stop)
         context = self.again or contextlib.nullcontext()
-        with _rng_as(self.rng_state), context, enable_grad(), _running(twins), contextlib.suppress(_Enough):
+        outside, inside = around(*self.around), contextlib.suppress(_Enough)
+        with _rng_as(self.rng_state), outside, context, enable_grad(), _running(twins), inside:
             function(*args, **kwargs)
         if len(twins.made) < len(self.nodes):
             raise CheckpointError(

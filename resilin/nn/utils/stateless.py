@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from resilin.core.autograd.checkpoint import around
 from resilin.core.tensor import Tensor
 from resilin.nn.modules.module import Module
 
@@ -24,7 +26,7 @@ def functional_call(
     args: a tuple, or the single argument. Buffers that the call would write are written in the tensors given.
     tie_weights: a tensor of the module that has several names is replaced under all of them.
     strict: every parameter and buffer must be given, and no other name.
-    Names of tensors that the module does not have are passed over.
+    Names of tensors that the module does not have are passed over. A `checkpoint` inside runs again with them, too.
     Raises: ValueError for a name in two of the dicts; RuntimeError that lists missing and unexpected names (strict);
     AttributeError for a name in a sub-module that there is not.
     """
@@ -41,7 +43,7 @@ def functional_call(
         args = ()
     elif not isinstance(args, tuple):
         args = (args,)
-    with _replaced(module, given):
+    with around(partial(_replaced, module, given)):
         return module(*args, **(kwargs or {}))
 
 
