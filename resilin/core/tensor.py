@@ -25,6 +25,7 @@ from resilin.core.state.size import Size, check_dim, strides_of
 from resilin.core.state.versions import InferenceCount, View, count_of, share_version, share_writes
 
 if TYPE_CHECKING:
+    from resilin.core.ops.regions import Taker
     from resilin.core.public.operator_types import Operators
 else:
     Operators = object
@@ -62,7 +63,7 @@ class Tensor(Operators):
     _view: View | None
     _grad: Tensor | None
     _hooks: Hooks | None
-    _grad_slot: Array | None
+    _grad_slot: Array | Taker | None
     __hash__ = object.__hash__
     __array_priority__ = 1000
 

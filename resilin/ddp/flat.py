@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from resilin.core.ops.regions import Product
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.ddp.buckets import BucketSpec, ParameterSpec
@@ -140,6 +141,34 @@ def listen(params: Sequence[Tensor], listener: Listener) -> Callable[[], None]:
             param._grad_slot = None
 
     return stop
+
+
+class ProductListener(Protocol):
+    """What is offered products of gradients before they are multiplied."""
+
+    def on_product(self, number: int, product: Product) -> bool:
+        """Whether the gradient of parameter `number` went to where it belongs; `on_ready` is called all the same."""
+
+
+class _Offer:
+    """Where one parameter's gradient goes (`Tensor._grad_slot`): to the listener, which it holds weakly."""
+
+    __slots__ = ("listener", "number")
+
+    def __init__(self, listener: weakref.ref[ProductListener], number: int) -> None:
+        self.listener, self.number = listener, number
+
+    def take(self, leaf: Tensor, product: Product) -> bool:
+        alone = leaf._hooks is not None and len(leaf._hooks.post) == 1  # others want to see `grad`
+        alive = self.listener() if alone else None
+        return alive is not None and alive.on_product(self.number, product)
+
+
+def offer_products(params: Sequence[Tensor], listener: ProductListener) -> None:
+    """Call `listener.on_product` for gradients that are products. What `listen` returned ends it, too."""
+    weak = weakref.ref(listener)
+    for number, param in enumerate(params):
+        param._grad_slot = _Offer(weak, number)
 
 
 def listeners(param: Tensor) -> list[Listener]:

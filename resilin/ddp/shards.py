@@ -21,10 +21,11 @@ import resilin.dist as dist
 from resilin._base.clock import SYSTEM
 from resilin.core import rng
 from resilin.core.autograd import engine
+from resilin.core.ops.regions import Product
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.buckets import BucketSpec
-from resilin.ddp.flat import Array, Flat
+from resilin.ddp.flat import Array, Flat, offer_products
 from resilin.ddp.partials import Partials, put
 from resilin.ddp.shard_buffers import ShardBuffers
 from resilin.dist import tree
@@ -107,6 +108,7 @@ class ShardReducer:
         self._carry: dict[int, Array] = {}  # gradients from before the step, when they were not zeroed
         self._shard: Shard | None = None  # the one whose block is open
         self._ready: set[int] = set()
+        self._taken: set[int] = set()  # of these, whose gradient `on_product` has put into the sum
         self._done = False  # whether the open shard's backward has run
         self._running = False
         self._next = 0  # the bucket to start next
@@ -114,6 +116,7 @@ class ShardReducer:
         """The sampler's steps that the gradients are summed over: more than one when they were not zeroed."""
         self._steps = 0
         self._wait_s = 0.0
+        offer_products(self._params, self)
 
     @property
     def active(self) -> bool:
@@ -147,7 +150,7 @@ class ShardReducer:
             self._begin_step(shard.step)
         self._buffers.enter()
         self._shard = shard
-        self._ready = set()
+        self._ready, self._taken = set(), set()
         self._done = self._running = False
         for bucket in self._buckets:
             bucket.left = len(bucket.spec.slots)
@@ -171,6 +174,18 @@ class ShardReducer:
 
     # ------------------------------------------------------------------ backward
 
+    def on_product(self, number: int, product: Product) -> bool:
+        """Multiply the gradient of parameter `number` straight into its sum. False: it is to come to `on_ready`."""
+        shard, (_, dtype, shape), (bucket, place) = self._shard, self._kinds[number], self._where[number]
+        if shard is None or self._done or shard.weight == 0 or number in self._taken or bucket.work is None:
+            return False
+        if product.dtype != dtype or product.shape != shape:
+            return False
+        if not product.put(bucket.work.views[place], shard.weight, bucket.fresh):
+            return False
+        self._taken.add(number)
+        return True
+
     def on_ready(self, number: int) -> None:
         """The gradient of parameter `number` is final for the open shard's backward."""
         if self._shard is None:
@@ -185,17 +200,20 @@ class ShardReducer:
             engine.queue_callback(self._finish_backward, outermost=True)
         param = self._params[number]
         grad, param._grad = param._grad, None  # its memory is free for the next gradient
-        assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
         name, dtype, shape = self._kinds[number]
         misuse.check_gradient(grad, shape, dtype, self._group, name)
         if number in self._ready:
             misuse.refuse_second(self._group, name)
-        empty = self._shard.weight == 0  # the mean over no samples is NaN, and NaN times nothing is not nothing
-        self._contribute(number, None if empty else grad._array, self._shard)
+        if number in self._taken:
+            self._arrived(self._where[number][0], self._shard)
+        else:
+            assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
+            empty = self._shard.weight == 0  # the mean over no samples is NaN, and NaN times nothing is not nothing
+            self._contribute(number, None if empty else grad._array, self._shard)
         self._ready.add(number)
 
     def _contribute(self, number: int, gradient: Array | None, shard: Shard) -> None:
-        """Add a weighted gradient (None: zero) to the sum it belongs to; the bucket's last one completes it."""
+        """Add a weighted gradient (None: zero) to the sum it belongs to."""
         bucket, place = self._where[number]
         assert bucket.work is not None, "a bucket with missing gradients is not complete"
         view = bucket.work.views[place]
@@ -205,6 +223,10 @@ class ShardReducer:
             view[...] = 0
         else:
             np.add(view, 0, out=view)  # as if it were added: a negative zero becomes positive
+        self._arrived(bucket, shard)
+
+    def _arrived(self, bucket: _Bucket, shard: Shard) -> None:
+        """One more gradient of `bucket` is in its sum; the last one completes it."""
         bucket.left -= 1
         if bucket.left == 0:
             self._complete(bucket, shard)

@@ -47,7 +47,7 @@ def test_the_gradient_given_to_backward_is_not_taken_as_the_leafs_own():
 
 
 def test_a_fresh_gradient_becomes_the_leafs_own_without_a_copy(monkeypatch):
-    impl = OPS["linear"].generic
+    impl = OPS["conv2d"].impls["cpu"]
     rule, addresses = impl.vjp, []
 
     def watched(*args):
@@ -56,8 +56,8 @@ def test_a_fresh_gradient_becomes_the_leafs_own_without_a_copy(monkeypatch):
         return parts
 
     monkeypatch.setattr(impl, "vjp", watched)
-    w = Parameter(resilin.ones(3, 4))
-    resilin.nn.functional.linear(resilin.ones(2, 4), w).sum().backward()
+    w = Parameter(resilin.ones(3, 2, 2, 2))
+    resilin.nn.functional.conv2d(resilin.ones(2, 2, 4, 4), w).sum().backward()
     assert addresses == [w.grad.data_ptr()]
 
 

@@ -125,6 +125,33 @@ def test_a_worker_with_two_threads_and_two_workers_with_one_compute_the_same_bit
     assert len(results) == 1
 
 
+def test_gradients_have_the_same_bits_whether_they_are_multiplied_into_their_sum_or_added_to_it() -> None:
+    x = Tensor._wrap(np.random.default_rng(0).standard_normal((40, 33)).astype(np.float32))
+    y = Tensor._wrap(np.arange(40) % 10)
+
+    def step(seen: list[Any] | None) -> list[np.ndarray]:
+        resilin.manual_seed(5)
+        net = nn.Sequential(nn.Linear(33, 70), nn.ReLU(), nn.Linear(70, 10))
+        if seen is not None:  # somebody who wants to see the gradient of each shard
+            net[0].weight.register_post_accumulate_grad_hook(lambda param: seen.append(param.grad.clone()))
+            net[2].weight.register_hook(lambda grad: seen.append(grad.clone()))
+        model = DDP(net, shards=3)
+        (plan,) = ElasticSampler(40, 40, 3).steps(0, 1)
+        for shard in plan.shards:
+            with model.shard(shard):
+                F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+        return [param.grad.numpy() for param in net.parameters()]
+
+    def both(rank: int) -> None:
+        seen: list[Any] = []
+        for straight, summed in zip(step(None), step(seen), strict=True):
+            assert np.array_equal(straight, summed)
+        assert len(seen) == 6
+        assert all(grad.numpy().any() for grad in seen)
+
+    run_ranks(1, both).results()
+
+
 def test_without_batch_dependent_parts_the_gradient_is_that_of_the_whole_batch() -> None:
     models = [nn.Linear(4, 3) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())

@@ -23,7 +23,7 @@ from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.guarding import SILENT, restore, silence
-from resilin.core.ops.regions import Region, written_out
+from resilin.core.ops.regions import Product, Region, written_out
 from resilin.core.ops.registry import TENSOR_XP, Op
 from resilin.core.ops.shape import permute_dims
 from resilin.core.tensor import Tensor, wrap
@@ -109,6 +109,8 @@ class _Run:
     def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
         """Sum `g` into what waits at `edge`."""
         before = waiting.get(edge)
+        if type(g) is Product and not (before is None and waiting is self.sums and self.uses[edge] == 1):
+            g = g.whole()  # all other contributions to a leaf, and all to nodes, are sums of arrays
         if isinstance(g, Region):
             self.add_region(edge, g, before, waiting)
         elif before is None:
@@ -225,9 +227,9 @@ class _Run:
             return
         hooks = leaf._hooks
         if hooks is not None and hooks.pre:
-            g = self.hooked(hooks.pre, g, leaf._dev)
+            g = self.hooked(hooks.pre, written_out(g), leaf._dev)
         if self.capture:
-            self.captured[leaf] = g
+            self.captured[leaf] = written_out(g)
             return
         if not leaf._rg:  # was switched off, or detached in place, since it was used
             return
@@ -318,7 +320,11 @@ def undo(part: Any, meta: Any, xp: Any) -> Any:
 
 def _accumulate(leaf: Tensor, g: Any) -> None:
     """Add `g` into `leaf.grad`; take the array itself when nobody else holds it."""
-    before = leaf._grad
+    before, slot = leaf._grad, leaf._grad_slot
+    if type(g) is Product:
+        if before is None and slot is not None and _placed(leaf, slot, g):
+            return
+        g = g.whole()
     if before is not None:
         if not getattr(before._array.flags, "writeable", True):
             leaf._grad = before + wrap(g, leaf._dev)
@@ -326,8 +332,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
             before._array += g
             before._bump()
         return
-    slot = leaf._grad_slot
-    if slot is not None and slot.dtype == g.dtype and slot.shape == g.shape:
+    if isinstance(slot, np.ndarray) and slot.dtype == g.dtype and slot.shape == g.shape:
         slot[...] = g
         leaf._grad = wrap(slot, leaf._dev)
     elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:
@@ -336,6 +341,18 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
         leaf._grad = wrap(np.array(g) if g.flags.c_contiguous else ascontiguousarray(g), leaf._dev)
     else:
         leaf._grad = wrap(leaf._dev.xp.array(g, copy=True), leaf._dev)
+
+
+def _placed(leaf: Tensor, slot: Any, g: Product) -> bool:
+    """Whether the product went straight to where the gradient belongs."""
+    if not isinstance(slot, np.ndarray):
+        taken: bool = slot.take(leaf, g)
+        return taken
+    if slot.dtype != g.dtype or slot.shape != g.shape:
+        return False
+    g.write(slot)
+    leaf._grad = wrap(slot, leaf._dev)
+    return True
 
 
 def _references(_leaf: Any, g: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import reduce_rows as kernel
+from resilin.core.ops.regions import Product
 from resilin.core.ops.registry import op
 
 
@@ -74,9 +75,15 @@ def linear(xp, x, w, b=None):
 def _(xp, needs, g, _y, x, w, _b):
     rows = _rows(g)
     dx = xp.matmul(rows, xp.conj(w)).reshape(x.shape) if needs[0] else None
-    dw = xp.matmul(xp.swapaxes(rows, 0, 1), xp.conj(_rows(x))) if needs[1] else None
+    dw = _weight_gradient(xp, rows, _rows(x)) if needs[1] else None
     db = xp.sum_rows(rows) if needs[2] else None
     return dx, dw, db
+
+
+def _weight_gradient(xp: Any, g: Any, x: Any) -> Any:
+    if isinstance(g, np.ndarray) and isinstance(x, np.ndarray) and g.dtype == x.dtype and g.dtype.char in "fd":
+        return Product(g.T, x)
+    return xp.matmul(xp.swapaxes(g, 0, 1), xp.conj(x))
 
 
 @op(takes="iufc", complex=True, samples=lambda r: [(r(3, 4),)])

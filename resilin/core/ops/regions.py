@@ -1,12 +1,13 @@
-"""Gradients of parts of a tensor, not written out before they must be."""
+"""Gradients that are not written out before they must be: of parts of a tensor, and products."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from resilin.core.kernels import gemm
 from resilin.core.kernels.common import Array
 
 
@@ -36,6 +37,37 @@ class Region:
         out[self.index] += self.g
 
 
+class Product:
+    """`a @ b`, two matrices of one dtype, not multiplied yet: its elements may belong into memory that exists already.
+
+    What a weight's gradient usually is; it goes straight to where those are kept (`Tensor._grad_slot`).
+    """
+
+    __slots__ = ("a", "b", "dtype", "shape")
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.a, self.b, self.dtype, self.shape = a, b, a.dtype, (a.shape[0], b.shape[1])
+
+    def whole(self) -> Array:
+        """The array."""
+        return gemm.matmul(self.a, self.b)
+
+    def write(self, out: Array) -> None:
+        """Write the elements to `out`."""
+        gemm.matmul(self.a, self.b, out)
+
+    def put(self, out: Array, factor: float, fresh: bool) -> bool:
+        """As `gemm.matmul_put`."""
+        return gemm.matmul_put(self.a, self.b, out, factor, fresh)
+
+
+class Taker(Protocol):
+    """Takes products in place of a leaf's `grad`."""
+
+    def take(self, leaf: Any, product: Product) -> bool:
+        """Whether it did; then `leaf.grad` stays None."""
+
+
 def written_out(part: Any) -> Any:
     """A gradient as an array."""
-    return part.whole() if isinstance(part, Region) else part
+    return part.whole() if isinstance(part, Region | Product) else part

@@ -132,6 +132,22 @@ def test_a_row_has_the_same_bits_whatever_the_other_rows_and_the_strides() -> No
     assert np.array_equal(gemm.matmul(wider[:, ::2], b), whole)
 
 
+@needs_native
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("K", "N"), [(1, 40), (784, 35), (1200, 129)])
+def test_few_rows_by_a_turned_matrix_have_the_bits_of_the_matrix_that_is_not_turned(K: int, N: int, dtype: str) -> None:
+    w, bias = drawn(N, K, dtype=dtype), drawn(N, dtype=dtype)
+    straight = np.ascontiguousarray(w.T)
+    for M in range(2, 36):
+        a = drawn(M, K, dtype=dtype)
+        assert np.array_equal(gemm.matmul(a, w.T), gemm.matmul(a, straight)), M
+        assert np.array_equal(gemm.matmul_add(a, w.T, bias), gemm.matmul_add(a, straight, bias)), M
+        wider = np.full((M, N + 3), 7, dtype)
+        gemm.matmul(a, w.T, wider[:, 1:-2])
+        assert np.array_equal(wider[:, 1:-2], gemm.matmul(a, straight)), M
+        assert (wider[:, [0, -2, -1]] == 7).all()
+
+
 def test_an_output_that_is_an_operand_gets_the_product_of_what_was_there() -> None:
     a, b = drawn(200, 200), drawn(200, 200)
     expected = np.matmul(a, b)

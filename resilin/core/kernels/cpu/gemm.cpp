@@ -88,10 +88,33 @@ nb::object matmul(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
     return nb::none();
 }
 
+template <class T> bool put(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, double factor, bool fresh) {
+    const int64_t rows = PyArray_DIM(a, 0), depth = PyArray_DIM(a, 1), columns = PyArray_DIM(b, 1);
+    View<T> va, vb, vo;
+    if (depth != PyArray_DIM(b, 0) || rows < 2 || columns < 2 || !can_scale<T>(depth)) return false;
+    if (!takes(out, {rows, columns}, a, b) || !view_of(a, va) || !view_of(b, vb) || !view_of(out, vo) || vo.column != 1) return false;
+    T *c = static_cast<T *>(PyArray_DATA(out));
+    const Product<T> product{rows, columns, depth, va, vb, c, vo.row, fresh ? nullptr : c, vo.row, true, static_cast<T>(factor)};
+    WithoutGil free(product.flops() > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
+    multiply(product, true);
+    return true;
+}
+
+// out = factor * (a @ b) where `fresh`, else out += factor * (a @ b), the product rounded before each; False, and nothing is
+// written, for what has no kernel.
+bool matmul_put(ExactArray a, ExactArray b, ExactArray out, double factor, bool fresh) {
+    if (!a || !b || !out || a.ndim() != 2 || b.ndim() != 2 || out.ndim() != 2) return false;
+    const int type = PyArray_TYPE(a.array);
+    if (PyArray_TYPE(b.array) != type || PyArray_TYPE(out.array) != type) return false;
+    if (type == NPY_FLOAT32) return put<float>(a.array, b.array, out.array, factor, fresh);
+    return type == NPY_FLOAT64 && put<double>(a.array, b.array, out.array, factor, fresh);
+}
+
 } // namespace
 
 void bind_gemm(nb::module_ &m) {
     m.def("matmul", &matmul, nb::arg("a"), nb::arg("b"), nb::arg("out").none(), nb::arg("plus").none());
+    m.def("matmul_put", &matmul_put);
     m.def("use_tiles", [](const char *name) { return use_tiles(name); });
 }
 

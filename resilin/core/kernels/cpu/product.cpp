@@ -130,7 +130,7 @@ template <class T> class Chunk {
                 const Tile<T> *tile = columns_.panels.size(j) == tiles_.width ? tiles_.wide : tiles_.narrow;
                 tile[height - 1]({left.data, left.row, left.column, right.data, right.column, depth,
                                   product_.c + row * product_.ldc + column, product_.ldc, columns_.panels.used(j),
-                                  plus ? plus + row * ld_plus + column : nullptr, ld_plus});
+                                  plus ? plus + row * ld_plus + column : nullptr, ld_plus, product_.scaled, product_.scale});
             }
         }
     }
@@ -171,8 +171,41 @@ bool use_tiles(const std::string &name) {
     return has(set);
 }
 
+namespace {
+
+template <class T> int64_t blocks_of(int64_t depth) { return ceil_div(depth * static_cast<int64_t>(sizeof(T)), DEPTH_BYTES); }
+
+// Whether a is a few rows and b's columns lie along memory, as in x @ w.T of a few samples: packing b would cost more than
+// multiplying it. Rows become the lanes of one vector or two, which they should fill.
+template <class T> bool better_turned(const Product<T> &product) {
+    if (product.b.row != 1 || product.b.column == 1 || product.columns <= product.rows || product.scaled) return false;
+    const int64_t width = tiles<T>().width, rows = product.rows;
+    return (4 * rows >= width && 2 * rows <= width) || (4 * rows >= 3 * width && rows <= width);
+}
+
+// The same sums as rows of the transposed product, for which b is read where it lies.
+template <class T> void multiply_turned(const Product<T> &whole, bool threads) {
+    static thread_local Scratch<T> scratch;
+    const int64_t rows = whole.rows, columns = whole.columns;
+    T *turned = scratch.of(rows * columns);
+    for (int64_t j = 0; j < columns && whole.plus; j++)
+        for (int64_t i = 0; i < rows; i++) turned[j * rows + i] = whole.plus[i * whole.ld_plus + j];
+    multiply<T>({columns, rows, whole.depth, {whole.b.data, whole.b.column, 1}, {whole.a.data, whole.a.column, whole.a.row},
+                 turned, rows, whole.plus ? turned : nullptr, rows},
+                threads);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) whole.c[i * whole.ldc + j] = turned[j * rows + i];
+}
+
+} // namespace
+
+template <class T> bool can_scale(int64_t depth) { return depth > 0 && blocks_of<T>(depth) == 1 && tiles<T>().scales; }
+template bool can_scale<float>(int64_t);
+template bool can_scale<double>(int64_t);
+
 template <class T> void multiply(const Product<T> &whole, bool threads) {
-    const int64_t blocks = ceil_div(whole.depth * static_cast<int64_t>(sizeof(T)), DEPTH_BYTES);
+    if (better_turned(whole)) return multiply_turned(whole, threads);
+    const int64_t blocks = blocks_of<T>(whole.depth);
     const int64_t chunks = ceil_div(blocks, BLOCKS), depth = ceil_div(whole.depth, chunks), longest = PACKED / depth;
     const int64_t down = ceil_div(whole.rows, longest), across = ceil_div(whole.columns, longest);
     for (int64_t column = 0; column < across; column++)

@@ -16,8 +16,9 @@ template <class T> struct View {
     int64_t row, column;
 };
 
-// c (rows, columns; each row contiguous, ldc apart) = a (rows, depth) @ b (depth, columns) + plus (rows ld_plus apart; 0: one
-// row for all; null: nothing). `plus` may be c.
+// c (rows, columns; each row contiguous, ldc apart) = scale * (a (rows, depth) @ b (depth, columns)) + plus (rows ld_plus
+// apart; 0: one row for all; null: nothing). `plus` may be c. Only products that can_scale() are `scaled`: the product, its
+// multiple and the sum are rounded one after the other.
 template <class T> struct Product {
     int64_t rows, columns, depth;
     View<T> a, b;
@@ -25,6 +26,8 @@ template <class T> struct Product {
     int64_t ldc;
     const T *plus = nullptr;
     int64_t ld_plus = 0;
+    bool scaled = false;
+    T scale = 1;
 
     double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth); }
 };
@@ -34,6 +37,9 @@ constexpr double SHARED_FLOPS = 4e6;
 
 // In the calling thread alone, or on all of this library's threads where that is worth it. float and double.
 template <class T> void multiply(const Product<T> &product, bool threads);
+
+// Whether products of this depth may be scaled: it is one block, and the CPU has tiles that do it.
+template <class T> bool can_scale(int64_t depth);
 
 // For tests: products use the tiles of instruction set `name` from now on ("avx512", "avx2", "portable"; else the best).
 // False, and nothing changes, where this CPU does not have it.

@@ -8,8 +8,8 @@
 
 namespace resilin {
 
-// c (height, columns; rows ldc apart) = plus + a @ b. The sums come first, then `plus` (rows ld_plus apart; 0: the same
-// for every row; null: nothing). Lanes of `a` may lie anywhere, those of `b` side by side: all of the tile's width is
+// c (height, columns; rows ldc apart) = plus + scale * (a @ b). The sums come first, then `scale` where `scaled` says so, then
+// `plus` (rows ld_plus apart; 0: the same for every row; null: nothing), each rounded. Lanes of `a` may lie anywhere, those of `b` side by side: all of the tile's width is
 // read, only `columns` are written.
 template <class T> struct Multiplicands {
     const T *a;
@@ -20,6 +20,8 @@ template <class T> struct Multiplicands {
     int64_t ldc, columns;
     const T *plus;
     int64_t ld_plus;
+    bool scaled;
+    T scale;
 };
 template <class T> using Tile = void (*)(const Multiplicands<T> &);
 
@@ -27,6 +29,7 @@ template <class T> struct Tiles {
     int64_t height, width; // of the largest tile, which keeps all of its sums in registers
     const Tile<T> *wide;   // wide[h - 1]: tiles h <= height high and `width` wide
     const Tile<T> *narrow; // tiles half as wide
+    bool scales;           // whether they take `scaled`
 };
 
 // x86-64-v4, x86-64-v3 (on x86-64 only) and any CPU. One that has no fused multiply-add rounds twice.

@@ -17,6 +17,7 @@ template <> struct Vector<float> {
     static type broadcast(float x) { return _mm512_set1_ps(x); }
     static type fma(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
     static type add(type a, type b) { return _mm512_add_ps(a, b); }
+    static type multiply(type a, type b) { return _mm512_mul_ps(a, b); }
 };
 template <> struct Vector<double> {
     using type = __m512d;
@@ -26,6 +27,7 @@ template <> struct Vector<double> {
     static type broadcast(double x) { return _mm512_set1_pd(x); }
     static type fma(type a, type b, type c) { return _mm512_fmadd_pd(a, b, c); }
     static type add(type a, type b) { return _mm512_add_pd(a, b); }
+    static type multiply(type a, type b) { return _mm512_mul_pd(a, b); }
 };
 
 } // namespace
@@ -36,7 +38,7 @@ template <> struct Vector<double> {
 template <class T> static const Tiles<T> &all() {
     using Wide = Heights<T, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
     using Narrow = Heights<T, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-    static constexpr Tiles<T> tiles{14, 2 * Vector<T>::lanes, Wide::of, Narrow::of};
+    static constexpr Tiles<T> tiles{14, 2 * Vector<T>::lanes, Wide::of, Narrow::of, true};
     return tiles;
 }
 const Tiles<float> &avx512_tiles(float) { return all<float>(); }

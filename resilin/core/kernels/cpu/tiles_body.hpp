@@ -14,6 +14,11 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
     for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) sum[i][j] = V::broadcast(T(0));
+    if (of.scaled && of.plus) // far away: a gradient's sum
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) __builtin_prefetch(of.plus + i * of.ld_plus + j * V::lanes, 1);
     const T *a = of.a, *b = of.b;
     const int64_t a_lane = of.a_lane, a_step = of.a_step, b_step = of.b_step;
     for (int64_t p = 0; p < of.depth; p++, a += a_step, b += b_step) {
@@ -28,6 +33,13 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
         }
+    }
+    if (of.scaled) {
+        const typename V::type scale = V::broadcast(of.scale);
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) sum[i][j] = V::multiply(scale, sum[i][j]);
     }
     if (of.columns == width) {
 #pragma GCC unroll 16

@@ -18,6 +18,7 @@ template <class T> struct Vector {
     static type broadcast(T x) { return x - type{}; }
     static type fma(type a, type b, type c) { return a * b + c; }
     static type add(type a, type b) { return a + b; }
+    static type multiply(type a, type b) { return a * b; }
 };
 
 } // namespace
@@ -28,7 +29,7 @@ template <class T> struct Vector {
 template <class T> static const Tiles<T> &all() {
     using Wide = Heights<T, 2, 1, 2, 3, 4, 5, 6>;
     using Narrow = Heights<T, 1, 1, 2, 3, 4, 5, 6>;
-    static constexpr Tiles<T> tiles{6, 2 * Vector<T>::lanes, Wide::of, Narrow::of};
+    static constexpr Tiles<T> tiles{6, 2 * Vector<T>::lanes, Wide::of, Narrow::of, false}; // scaled sums would be fused with `plus`
     return tiles;
 }
 const Tiles<float> &portable_tiles(float) { return all<float>(); }
