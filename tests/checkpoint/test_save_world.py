@@ -1,11 +1,10 @@
 """Several ranks: any number of them loads what any number has saved, and what differs between them is an error."""
 
-import hashlib
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trained_states import digest
 
 import resilin
 from resilin import checkpoint, nn, optim
@@ -16,25 +15,6 @@ from resilin.testing.faults import FaultPlan
 from resilin.testing.ranks import run_ranks
 
 WORLD = 4
-
-
-def digest(tree):
-    """sha256 of all tensors of a tree, by path."""
-    hasher = hashlib.sha256()
-
-    def add(value, path):
-        if isinstance(value, dict):
-            for key in sorted(value, key=repr):
-                add(value[key], f"{path}/{key!r}")
-        elif isinstance(value, resilin.Tensor):
-            hasher.update(
-                f"{path} {value.dtype} {list(value.shape)}".encode() + np.ascontiguousarray(value.numpy()).tobytes()
-            )
-        else:
-            hasher.update(f"{path} {value!r}".encode())
-
-    add(tree, "")
-    return hasher.hexdigest()
 
 
 def cut(numel, cuts, world_size, rank):
