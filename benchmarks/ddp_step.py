@@ -16,6 +16,7 @@ NAMES = {name: MODELS[name].text for name in ("gpt", "mlp", "cnn")}
 RUNS: dict[str, tuple[str, int, list[str]]] = {
     "alone": ("resilin", 1, []),
     "apart": ("resilin", 2, ["--apart"]),
+    "in step": ("resilin", 2, ["--apart", "--in-step"]),
     "ddp": ("resilin", 2, []),
     "torch alone": ("torch", 1, []),
     "torch": ("torch", 2, []),
@@ -26,13 +27,15 @@ METHOD = """Median on rank 0 over all steps of {rounds} rounds of about {seconds
 the runs in turn, one thread per process, the same model code and a fixed batch for each rank. PyTorch: gloo,
 DistributedDataParallel with its defaults; `fused=True` is the fastest optimizer PyTorch has on the CPU, not its
 default. "Apart": two processes at once that train a model each and share nothing but the machine: what they are
-slower than one process is due to caches and memory, the rest of what DDP costs is averaging. By p10: the same of the
-tenth percentiles, which an otherwise busy moment of the machine changes less."""
+slower than one process is due to caches and memory. "In step": the same two, which wait for one another before each
+update, as all who average must, but exchange nothing: each step takes as long as that of the slower one, and both
+update, which is limited by the memory, at the same moment. What DDP costs beyond that is averaging. By p10: the same
+of the tenth percentiles, which other work of the machine changes less."""
 
 
 def benchmark(options: Options) -> Report:
     """Three models, all runs in turn."""
-    rounds, seconds = (1, 0.5) if options.quick else (5, 1.2)
+    rounds, seconds = (1, 0.5) if options.quick else (3, 1.2)
     runs = {name: run for name, run in RUNS.items() if run[0] in harness.sides(options)}
     taken = Taken(options, seconds=seconds)
     for number, model, (run, (side, ranks, more)) in product(range(rounds), NAMES, runs.items()):
@@ -56,18 +59,18 @@ def _rows(taken: Taken, model: str) -> list[Row]:
     return taken.rows(f"{NAMES[model]}, 2 processes, AdamW", f"{model}/ddp", peers)
 
 
-BESIDE = {"ddp": ("resilin", "alone", "apart"), "torch": ("PyTorch", "torch alone", None)}
-_HEAD = """| ms of a step | | alone | two apart | DDP | over alone | by p10 | over apart | by p10 | of it waiting |
-|---|---|---|---|---|---|---|---|---|---|"""
+BESIDE = {"ddp": ("resilin", "alone", "apart", "in step"), "torch": ("PyTorch", "torch alone", None, None)}
+_HEAD = """| ms of a step | | alone | apart | in step | DDP | over alone | by p10 | over in step | by p10 | waiting |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def _line(taken: Taken, model: str, run: str) -> str:
-    """DDP of one library beside one process, and two apart; our waiting as `stats()` says, a mean of all rounds."""
+    """DDP of one library beside one process and two; our waiting as `stats()` says, a mean of all rounds."""
     library, *others = BESIDE[run]
     samples = [taken.samples(f"{model}/{name}") if name else [] for name in (*others, run)]
     ddp = samples.pop()
     cells = [harness.figure(harness.percentile(each, 50) * 1e3) if each else "" for each in (*samples, ddp)]
-    for each in samples:
+    for each in (samples[0], samples[-1]):
         ratios = [harness.percentile(ddp, p) / harness.percentile(each, p) for p in (50, 10)] if each and ddp else []
         cells += [f"{100 * (ratio - 1):+.1f} %" for ratio in ratios] or ["", ""]
     waits = [result["stats"] for result in taken.results(f"{model}/{run}") if result["stats"]]

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--shards", type=int, default=0, help="fixed-shard mode with this many shards in all")
     parser.add_argument("--apart", action="store_true", help="each process trains a model of its own")
+    parser.add_argument("--in-step", action="store_true", help="with --apart: wait for one another before each update")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
 
 
@@ -66,6 +67,7 @@ class _Step:
 
     def __init__(self, library: Library, model: Any, optimizer: Any, args: argparse.Namespace) -> None:
         self.model, self.optimizer = model, optimizer
+        self.meet = library.dist.barrier if args.in_step else lambda: None
         self.cross_entropy = library.torch.nn.functional.cross_entropy
         x, y = models.MODELS[args.model].batch(library.torch, rank())
         self.parts: list[tuple[Any, Any, Any]] = [(nullcontext, x, y)]
@@ -84,6 +86,7 @@ class _Step:
                 loss = self.cross_entropy(out.view(-1, out.shape[-1]), y.view(-1))
                 loss.backward()
             total += loss.item()
+        self.meet()
         self.optimizer.step()
         return total / len(self.parts)
 
