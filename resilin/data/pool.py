@@ -165,14 +165,17 @@ class WorkerPool:
         return len(self._workers)
 
     def begin(self, base_seed: int) -> None:
+        """As `Pool.begin`. A message to each worker."""
         self._epoch += 1
         for number in range(len(self._workers)):
             self._send(number, Begin(self._epoch, base_seed))
 
     def request(self, number: int, index: Any) -> None:
+        """As `Pool.request`."""
         self._send(number, Fetch(self._epoch, index))
 
     def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+        """As `Pool.result`. Workers that have died are told at once."""
         deadline = Deadline(timeout_s)
         while True:
             number = self._answering(numbers, deadline)

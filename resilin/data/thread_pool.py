@@ -39,6 +39,7 @@ class ThreadPool:
         return len(self._requests)
 
     def begin(self, base_seed: int) -> None:
+        """As `Pool.begin`. Answers of the pass before are dropped."""
         with self._news:
             self._epoch += 1
             for results in self._results:
@@ -47,9 +48,11 @@ class ThreadPool:
             requests.put(Begin(self._epoch, base_seed))
 
     def request(self, number: int, index: Any) -> None:
+        """As `Pool.request`."""
         self._requests[number].put(Fetch(self._epoch, index))
 
     def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+        """As `Pool.result`. Threads do not die: only the timeout is an error."""
         deadline = Deadline(timeout_s)
         with self._news:
             if not self._news.wait_for(lambda: any(self._results[number] for number in numbers), deadline.left()):
