@@ -80,6 +80,10 @@ class OptimizerContent:
         """See `elastic.Content`."""
         return {f"{lots.SHARED}{number}": part for number, part in _places(self._optimizer.rows, rank).items()}
 
+    def writes(self) -> Sequence[int]:
+        """See `elastic.Content`: the state is written by the optimizer alone."""
+        return ()
+
     def units(self) -> Mapping[str, int]:
         """The parameters."""
         return {str(number): param.numel() for number, param in enumerate(self._optimizer.parameters())}

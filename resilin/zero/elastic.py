@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.dist.reconfigurable import Lot, Outline, Version
+from resilin.errors import UsageError
 from resilin.zero.buddies import Pairing
 from resilin.zero.keeper import Keeper
 
@@ -36,6 +37,9 @@ class Content(Protocol):
 
     def written_by(self, rank: int) -> Mapping[str, range]:
         """Which elements of the shared tensors are updated by `rank` of the present group."""
+
+    def writes(self) -> Sequence[int]:
+        """How often each thing that users may write was written: who has the second copy must hear of all of them."""
 
     def units(self) -> Mapping[str, int]:
         """See `dist.Reconfigurable`."""
@@ -59,6 +63,7 @@ class Survivor:
         self._keeper = Keeper()
         self._pairing: Pairing | None = None  # only within elastic.run
         self._next: Pairing | None = None  # of the world that begins
+        self._writes: Sequence[int] = ()  # those that the buddy has heard of
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -92,6 +97,7 @@ class Survivor:
         if pairing is not None:
             keeper.updated(pairing.group.generation)
             if pairing.buddies:
+                self._writes = self._content.writes()
                 keeper.received(pairing.exchange(self._own(), keeper.room))
 
     def stats(self) -> dict[str, int]:
@@ -166,9 +172,15 @@ class Survivor:
         pairing, self._next = self._next, None
         own = self._keeper.take_over()
         self._content.use(own, pairing.group)  # refusals leave the world before in place
-        self._pairing = pairing
+        self._pairing, self._writes = pairing, self._content.writes()
         return own
 
     def keep(self) -> None:
-        """See `dist.Reconfigurable`."""
+        """See `dist.Reconfigurable`. UsageError when something was written that the buddy has not."""
+        if self.keeps_twice and self._content.writes() != self._writes:
+            raise UsageError(
+                f"ZeRO, rank {self.seats()[0]}: pieces of parameters were written since the last step() of their "
+                "optimizer, and the second copy on another rank has not got that. Inside elastic.run write parameters "
+                "in `with model.gathered():`, or before the step"
+            )
         self._keeper.keep(self.shared())

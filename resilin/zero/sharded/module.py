@@ -47,6 +47,8 @@ class ShardedModule(Module):
         precision: MixedPrecisionPolicy,
         broadcast_buffers: bool,
         find_unused: bool,
+        buddies: bool,
+        movable: bool,
     ) -> None:
         super().__init__()
         self.module = module
@@ -64,11 +66,11 @@ class ShardedModule(Module):
         self._fetcher.begin = self._begin
         for unit in units:
             unit.state_of = functools.partial(OptimizerState, self)
-
-    def live(self, *, buddies: bool, movable: bool) -> None:
-        """How it lives on when the world changes; movable: not made for one group. Before it is cut."""
         self._movable = movable
-        self.life = Life(self, Seats(self._units, self._order), self._place(), buddies)
+        self.life = self._new_life(buddies)
+
+    def _new_life(self, buddies: bool) -> Life:
+        return Life(self, Seats(self._units, self._order), self._place(), buddies)
 
     @property
     def reconfigurable(self) -> Survivor:
@@ -182,6 +184,7 @@ class ShardedModule(Module):
                 unit.vanish()
 
     def _write_back(self) -> None:
+        self.reconfigurable.before_update()
         for unit in self._units:
             assert unit.slab is not None, "all units are here"
             row = unit.slab.array(unit.dtype, unit.length)
@@ -189,6 +192,7 @@ class ShardedModule(Module):
             unit.shard[...] = mine if unit.home_dev is unit.dev else unit.dev.backend.to_host(mine)
             for piece in unit.pieces:
                 piece._bump()
+        hand_over([self.reconfigurable])
 
     # ---- parameters ------------------------------------------------------------------------------------------------
 
@@ -275,7 +279,7 @@ class ShardedModule(Module):
         old = self._place()
         self._process_group = process_group
         self._fetcher.use(process_group)
-        self.live(buddies=self.life.buddies, movable=self._movable)
+        self.life = self._new_life(self.life.buddies)
         if old != self._place():
             cutting.cut(self._units, *self._place(), self.keep, filled=False)
 

@@ -81,8 +81,10 @@ def shard(
         Unit(each, index, _here_dtype(each.named[0][1], policy), CPU if cpu_offload else each.named[0][1]._dev)
         for index, each in enumerate(members)
     ]
-    sharded = ShardedModule(module, made, group, stage, policy, broadcast_buffers, find_unused_parameters)
-    sharded.live(buddies=buddies, movable=process_group is None)
+    movable = process_group is None
+    sharded = ShardedModule(
+        module, made, group, stage, policy, broadcast_buffers, find_unused_parameters, buddies, movable
+    )
     if group is not None and world > 1 and init_sync:
         for unit in made:
             cutting.equalise(unit, group)  # a failure up to here leaves the module whole; nothing communicates after it

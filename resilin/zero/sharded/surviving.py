@@ -8,7 +8,7 @@ Nothing is whole on all ranks here: what stage 2 has gathered is gathered again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,32 +49,26 @@ class Seats:
     def __init__(self, units: Sequence[Unit], order: Sequence[tuple[Unit, int]]) -> None:
         self._units = list(units)
         self._numbers = {(unit.index, place): number for number, (unit, place) in enumerate(order)}
+        self._held: dict[tuple[int, int], list[Holding]] = {}  # of a rank in a world of a size: asked for in every step
 
-    def places(self, rank: int, world_size: int) -> dict[int, Piece]:
-        """By number: what `rank` holds in a world of `world_size`; nothing of many."""
-        found = {}
+    def held(self, rank: int, world_size: int) -> list[Holding]:
+        """The pieces, as `rank` holds them in a world of `world_size`; many are empty."""
+        if (rank, world_size) not in self._held:
+            self._held[rank, world_size] = list(self._pieces(rank, world_size))
+        return self._held[rank, world_size]
+
+    def _pieces(self, rank: int, world_size: int) -> Iterator[Holding]:
         for unit, share in zip(self._units, shares(self._units, world_size), strict=True):
             within = range(min(rank * share, unit.total), min((rank + 1) * share, unit.total))
             mine = {piece.param: piece for piece in partition.pieces(unit.numels, within)}
             for place in range(len(unit.params)):
-                number = self._numbers[unit.index, place]
-                found[number] = mine.get(place, Piece(place, 0, 0))
-        return found
-
-    def held(self, rank: int, world_size: int) -> list[Holding]:
-        """The pieces, as `rank` holds them."""
-        places = self.places(rank, world_size)
-        return [
-            Holding(number, unit.pieces[place], places[number], unit.numels[place])
-            for unit in self._units
-            for place in range(len(unit.params))
-            for number in (self._numbers[unit.index, place],)
-        ]
+                number, piece = self._numbers[unit.index, place], mine.get(place, Piece(place, 0, 0))
+                yield Holding(number, unit.pieces[place], piece, unit.numels[place])
 
     def ranges(self, totals: Mapping[str, int], rank: int, world_size: int) -> dict[str, range]:
         """See `Content.wanted`."""
-        places = self.places(rank, world_size)
-        return lots.ranges({number: range(one.start, one.stop) for number, one in places.items()}, totals)
+        held = self.held(rank, world_size)
+        return lots.ranges({each.number: range(each.piece.start, each.piece.stop) for each in held}, totals)
 
 
 class _Cut:
@@ -90,6 +84,10 @@ class _Cut:
     def written_by(self, rank: int) -> Mapping[str, range]:
         """See `Content`: nothing is."""
         return {}
+
+    def writes(self) -> Sequence[int]:
+        """See `Content`: what it would count is known to the optimizer alone."""
+        return ()
 
     def wanted(self, totals: Mapping[str, int], rank: int, world_size: int) -> Mapping[str, range]:
         """See `Content`."""
@@ -145,6 +143,10 @@ class ModuleContent(_Cut):
             if each.piece.numel
         }
         return Lot(version, slices, {}, _covers(held))
+
+    def writes(self) -> Sequence[int]:
+        """Those to the pieces."""
+        return [each.proxy._writes for each in self._held()]
 
     def units(self) -> Mapping[str, int]:
         """The parameters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, partial
 from itertools import count, product
 from pathlib import Path
@@ -296,6 +297,33 @@ def test_what_is_kept_twice_is_as_much_as_documented(size: int) -> None:
     copy = 3 * values + frozen if size > 1 else 0  # values and AdamW's two averages
     assert sum(seen["between"]) == copy
     assert sum(seen["within"][-size:]) == 3 * copy, "in the last step: the version before, and two of the other's"
+
+
+def test_parameters_that_are_written_while_they_are_gathered_have_a_second_copy_too() -> None:
+    def trained(state: State, at: At) -> None:
+        while state.step < STEPS:
+            state.optimizer.zero_grad()
+            train(state, at, until=state.step + 1)
+            whole = state.model.gathered() if isinstance(state.model, zero.ShardedModule) else nullcontext(state.model)
+            with whole as net, resilin.no_grad():
+                net.get_submodule("0").weight.mul_(0.5)
+            at("written")
+            state.commit()
+
+    for site in ("forward", "written"):
+        (expected,) = play(partial(make, stage=0), trained, 1)
+        assert set(play(make, trained, 3, [Change(3, site, (1,), 2)])) == {expected}
+
+
+def test_pieces_that_somebody_else_writes_are_refused_at_the_commit() -> None:
+    def trained(state: State, at: At) -> None:
+        with resilin.no_grad():
+            next(state.model.parameters()).mul_(2)
+        state.commit()
+
+    with pytest.raises(UsageError, match=r"pieces of parameters were written since .*with model\.gathered\(\)"):
+        play(make, trained, 2)
+    play(partial(make, buddies=False), trained, 2)  # then nobody has another copy
 
 
 class Tied(nn.Module):
