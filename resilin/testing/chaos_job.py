@@ -9,7 +9,9 @@ longer, so that their replacements, too, have something to do before it ends.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,20 +30,46 @@ STEPS_PER_CHECKPOINT = 10
 SLOWER = 5  # times, while workers are missing
 
 
+def new_state(optimizer_of: Callable[[Any], Any], **named: Any) -> resilin.elastic.State:
+    """The state to train: a small network with batch norm and dropout, its optimizer, a schedule, and `named`."""
+    resilin.manual_seed(3)
+    resilin.set_num_threads(1)
+    model = resilin.nn.Sequential(
+        resilin.nn.Linear(6, 16),
+        resilin.nn.BatchNorm1d(16),
+        resilin.nn.ReLU(),
+        resilin.nn.Dropout(0.3),
+        resilin.nn.Linear(16, 3),
+    )
+    optimizer = optimizer_of(model.parameters())
+    scheduler = resilin.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
+    return resilin.elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, **named)
+
+
+def samples(count: int) -> tuple[Any, Any]:
+    """Inputs of shape (count, 6) in float32 and classes of shape (count,) in int64, always the same."""
+    rng = np.random.default_rng(0)
+    x = resilin.from_numpy(rng.standard_normal((count, 6)).astype(np.float32))
+    return x, resilin.from_numpy(rng.integers(0, 3, count))
+
+
+def backward(model: DistributedDataParallel, plan: Any, x: Any, y: Any) -> None:
+    """The gradients of this worker's shards of a step."""
+    for shard in plan.shards:
+        with model.shard(shard):
+            F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+
+
 def train(state: resilin.elastic.State, steps: int, pace_s: float, workers: int, checkpoint: Path) -> None:
     """One generation: from the last commit to `steps`."""
     if resilin.elastic.world().world_size < workers:
         pace_s *= SLOWER
     model = DistributedDataParallel(state.model, shards=SHARDS)
-    rng = np.random.default_rng(0)
-    x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
-    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
+    x, y = samples(SAMPLES)
     while state.step < steps:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
-            for shard in plan.shards:
-                with model.shard(shard):
-                    F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+            backward(model, plan, x, y)
             SYSTEM.sleep(pace_s)  # a step as long as a real one, at none of its cost
             state.optimizer.step()
             state.scheduler.step()
@@ -61,19 +89,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="as many as there should be (default %(default)s)")
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds until a silent rank is given up")
     args = parser.parse_args()
-    resilin.manual_seed(3)
-    resilin.set_num_threads(1)
-    model = resilin.nn.Sequential(
-        resilin.nn.Linear(6, 16),
-        resilin.nn.BatchNorm1d(16),
-        resilin.nn.ReLU(),
-        resilin.nn.Dropout(0.3),
-        resilin.nn.Linear(16, 3),
-    )
-    optimizer = resilin.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = resilin.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
     sampler = resilin.elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
-    state = resilin.elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    state = new_state(lambda parameters: resilin.optim.AdamW(parameters, lr=0.01), sampler=sampler)
     if not args.folder.is_dir():
         raise UsageError(f"{args.folder}: expected a folder for the checkpoint, make it first")
     checkpoint = args.folder / "checkpoint"

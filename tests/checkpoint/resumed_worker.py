@@ -9,15 +9,13 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-import resilin
-from resilin import checkpoint, elastic, nn, optim
+from resilin import checkpoint, elastic, optim
 from resilin.checkpoint.local import LocalStorage
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.nn import functional as F
+from resilin.testing.chaos_job import backward, new_state, samples
 from resilin.zero import ZeroRedundancyOptimizer
 
 AGENT = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])  # the spawner's parent
@@ -42,15 +40,11 @@ def train(state):
         loaded = checkpoint.load(path, state)
         (FOLDER / f"resumed-{world.rank}").write_text(str(loaded.step))
     model = DDP(state.model, shards=SHARDS)
-    rng = np.random.default_rng(0)
-    x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
-    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
+    x, y = samples(SAMPLES)
     while state.step < STEPS:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
-            for shard in plan.shards:
-                with model.shard(shard):
-                    F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
+            backward(model, plan, x, y)
             state.optimizer.step()
             state.best = state.step
             state.commit(plan)
@@ -66,17 +60,9 @@ def train(state):
 
 
 def main():
-    resilin.manual_seed(3)
-    resilin.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-    optimizer = (
-        ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=0.01)
-        if KIND == "zero"
-        else optim.AdamW(model.parameters(), lr=0.01)
-    )
-    scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
+    kind = partial(ZeroRedundancyOptimizer, optimizer_class=optim.AdamW) if KIND == "zero" else optim.AdamW
     sampler = elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
-    train(elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, best=0))
+    train(new_state(partial(kind, lr=0.01), sampler=sampler, best=0))
 
 
 if __name__ == "__main__":
