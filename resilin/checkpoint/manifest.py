@@ -174,7 +174,7 @@ def parse(text: bytes, path: str) -> Manifest:
     """The manifest whose text this is, checked throughout. CorruptFile says what is wrong. `path` is for messages."""
     body, newline, last = text[:-1].rpartition(b"\n")
     told = last.removeprefix(b'"').removesuffix(b'"]').decode("ascii", "replace")
-    if text[-1:] != b"\n" or not newline or not _HASH.fullmatch(told):
+    if text[-1:] != b"\n" or not newline or not _is_hash(told):
         _wrong(path, "it is cut short: no hash at its end")
     if hash_of(body + newline) != told:
         _wrong(path, "its bytes do not have the hash at its end: they were changed after they were written")
@@ -224,9 +224,7 @@ def _tensors(value: Any, path: str) -> tuple[Logical, ...]:
         if not isinstance(entry, list) or len(entry) != 3 or not all(isinstance(text, str) for text in entry[:2]):
             _wrong(path, f"tensor {number} should have a name, a dtype and a shape, got {str(entry)[:100]}")
         name, dtype, shape = entry
-        if not isinstance(shape, list) or len(shape) > _MAX_DIMS or not all(map(_is_count, shape)):
-            _wrong(path, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
-        if math.prod(length or 1 for length in shape) >= MOST:
+        if not _is_shape(shape):
             _wrong(path, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
         try:
             made.append(Logical(name, dtypes.by_name(dtype), tuple(shape)))
@@ -256,7 +254,7 @@ def _file(record: Any, tensors: Sequence[Logical], head: Head, path: str) -> Fil
     name, size, data, header = (record[key] for key in ("name", "size", "data", "header"))
     if not isinstance(name, str) or not _DATA_FILE.fullmatch(name) or not name.endswith(f"-{head.id}.safetensors"):
         _wrong(path, f"{str(name)[:100]!r} cannot be the name of a data file of this checkpoint")
-    if not _is_count(size) or not _is_count(data) or not isinstance(header, str) or not _HASH.fullmatch(header):
+    if not _is_count(size) or not _is_count(data) or not _is_hash(header):
         _wrong(path, f"size, start or hash of file {name!r} is impossible")
     if not isinstance(record["pieces"], list):
         _wrong(path, f"the pieces of file {name!r} should be a list")
@@ -274,8 +272,7 @@ def _piece(entry: Any, tensors: Sequence[Logical], block_bytes: int, name: str, 
     if number >= len(tensors) or not start < stop <= tensors[number].numel():
         _wrong(path, f"file {name!r} has elements [{start}, {stop}) of tensor number {number}, which has them not")
     blocks = -(-(stop - start) * tensors[number].dtype.itemsize // block_bytes)
-    fits = isinstance(hashes, list) and len(hashes) == blocks
-    if not fits or not all(isinstance(text, str) and _HASH.fullmatch(text) for text in hashes):
+    if not isinstance(hashes, list) or len(hashes) != blocks or not all(map(_is_hash, hashes)):
         _wrong(path, f"tensor {tensors[number].name!r} should have {blocks} hashes in file {name!r}")
     return Piece(number, start, stop, tuple(hashes))
 
@@ -292,6 +289,16 @@ def _check_cover(manifest: Manifest, path: str) -> None:
             end = place.piece.stop
         if end != logical.numel():
             _wrong(path, f"elements [{end}, {logical.numel()}) of tensor {logical.name!r} are in no file")
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether it is a shape of fewer than `MOST` elements, not counting lengths of 0."""
+    fits = isinstance(value, list) and len(value) <= _MAX_DIMS and all(map(_is_count, value))
+    return fits and math.prod(length or 1 for length in value) < MOST
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and bool(_HASH.fullmatch(value))
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -97,7 +97,7 @@ class FsspecStorage(Storage):
 
     def _drop(self, file: Any, target: str) -> None:
         """End an upload for good: closing it, as its deletion would, completes what is half there."""
-        with contextlib.suppress(Exception):  # the reason why it is dropped is being raised; the server may be gone
+        with contextlib.suppress(Exception):  # as in `_translate`; the reason for the end is being raised already
             if self._appears_whole:
                 file.discard()
             else:
@@ -189,7 +189,7 @@ class FsspecStorage(Storage):
         for attempt in range(1, self._attempts + 1):
             try:
                 return operation()
-            except Exception as error:  # noqa: BLE001 - of any package that fsspec finds: translated, or raised as it is
+            except Exception as error:  # noqa: BLE001 - see `_translate`: packages' errors have no other common base
                 wait = delay * random.uniform(0.5, 1.0)
                 left = deadline.left()
                 if attempt == self._attempts or not _may_pass(error) or (left is not None and left <= wait):
@@ -207,7 +207,11 @@ class FsspecStorage(Storage):
             self._translate(error, name, done, 1)
 
     def _translate(self, error: Exception, name: str, done: str, attempts: int) -> NoReturn:
-        """Raise our error for that of a file system, which names the file and what to do."""
+        """Raise our error for that of a file system, which names the file and what to do; others as they are.
+
+        It gets every Exception: those of botocore and aiohttp are no OSError, s3fs lets some of them through, and the
+        packages, being optional, cannot be named in an except clause.
+        """
         full = self.full(name)
         text = f"{full} cannot be {done}: {' '.join(str(error).split()) or type(error).__name__}"
         text += f" (tried {attempts} times)" if attempts > 1 else ""

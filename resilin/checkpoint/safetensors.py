@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -289,9 +290,8 @@ def _parsed(source: Source, text: bytes) -> dict[str, Any]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice!r} is there twice")
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{twice!r:.100} is there twice")
     return made
 
 
@@ -306,13 +306,11 @@ def _entry(source: Source, name: str, value: Any, base: int) -> Entry:
     stored, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(stored, str) or stored not in _BITS:
         raise _wrong(source, f"tensor {name!r} has an unknown dtype {stored!r}; known are {', '.join(_BITS)}")
-    if not _counts(shape) or len(shape) > _MAX_DIMS:
+    bits = math.prod(shape) * _BITS[stored] if _is_shape(shape, _BITS[stored]) else None
+    if bits is None:
         raise _wrong(source, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _wrong(source, f"tensor {name!r} has the impossible offsets {str(offsets)[:100]}")
-    bits = math.prod(shape) * _BITS[stored]
-    if math.prod(length or 1 for length in shape) * _BITS[stored] >= 8 * _MAX_BYTES:
-        raise _wrong(source, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
     if bits != 8 * (offsets[1] - offsets[0]):
         raise _wrong(
             source,
@@ -320,6 +318,12 @@ def _entry(source: Source, name: str, value: Any, base: int) -> Entry:
             f"{offsets[1] - offsets[0]}",
         )
     return Entry(name, stored, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def _is_shape(value: Any, bits: int) -> bool:
+    """Whether numpy can have an array of such a shape, of elements of so many bits."""
+    fits = _counts(value) and len(value) <= _MAX_DIMS
+    return fits and math.prod(length or 1 for length in value) * bits < 8 * _MAX_BYTES
 
 
 def _counts(values: Any) -> bool:
