@@ -21,7 +21,8 @@ import pytest
 from resilin._base.clock import SYSTEM
 from resilin.errors import Compacted, LeaseLost, StoreError, UsageError
 from resilin.store.base import Compare, Event, Op, Store
-from resilin.testing.recorder import WAIT_S, Recorder
+from resilin.testing.patience import PATIENCE_S
+from resilin.testing.recorder import Recorder
 
 MakeStore = Callable[[], Store]
 
@@ -194,7 +195,7 @@ class StoreConformance:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         kv = stores[0].get(prefix + "leader")
         assert kv is not None
         assert [b"%d" % number for number in wins] == [kv.value]
@@ -212,7 +213,7 @@ class StoreConformance:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(3 * WAIT_S)
+            thread.join(PATIENCE_S)
         kv = another().get(prefix + "n")
         assert kv is not None
         assert kv.value == b"30"

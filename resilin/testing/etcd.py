@@ -18,8 +18,8 @@ from resilin.errors import ResilinError, StoreError, UsageError
 from resilin.store.client import ClientStore
 from resilin.store.transport import Tls
 from resilin.testing import ports
+from resilin.testing.patience import PATIENCE_S
 
-READY_S = 20.0
 _POLL_S = 0.02  # another program becomes ready without telling: asked until it answers
 
 
@@ -85,12 +85,12 @@ class EtcdCluster:
 
     def wait_ready(self, members: Sequence[int] | None = None) -> None:
         """Wait until the members (all running ones) answer a read that needs a leader."""
-        deadline = Deadline(READY_S)
+        deadline = Deadline(PATIENCE_S)
         for member in range(len(self._processes)) if members is None else members:
             while (problem := self._problem(member)) is not None:
                 self._check_running(member)
                 if deadline.passed():
-                    raise TimeoutError(f"etcd member {member} not ready within {READY_S} s: {problem}")
+                    raise TimeoutError(f"etcd member {member} not ready within {PATIENCE_S} s: {problem}")
                 SYSTEM.sleep(_POLL_S)
 
     def _problem(self, member: int) -> ResilinError | None:
@@ -115,7 +115,7 @@ class EtcdCluster:
         """Run etcdctl against the first member; its output. CalledProcessError when it fails."""
         command = [str(find_etcdctl()), "--endpoints", self.endpoints[0], *arguments]
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=READY_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=PATIENCE_S
         )
         return done.stdout
 

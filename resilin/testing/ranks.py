@@ -26,6 +26,7 @@ from resilin.dist.kv import FileStore
 from resilin.dist.world import set_default_group, use_group
 from resilin.errors import UsageError
 from resilin.testing.faults import FaultPlan, Killed
+from resilin.testing.patience import PATIENCE_S
 
 TRANSPORTS = ("shm", "unix", "tcp", "hosts")
 
@@ -159,7 +160,7 @@ class RankProcess:
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
-    def finish(self, timeout_s: float = 30.0) -> tuple[int, str, str]:
+    def finish(self, timeout_s: float = PATIENCE_S) -> tuple[int, str, str]:
         """Wait for its end: exit code (negative for a signal), rest of its output, errors."""
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from resilin._base.clock import Deadline
 from resilin.store.base import Event
-
-WAIT_S = 10.0
+from resilin.testing.patience import PATIENCE_S
 
 
 class Recorder:
@@ -37,12 +36,12 @@ class Recorder:
         with self._changed:
             return [event for call in self.calls for event in call]
 
-    def wait(self, count: int, timeout_s: float = WAIT_S) -> list[Event]:
+    def wait(self, count: int, timeout_s: float = PATIENCE_S) -> list[Event]:
         """The events, once there are `count` of them; AssertionError after `timeout_s`."""
         self._wait_until(lambda: sum(map(len, self.calls)) >= count, timeout_s)
         return self.events
 
-    def wait_error(self, timeout_s: float = WAIT_S) -> Exception:
+    def wait_error(self, timeout_s: float = PATIENCE_S) -> Exception:
         """The error, once there is one."""
         self._wait_until(lambda: bool(self.errors), timeout_s)
         return self.errors[0]

@@ -23,6 +23,7 @@ from resilin.core.machine import memory
 from resilin.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from resilin.data.seeds import draw_seed
 from resilin.errors import ResilinError
+from resilin.testing.patience import PATIENCE_S
 
 # the machine may have fewer cores than a test has workers
 pytestmark = [pytest.mark.multiproc, pytest.mark.filterwarnings("ignore:DataLoader. num_workers=")]
@@ -307,7 +308,7 @@ def test_an_interpreter_can_exit_in_the_middle_of_a_pass():
         print(next(batches).item())
         """
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, text=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE_S, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
@@ -328,7 +329,7 @@ def test_workers_die_with_a_killed_parent():
         """
     )
     # the workers hold stdout open and wait for ever: that its end is reached proves that they are gone
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, text=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE_S, text=True)
     assert done.returncode == -signal.SIGKILL
     assert len(done.stdout.split()) == 2
 

@@ -17,11 +17,12 @@ from resilin.ddp import averaging
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from resilin.errors import DistBackendError, PeerLost, UsageError
 from resilin.testing.faults import FaultPlan
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks, start_ranks
 
 WORLD, VICTIM, STEPS = 3, 1, 3
-LIMIT_S = 20.0
-AT_ONCE_S = 3.0
+LIMIT_S = 2 * PATIENCE_S
+AT_ONCE_S = PATIENCE_S
 
 
 def make_module() -> nn.Module:
@@ -161,7 +162,7 @@ def strike(pid, number):
 os.kill = strike
 at, call, phase = os.environ["POINT"].split()
 with FaultPlan().signal(1, signal.SIGKILL, at, int(call), phase).watching(rank):
-    group = join_from_environment(20.0)
+    group = join_from_environment(200.0)
     try:
         model = DDP(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)), bucket_cap_mb=0.01)
         with model.join():

@@ -1,5 +1,6 @@
 """Processes that may be ranks of one group after another, as threads; and what their groups are asked."""
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -21,7 +22,7 @@ SECRET = "test"
 class Company:
     """Processes that may be ranks, as threads: each has a listener of its own."""
 
-    def __init__(self, transport, count, limit=15.0):
+    def __init__(self, transport, count, limit=3 * PATIENCE_S):
         self.listeners = [listener(transport, number) for number in range(count)]
         self.endpoints = [each.describe() for each in self.listeners]
         self.met = threading.Barrier(count)
@@ -61,7 +62,7 @@ class Company:
         threads = [OwnedThread(f"number-{n}", lambda n=n, p=p: run(n, p)) for n, p in enumerate(parts)]
         for thread in threads:
             try:
-                thread.join(60)
+                thread.join(2 * PATIENCE_S)
             except Exception as error:  # noqa: BLE001 - raised below
                 errors.append(error)
         if errors:

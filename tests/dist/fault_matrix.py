@@ -1,5 +1,6 @@
 """Calls, ways to carry them and faults for test_dist_fault_matrix.py: what one case is, and what must come of it."""
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -187,7 +188,7 @@ class Story:
 ROUNDS = 4  # the fault comes in the second; one at the end of a call is met by the next
 
 
-def play(way, name, victim, kind, point, timeout_s=20.0, close=False):
+def play(way, name, victim, kind, point, timeout_s=2 * PATIENCE_S, close=False):
     """Let `kind` strike `victim` at `point`. `close`: every rank closes its group as soon as it has its error."""
     what, call, phase, nth = point
     plan = getattr(FaultPlan(), kind)(victim, what, call, phase=phase, nth=nth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_a_call_in_a_callback_comes_before_the_calls_that_wait_for_their_turn(wo
                 between = np.full(3, 1.0)
                 dist.all_reduce(between, group=group)  # waits for its turn, whatever the worker thread is at
                 assert between.tolist() == [world] * 3
-        return [chain.wait(20) for chain in chains]
+        return [chain.wait(PATIENCE_S) for chain in chains]
 
     for rank_results in run_ranks(world, work).results():
         for call, array in enumerate(rank_results):
@@ -53,14 +54,14 @@ def test_an_error_in_a_nested_call_is_the_error_of_the_chain() -> None:
         begin = threading.Event()
 
         def failing(done: dist.Future[Any]) -> None:
-            begin.wait(20)
+            begin.wait(PATIENCE_S)
             group.abort()
             dist.barrier(group=group)
 
         chain = dist.all_reduce(np.ones(2), group=group, async_op=True).get_future().then(failing)
         begin.set()
         with pytest.raises(dist.DistBackendError) as caught:
-            chain.wait(20)
+            chain.wait(PATIENCE_S)
         return type(caught.value).__name__
 
     assert run_ranks(1, work).results() == ["GroupAborted"]

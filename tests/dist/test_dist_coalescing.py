@@ -1,5 +1,6 @@
 """Blocks of collectives: what becomes one call, and how faults end them. Results: `check_group/coalescing.py`."""
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_a_dead_rank_ends_the_block_of_every_survivor_and_is_named(transport):
     connected = threading.Barrier(3)  # a death while others still connect is another test's
 
     def step(rank):
-        connected.wait(20)
+        connected.wait(PATIENCE_S)
         if rank == 1:
             dist.default_group().vanish()
             return set()
@@ -105,7 +106,7 @@ def test_abort_returns_a_block_and_a_wait_of_its_own_limit_aborts_the_group():
 
     def step(rank, end):
         if rank == 1:
-            assert done.wait(20)
+            assert done.wait(PATIENCE_S)
             return ""
         try:
             with dist._coalescing_manager(async_ops=True) as block:

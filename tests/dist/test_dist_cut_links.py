@@ -1,5 +1,6 @@
 """Two hosts whose link is cut under every collective, healed in time, cut for good, or whose peer is frozen."""
 
+from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 import time
@@ -52,7 +53,7 @@ def some(kind):
     for each in (small, array, rows): each.fill(1)
 while kind := sys.stdin.readline().strip():
     meet = f"file://{folder}/{kind.replace(' ', '-')}"
-    dist.init_process_group(init_method=meet, rank=rank, world_size=size, timeout=20.0)
+    dist.init_process_group(init_method=meet, rank=rank, world_size=size, timeout=300.0)
     some(kind)
     dist.barrier()
     dist.set_timeout(limit)
@@ -109,7 +110,7 @@ def test_a_cut_link_is_an_error_that_names_a_rank_behind_it_in_every_collective(
                 beyond = ("[2]",) if rank < 2 else ("[0]", "[1]", "[0, 1]")
                 assert kind == "recv" or sum(per_host) < 3 or line.split("|")[1] in beyond, (kind, lines)
             assert any(line.startswith("CollectiveTimeout|[") and "[]" not in line for line in lines), lines
-            assert took < 5.0, (kind, took)  # 0.4 s, and what a busy machine adds
+            assert took < PATIENCE_S, (kind, took)  # without the limit it would be the group's
     finally:
         end(ranks)
 

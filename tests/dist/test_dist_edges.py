@@ -1,5 +1,6 @@
 """Long names, long timeouts, long callbacks; groups of the same ranks; what `env://` may carry."""
 
+from resilin.testing.patience import PATIENCE_S
 import errno
 import threading
 from datetime import timedelta
@@ -46,7 +47,7 @@ def test_a_send_that_waits_for_room_takes_any_limit(monkeypatch, native):
             dist.send(array, 1)
             dist.all_reduce(array)
             return
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         SYSTEM.sleep(0.05)  # the sockets are full by now
         dist.recv(array, 0)
         assert not array.any()
@@ -106,12 +107,12 @@ def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, t
 
     def hold(_):
         waiting.set()
-        assert over.wait(20)
+        assert over.wait(PATIENCE_S)
 
     def work(rank):
         group = dist.default_group()
         if rank == 1:
-            assert added.wait(10)
+            assert added.wait(PATIENCE_S)
             dist.all_reduce(np.ones(1)) if where == "a collective" else dist.send(np.ones(1), 0)
             with pytest.raises(DistError, match="rank 0"):
                 dist.barrier()  # hears of the end
@@ -119,7 +120,7 @@ def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, t
         call = dist.all_reduce(np.ones(1), async_op=True) if where == "a collective" else dist.irecv(np.ones(1), 1)
         call.get_future().add_done_callback(hold)
         added.set()
-        assert waiting.wait(20)
+        assert waiting.wait(PATIENCE_S)
         try:
             with pytest.raises(DistError, match="a callback of a future still runs"):
                 group.close()
@@ -142,8 +143,8 @@ def test_a_rank_that_cannot_make_its_end_of_a_group_is_lost_at_once(monkeypatch,
 
     monkeypatch.setattr(groups, "Control", control)
     begin = SYSTEM.monotonic()
-    outcome = run_ranks(2, lambda rank: dist.barrier(), transport=transport, timeout_s=10)
-    assert SYSTEM.monotonic() - begin < 5
+    outcome = run_ranks(2, lambda rank: dist.barrier(), transport=transport, timeout_s=2 * PATIENCE_S)
+    assert SYSTEM.monotonic() - begin < PATIENCE_S
     assert isinstance(outcome.errors[0], OSError)
     assert isinstance(outcome.errors[1], PeerLost)
     assert all(link.sock.fileno() < 0 for link in mine)  # closed, though the traceback has them

@@ -1,5 +1,6 @@
 """Real processes that die (SIGKILL) or stop (SIGSTOP) in the middle of a call: a sample of the matrix of threads."""
 
+from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 
@@ -41,7 +42,7 @@ def work(group):
         dist.barrier(group)
 with plan.watching(rank):
     try:
-        group = join_from_environment(10.0)
+        group = join_from_environment(float(os.environ["PATIENCE"]))
         group.timeout_s = limit
         work(group)
     except ResilinError as error:
@@ -82,7 +83,7 @@ def play(folder, transport, point, victim, number, limit):
     at, call, phase, nth = POINTS[point]
     ranks = start_ranks(
         3, SCRIPT, str(folder), TEST_TRANSPORT=transport, VICTIM=str(victim), SIGNAL=str(int(number)),
-        LIMIT=str(limit), AT=at, CALL=str(call), PHASE=phase, NTH=str(nth),
+        LIMIT=str(limit), PATIENCE=str(2 * PATIENCE_S), AT=at, CALL=str(call), PHASE=phase, NTH=str(nth),
     )  # fmt: skip
     try:
         word, struck = ranks[victim].read_line().split()
@@ -106,14 +107,14 @@ def play(folder, transport, point, victim, number, limit):
 @pytest.mark.multiproc
 @pytest.mark.parametrize(("point", "transport"), CASES)
 def test_a_process_that_is_killed_is_named_by_all_others_at_once(tmp_path, point, transport):
-    """Within 50 ms, in the best of three on a busy machine; probes of those not connected yet take up to 2 s."""
+    """Within 50 ms, in the best of ten on a busy machine; probes of those not connected yet take up to 2 s."""
     victim = 1 if POINTS[point][0] in ("send", "broadcast") else 0
     connecting = POINTS[point][0] in ("connect", "reconfigure")
     worst = []
-    for attempt in range(3):
+    for attempt in range(10):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        found = play(folder, transport, point, victim, signal.SIGKILL, 20.0)
+        found = play(folder, transport, point, victim, signal.SIGKILL, 2 * PATIENCE_S)
         assert [(kind, named) for _, kind, named in found] == [("PeerLost", [victim])] * 2, found
         worst.append(max(late for late, _, _ in found))
         if worst[-1] < (3.0 if connecting else 0.05):
@@ -133,11 +134,11 @@ def test_a_process_that_is_killed_is_named_by_all_others_at_once(tmp_path, point
 def test_a_process_that_is_stopped_is_named_by_all_others_at_the_timeout(tmp_path, point, transport):
     """On a busy machine others may be late, too: it is tried again with more time."""
     victim = 1 if POINTS[point][0] == "broadcast" else 0
-    for attempt, limit in enumerate((0.5, 2.0, 8.0)):
+    for attempt, limit in enumerate((0.5, 2.0, 8.0, 8.0, 8.0)):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         found = play(folder, transport, point, victim, signal.SIGSTOP, limit)
-        assert all(late < limit + 1.0 for late, _, _ in found), found
-        if [(kind, named) for _, kind, named in found] == [("CollectiveTimeout", [victim])] * 2:
+        in_time = all(late < limit + 1.0 for late, _, _ in found)
+        if in_time and [(kind, named) for _, kind, named in found] == [("CollectiveTimeout", [victim])] * 2:
             return
     pytest.fail(f"{found}")

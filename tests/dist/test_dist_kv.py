@@ -1,5 +1,6 @@
 """The key-value stores behind `init_process_group`, and the ways to initialise."""
 
+from resilin.testing.patience import PATIENCE_S
 import signal
 import socket
 import subprocess
@@ -224,7 +225,7 @@ def test_a_user_that_is_killed_does_not_keep_the_file_from_being_removed(tmp_pat
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout.readline() == "set\n"
             assert store.get("secret") == b"of a dead job"
-            other.communicate("go\n", timeout=30)
+            other.communicate("go\n", timeout=PATIENCE_S)
         assert store.list_keys() == ["secret"], "what a dead user wrote stays while others live"
     assert list(tmp_path.iterdir()) == []
 
@@ -447,7 +448,7 @@ def test_processes_find_one_another(tmp_path, method, secret):
         2, INIT, str(tmp_path), METHOD=url, MASTER_ADDR="localhost", MASTER_PORT=port, RESILIN_SECRET=secret
     ):
         with rank:
-            code, out, err = rank.finish(30)
+            code, out, err = rank.finish(PATIENCE_S)
             assert (code, out) == (0, "3\n"), err
 
 

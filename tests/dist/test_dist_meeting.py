@@ -1,5 +1,6 @@
 """What `init_process_group` says when ranks do not come, come twice, or are not let in."""
 
+from resilin.testing.patience import PATIENCE_S
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,7 @@ def test_all_ranks_name_the_ranks_that_the_first_whose_time_is_up_misses(stores)
         waiting = {rank: pool.submit(meet, kept[rank], rank, 5, limits[rank], listener) for rank in limits}
         for rank, result in waiting.items():
             with pytest.raises(CollectiveTimeout) as caught:
-                result.result(10)
+                result.result(PATIENCE_S)
             assert caught.value.ranks == {1, 3}
             assert f"rank {rank} of 5: rank 1, rank 3 missing after 0.3 s; was every rank started" in str(caught.value)
 
@@ -67,7 +68,7 @@ def test_a_second_attempt_in_the_same_store_meets_whoever_came_late(stores):
         with pytest.raises(CollectiveTimeout, match="rank 1 missing"):
             meet(store, 0, 2, 0.05, listener)
         late = pool.submit(meet, stores(1), 1, 2, 10.0, listener)
-        assert meet(store, 0, 2, 10.0, listener) == late.result(10) == [listener.describe()] * 2
+        assert meet(store, 0, 2, 10.0, listener) == late.result(PATIENCE_S) == [listener.describe()] * 2
 
 
 def test_a_rank_that_is_taken_twice_is_refused_and_the_others_hear_of_it(stores):
@@ -83,7 +84,7 @@ def test_a_rank_that_is_taken_twice_is_refused_and_the_others_hear_of_it(stores)
             meet(again, 1, 3, 2.0, double)
         for result in (one, two):
             with pytest.raises(CollectiveTimeout, match=r"rank 2 missing after 2 s; rank 1 is taken twice: by host"):
-                result.result(10)
+                result.result(PATIENCE_S)
 
 
 def test_the_card_of_a_process_that_is_gone_is_replaced(stores):
@@ -137,7 +138,7 @@ def test_processes_all_name_the_rank_that_never_came(tmp_path, method):
     url = f"tcp://127.0.0.1:{port}" if method == "tcp" else f"file://{tmp_path}/rendezvous"
     for number, rank in enumerate(start_ranks(3, ABSENT, str(tmp_path), METHOD=url)):
         with rank:
-            _, out, err = rank.finish(30)
+            _, out, err = rank.finish(PATIENCE_S)
             assert out.startswith(f"init_process_group, rank {number} of 4: rank 3 missing after 2 s"), out + err
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +152,7 @@ def test_a_store_that_goes_away_is_named_with_the_users_own_limit():
         store.wait(["goes away/0/0/0/card/1"], 5.0)
         store.close()
         with pytest.raises(DistStoreError, match=r"rank 1 of 2: .*lost the server.*within 1.5 s: did rank 0 end\?"):
-            joining.result(20)
+            joining.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("url", ["file://rel/path", "file://host/path", "file://"])

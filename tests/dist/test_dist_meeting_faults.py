@@ -1,5 +1,6 @@
 """Faults while a group is made, ended or left: whoever waits hears who is to blame, and nothing hangs."""
 
+from resilin.testing.patience import PATIENCE_S
 import contextlib
 import os
 import signal
@@ -29,7 +30,7 @@ def listeners():
         each.close()
 
 
-def outcomes(listeners, ranks, generation=1, limit=10.0, secrets=None):
+def outcomes(listeners, ranks, generation=1, limit=2 * PATIENCE_S, secrets=None):
     """What `connect` ends with on each of `ranks`, all at once, and after how long."""
     names = [each.describe() for each in listeners]
     found = {}
@@ -53,7 +54,7 @@ def outcomes(listeners, ranks, generation=1, limit=10.0, secrets=None):
             found[rank] = group, SYSTEM.monotonic() - start
 
     for thread in [OwnedThread(f"rank-{rank}", lambda rank=rank: run(rank)) for rank in ranks]:
-        thread.join(30)
+        thread.join(3 * PATIENCE_S)
     return found
 
 
@@ -66,24 +67,24 @@ def test_a_rank_that_died_before_it_connected_is_named_by_all_at_once(listeners,
     for error, took in found.values():
         assert isinstance(error, PeerLost), error
         assert error.ranks == {dead}
-        assert took < 5.0  # of 10: the dialer hears it at once, the others by asking or from the dialer
+        assert took < PATIENCE_S  # of twice that: the dialer hears it at once, the others by asking or from the dialer
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_lives_but_does_not_connect_is_named_by_all_at_the_deadline(listeners, transport):
     them = listeners(transport, 3)
-    found = outcomes(them, [0, 2], limit=0.7)
+    found = outcomes(them, [0, 2], limit=2.0)
     for error, took in found.values():
         assert isinstance(error, CollectiveTimeout), error
         assert error.ranks == {1}
-        assert took < 5.0
+        assert took < PATIENCE_S
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_whoever_refuses_a_rank_says_so_and_all_name_it(listeners, size):
     """A rank gives up at its first refusal: of two that it dials at once, the second may never hear its proof."""
     them, last = listeners("tcp", size), size - 1
-    found = outcomes(them, range(size), secrets={last: "guessed"}, limit=3.0)
+    found = outcomes(them, range(size), secrets={last: "guessed"}, limit=4.0)
     assert isinstance(found[last][0], HandshakeError)
     errors = [found[rank][0] for rank in range(last)]
     for error in errors:
@@ -113,7 +114,7 @@ def test_a_rank_that_gives_up_says_why_to_those_it_has_reached(listeners):
     for rank in (0, 1):
         assert isinstance(found[rank][0], GroupAborted), found[rank]
         assert "rank 2 was told to stop" in str(found[rank][0])
-        assert found[rank][1] < 5.0
+        assert found[rank][1] < PATIENCE_S
 
 
 def test_a_leader_that_is_stopped_before_it_shares_memory_is_named(listeners):
@@ -121,13 +122,13 @@ def test_a_leader_that_is_stopped_before_it_shares_memory_is_named(listeners):
     them = listeners("shm", 2)
     met = Expectation("g", 1, "test", 0, {(1, CONTROL)})
     them[0].expect(met)
-    error, took = outcomes(them, [1], limit=0.7)[1]
+    error, took = outcomes(them, [1], limit=2.0)[1]
     for sock in met.arrived.values():
         sock.close()
     assert isinstance(error, CollectiveTimeout)
     assert error.ranks == {0}
     assert "sent no control segment" in str(error)
-    assert took < 5.0
+    assert took < PATIENCE_S
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -140,9 +141,9 @@ def test_closing_and_aborting_wait_for_no_frozen_peer(listeners, transport):
             if way == "abort":
                 one.abort()
             one.close()
-            sent.join(30)
+            sent.join(PATIENCE_S)
             assert not sent.is_alive()
-            assert SYSTEM.monotonic() - start < 15.0  # a wait for the peer would last the group's 60 s
+            assert SYSTEM.monotonic() - start < PATIENCE_S  # a wait for the peer would last the group's limit
 
 
 def test_closing_wakes_a_sender_before_the_memory_goes_in_which_it_is_woken(listeners, monkeypatch):
@@ -156,7 +157,7 @@ def test_closing_wakes_a_sender_before_the_memory_goes_in_which_it_is_woken(list
     monkeypatch.setattr(one._mailbox, "fail", late)
     with contextlib.closing(other):
         one.close()
-        sent.join(15)
+        sent.join(PATIENCE_S)
         assert not sent.is_alive()
 
 
@@ -204,7 +205,7 @@ sys.stdin.readline()
 def test_a_death_that_the_kernel_sees_reaches_every_member_within_50_ms(tmp_path, transport, blocked):
     """The best of a few deaths: a machine that is busy with something else delays single ones."""
     took = [1.0]
-    for attempt in range(6):
+    for attempt in range(10):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         ranks = start_ranks(4, DEATH, str(folder), TEST_TRANSPORT=transport, BLOCKED=blocked, VICTIM="3")

@@ -1,5 +1,6 @@
 """Large messages inside a host: both ends copy them, whole or not at all, and never once a receive has ended."""
 
+from resilin.testing.patience import PATIENCE_S
 import os
 import random
 import signal
@@ -88,9 +89,9 @@ def test_all_ways_to_send_and_to_receive_can_follow_one_another(seed, transport)
                 assert dist.recv(got, None if way == "anybody" else source, tag=tag) == source
                 assert (got == noise(number, size)).all(), number
         for number, got, posted in receiving:
-            posted.wait(20)
+            posted.wait(PATIENCE_S)
             assert (got == noise(number, len(got))).all(), number
-        assert all(sent is None or sent.wait(20) for sent in sending)
+        assert all(sent is None or sent.wait(PATIENCE_S) for sent in sending)
 
     run_ranks(3, work, transport=transport).results()
 
@@ -100,21 +101,21 @@ def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_wr
 
     def hold(_):
         busy.set()  # in the thread that maps memory
-        assert free.wait(20)
+        assert free.wait(PATIENCE_S)
 
     def work(rank):
         mine = np.full(LARGE, 3.0)
         if rank == 1:
-            assert posted.wait(20)  # else the message could be here first, and `hold` in the receiver's own thread
+            assert posted.wait(PATIENCE_S)  # else the message could be here first, and `hold` in the receiver's own thread
             dist.send(np.ones(1), 0, tag=1)
-            assert busy.wait(20)
+            assert busy.wait(PATIENCE_S)
             sending = dist.isend(mine, 0)
             announced.set()
-            assert sending.wait(20)
+            assert sending.wait(PATIENCE_S)
             return
         dist.irecv(np.zeros(1), 1, tag=1).get_future().add_done_callback(hold)
         posted.set()
-        assert announced.wait(20)
+        assert announced.wait(PATIENCE_S)
         late, got = np.zeros(LARGE), np.zeros(LARGE)
         with pytest.raises(CollectiveTimeout):
             dist.irecv(late, 1).wait(0.1)

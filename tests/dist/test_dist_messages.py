@@ -1,5 +1,6 @@
 """send and recv between ranks of one host: what completes when, in which order, and what each hears of the other."""
 
+from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 import threading
@@ -41,11 +42,11 @@ def test_a_large_isend_is_complete_once_the_receiver_has_copied_it():
             sending = dist.isend(mine, dst=1)
             assert not sending.is_completed()
             posted.set()
-            assert sending.wait(10)
+            assert sending.wait(PATIENCE_S)
             mine[:] = 0
             assert sending.result()[0] is mine
         else:
-            assert posted.wait(10)
+            assert posted.wait(PATIENCE_S)
             got = np.empty(LARGE)
             assert dist.recv(got, src=0) == 0
             assert (got == numbers(0)).all()
@@ -71,7 +72,7 @@ def test_messages_of_one_rank_and_tag_arrive_in_order_whatever_their_sizes(trans
         if rank == 0:
             works = [dist.isend(np.full(size, i, np.float64), dst=1, tag=i % 2) for i, size in enumerate(sizes)]
             for sending in works:
-                sending.wait(20)
+                sending.wait(PATIENCE_S)
         elif rank == 1:
             for tag in (1, 0):
                 for i in range(tag, len(sizes), 2):
@@ -88,7 +89,7 @@ def test_more_large_messages_than_a_rank_can_have_on_their_way_are_all_received(
     def work(rank):
         if rank == 0:
             works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(count)]
-            assert all(sending.wait(20) for sending in works)
+            assert all(sending.wait(PATIENCE_S) for sending in works)
         else:
             for i in range(count):
                 got = np.empty(1000)
@@ -120,7 +121,7 @@ def test_a_posted_receive_is_served_while_its_rank_is_in_a_collective():
             dist.send(numbers(7), dst=0)  # returns only when rank 0, which is in the barrier, has it
         dist.barrier()
         if receiving is not None:
-            assert receiving.wait(10)
+            assert receiving.wait(PATIENCE_S)
             assert (got == numbers(7)).all()
 
     run_ranks(2, work).results()
@@ -134,7 +135,7 @@ def test_a_future_of_a_receive_is_set_though_nobody_waits_for_the_work():
         got = np.empty(LARGE)
         done = threading.Event()
         dist.irecv(got, src=1).get_future().add_done_callback(lambda _: done.set())
-        assert done.wait(10)
+        assert done.wait(PATIENCE_S)
         assert (got == numbers(3)).all()
 
     run_ranks(2, work).results()
@@ -163,7 +164,7 @@ def test_several_threads_of_a_rank_send_and_receive_at_once():
                 mine, got = numbers((rank, tag, turn), 2000), np.empty(2000)
                 sending = dist.isend(mine, dst=1 - rank, tag=tag, group=group)
                 dist.recv(got, src=1 - rank, tag=tag, group=group)
-                sending.wait(20)
+                sending.wait(PATIENCE_S)
                 assert (got == numbers((1 - rank, tag, turn), 2000)).all()
             spoken.append(tag)
 
@@ -172,7 +173,7 @@ def test_several_threads_of_a_rank_send_and_receive_at_once():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         assert sorted(spoken) == [0, 1, 2, 3]
 
     run_ranks(2, work).results()
@@ -199,7 +200,7 @@ def test_a_send_that_nobody_receives_ends_at_the_timeout_and_names_the_receiver(
 
     begin = time.monotonic()
     outcome = run_ranks(2, work, timeout_s=0.5, abort=False)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < PATIENCE_S
     assert isinstance(outcome.errors[0], CollectiveTimeout)
     assert isinstance(outcome.errors[1], DistError)
 
@@ -227,7 +228,7 @@ def test_what_a_rank_leaves_behind_unreceived_is_an_error_and_not_other_bytes():
             mine[:] = 0
             left.set()
         else:
-            assert left.wait(10)
+            assert left.wait(PATIENCE_S)
             got = np.ones(LARGE)
             with pytest.raises(DistError):
                 dist.recv(got, src=0)
@@ -322,7 +323,7 @@ def test_isend_returns_at_once_however_many_messages_are_outstanding(sizes, tran
             got = np.empty(size(i))
             dist.recv(got, src=1 - rank)
             assert (got == i + (1 - rank) * MANY).all()
-        assert all(sending.wait(20) for sending in works)
+        assert all(sending.wait(PATIENCE_S) for sending in works)
 
     run_ranks(2, work, transport=transport).results()
 
@@ -332,7 +333,7 @@ def test_messages_that_wait_for_room_go_out_while_their_sender_is_in_a_collectiv
         if rank == 0:
             works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(MANY)]
             dist.barrier()  # which rank 1 enters when it has them all
-            assert all(sending.wait(20) for sending in works)
+            assert all(sending.wait(PATIENCE_S) for sending in works)
         else:
             for i in range(MANY):
                 got = np.empty(1000)
@@ -349,7 +350,7 @@ def test_a_message_behind_many_of_another_tag_is_received_before_them(last):
         if rank == 0:
             works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(MANY)]
             dist.send(np.full(last, 7.0), dst=1, tag=1)
-            assert all(sending.wait(20) for sending in works)
+            assert all(sending.wait(PATIENCE_S) for sending in works)
         else:
             got = np.empty(last)
             dist.recv(got, src=0, tag=1)
@@ -368,7 +369,7 @@ def test_a_rank_that_receives_nothing_does_not_keep_messages_from_the_others():
             works = [dist.isend(np.full(1000, i, np.float64), dst=1) for i in range(600)]
             dist.send(numbers(0), dst=2)
             dist.barrier()
-            assert all(sending.wait(20) for sending in works)
+            assert all(sending.wait(PATIENCE_S) for sending in works)
             return
         got = np.empty(LARGE)
         if rank == 2:
@@ -398,7 +399,7 @@ def test_messages_that_wait_for_room_fail_when_their_receiver_leaves(count):
             assert all(isinstance(error, PeerLost) and error.ranks == {1} for error in failed)
             assert len(failed) == MANY or count == 13
             return
-        assert queued.wait(10)
+        assert queued.wait(PATIENCE_S)
         dist.destroy_process_group()
 
     run_ranks(2, work, abort=False).results()
@@ -415,7 +416,7 @@ def test_messages_that_wait_for_room_are_errors_on_both_sides_when_their_sender_
             left.set()
             assert all(sending.is_completed() for sending in works)
             return sum(sending.is_success() for sending in works)
-        assert left.wait(10)
+        assert left.wait(PATIENCE_S)
         got = np.empty(count)
         for came in range(MANY):
             try:

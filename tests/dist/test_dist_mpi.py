@@ -1,5 +1,6 @@
 """The mpi backend under a real `mpiexec`: all cases of check_group; a dead, a late, an aborting rank; wrong starts."""
 
+from resilin.testing.patience import PATIENCE_S
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_processes_of_no_common_mpi_job_are_told_to_use_mpiexec(tmp_path):
         )
         for rank in range(2)
     ]
-    ended = [rank.communicate(timeout=40) for rank in ranks]
+    ended = [rank.communicate(timeout=PATIENCE_S) for rank in ranks]
     for out, err in ended:
         assert "are ranks [0, 0] of MPI's world" in out, err
         assert "start them together with mpiexec" in out

@@ -1,5 +1,6 @@
 """Outside shared memory nothing needs Linux: processes whose Python has nothing of Linux meet in a file and on TCP."""
 
+from resilin.testing.patience import PATIENCE_S
 import select
 import socket
 
@@ -81,7 +82,7 @@ def test_every_case_passes_in_processes_without_anything_of_linux(tmp_path):
 def test_where_the_kernel_names_no_user_a_store_asks_for_a_secret(tmp_path):
     [rank] = start_ranks(1, ELSEWHERE + WITHOUT_A_SECRET, str(tmp_path))
     with rank:
-        _, out, err = rank.finish(30)
+        _, out, err = rank.finish(PATIENCE_S)
         assert "RESILIN_SECRET" in out, out + err
 
 

@@ -1,5 +1,6 @@
 """What the reference says of names that other tests use only by the way."""
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -15,7 +16,7 @@ def of_thread(call):
     box = []
     thread = threading.Thread(target=lambda: box.append(call()))
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     return box[0]
 
 
@@ -26,7 +27,7 @@ def test_a_hash_store_wakes_a_reader_in_another_thread_and_belongs_to_its_object
     reader.start()
     assert dist.HashStore().num_keys() == 0
     store.set("late", b"here")
-    reader.join(20)
+    reader.join(PATIENCE_S)
     assert got == [b"here"]
 
 
@@ -105,7 +106,7 @@ def test_listeners_alone_make_a_group():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     for each in listeners:
         each.close()
     assert totals == {0: 3, 1: 3}

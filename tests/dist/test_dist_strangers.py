@@ -1,5 +1,6 @@
 """Who may talk to a job, and what those who may not can do to it."""
 
+from resilin.testing.patience import PATIENCE_S
 import os
 import resource
 import socket
@@ -158,7 +159,7 @@ def test_a_rank_with_another_secret_is_named_as_refused_by_the_rank_that_waits_f
             match=r"rank 1 did not join within 0.5 s; [12] connections? to the dist listener .* refused, the last "
             r"because .* did not prove the job's secret for resilin dist group; check that",
         ):
-            waiting.result(10)
+            waiting.result(PATIENCE_S)
     assert "did not prove the job's secret" in caplog.text
 
 

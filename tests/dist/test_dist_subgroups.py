@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.testing.patience import PATIENCE_S
 import threading
 from typing import Any
 
@@ -162,21 +163,21 @@ def test_ranks_lost_while_a_group_shrinks_are_those_of_the_group_that_was_given(
 
     def rank_main(rank: int) -> Any:
         world = dist.default_group()
-        made.wait(20)
+        made.wait(PATIENCE_S)
         if rank in (0, 2):
             world.vanish()
             if rank == 2:
                 world.listener.close()
                 gone.set()
             return None
-        assert gone.wait(20)
+        assert gone.wait(PATIENCE_S)
         with pytest.raises(PeerLost):
             dist.barrier()
         with pytest.raises(PeerLost) as caught:
             dist.shrink_group([0])
         assert caught.value.ranks == {2}
         assert f"rank {rank} of 5: rank 2 (there rank 1) did not take part" in str(caught.value)
-        told.wait(20)
+        told.wait(PATIENCE_S)
         dist.shrink_group([0, *caught.value.ranks])
         return dist.get_rank(), _total(None)
 

@@ -7,6 +7,7 @@ import pytest
 
 from resilin.errors import UsageError
 from resilin.launcher import arguments, dry_run, plan
+from resilin.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -103,6 +104,6 @@ def test_a_dry_run_tells_each_workers_command_and_environment_and_no_secret(scri
 def test_a_dry_run_starts_nothing_and_ends_with_0(tmp_path):
     (tmp_path / "train.py").write_text("raise SystemExit('ran')")
     command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--dry-run", "--event-log", "events", "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=tmp_path)
     assert "worker 0: " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
+
 pytestmark = pytest.mark.multiproc
 LOOKS = """
 import resilin
@@ -49,7 +51,7 @@ def script(tmp_path):
 def run(program: Path, launcher: list[str], *flags: str) -> tuple[int, str]:
     way = "spawned" if flags else "forked"
     command = [*launcher, "--standalone", "-q", *flags, str(program), way, "last"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=program.parent, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=program.parent, check=False)
     told = done.stderr.partition("elastic-run: ")[0]  # what it says of the end has process numbers
     return done.returncode, f"{done.stdout}\n{told}".replace(way, "WAY")
 
@@ -75,12 +77,12 @@ def test_the_command_that_is_installed_does_the_same(script):
 def test_a_launcher_that_was_started_in_another_way_starts_interpreters(script):
     program = script("import resilin\nimport sys\nprint(sys.flags.optimize, 'resilin.dist.group' in sys.modules)\n")
     command = [sys.executable, "-O", "-m", "resilin.launcher.elastic_run", "--standalone", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "0 True\n"
 
 
 def test_the_spawner_is_a_process_of_its_own_name(script):
     program = script("import resilin\nimport os\nprint(open(f'/proc/{os.getppid()}/cmdline').read().strip(chr(0)))\n")
     command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--standalone", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "resilin-spawner\n"

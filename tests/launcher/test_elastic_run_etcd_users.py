@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 PASSWORD = "p@ss:w?rd/%41"
@@ -32,7 +33,9 @@ def launch(etcd, tmp_path):
         command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--nnodes", "1", "--rdzv-backend", "etcd"]
         command += ["--rdzv-endpoint", etcd, "--rdzv-conf", f"{conf},read_timeout=5", program]
         clean = {name: value for name, value in os.environ.items() if name != "RESILIN_ETCD_PASSWORD"}
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**clean, **env}, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, env={**clean, **env}, check=False
+        )
 
     return start
 

@@ -6,6 +6,7 @@ import pytest
 
 from resilin.errors import SecretRequired, UsageError
 from resilin.launcher import addresses, arguments, plan
+from resilin.testing.patience import PATIENCE_S
 
 # flag -> default, for every flag of torchrun that has a meaning here; frozen, because scripts rely on it
 TORCHRUN = {
@@ -333,7 +334,7 @@ def test_bash_completes_flags_and_their_choices(capsys):
     ask = 'COMP_CWORD=${#COMP_WORDS[@]}; ((COMP_CWORD--)); _elastic_run; echo "${COMPREPLY[@]}"'
     text = f"{capsys.readouterr().out}\nCOMP_WORDS=(elastic-run --rdzv-b); {ask}"
     text += f"\nCOMP_WORDS=(elastic-run --start-method f); {ask}"
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "--rdzv-backend\nfork forkserver\n"
 
 

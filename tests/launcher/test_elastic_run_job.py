@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from resilin.testing import ports
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
@@ -42,7 +43,7 @@ os.write(1, json.dumps(found).encode() + b"\\n")  # one write: lines of several 
 """
 
 
-def run(*args, timeout_s=20, **env):
+def run(*args, timeout_s=PATIENCE_S, **env):
     command = [sys.executable, "-m", "resilin.launcher.elastic_run", *map(str, args)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **env}, check=False
@@ -126,7 +127,7 @@ def test_modules_and_commands_run_too(script, tmp_path):
     script("import sys; print(sys.argv[1:], __name__)", "amodule.py")
     as_module = subprocess.run(
         [sys.executable, "-m", "resilin.launcher.elastic_run", "-m", "amodule", "--x"],
-        capture_output=True, text=True, timeout=20, cwd=tmp_path, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert as_module.stdout == "['--x'] __main__\n", as_module.stderr
     assert run("--no-python", "sh", "-c", "echo rank $RANK").stdout == "rank 0\n"
@@ -255,7 +256,12 @@ sys.exit(elastic_run.main(sys.argv[1:]))
     command = [sys.executable, "-c", code, str(script("pass"))]
     for level, lines in (("WARNING", 1), ("DEBUG", None)):
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=20, env={**os.environ, "LOGLEVEL": level}, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**os.environ, "LOGLEVEL": level},
+            check=False,
         )
         assert done.returncode == 6
         assert "elastic-run: internal error: KeyError" in done.stderr
@@ -270,7 +276,7 @@ from resilin.launcher import entry
 importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)
 raise SystemExit(entry.elastic_run())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -300,5 +306,5 @@ def test_the_launcher_loads_neither_numpy_nor_grpc():
         "import sys, resilin.launcher.elastic_run, resilin.launcher.main\n"
         "print([name for name in ('numpy', 'grpc', 'resilin.core') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "[]\n"

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
+
 pytestmark = pytest.mark.multiproc
 
 SAYS = "import os, sys; os.write(1, f\"out {os.environ['RANK']}\\n\".encode())\n"
@@ -23,7 +25,7 @@ def nodes(count, folder, *args):
     """Runs on `count` nodes that meet in a folder; each has logs of its own. What they print, by node rank."""
     meeting = ["--nnodes", count, "--rdzv-backend", "file", "--rdzv-endpoint", folder / "meeting"]
     runs = [start(*meeting, "--node-rank", n, "--log-dir", folder / f"logs{n}", *args) for n in range(count)]
-    ends = [run.communicate(timeout=30) for run in runs]
+    ends = [run.communicate(timeout=PATIENCE_S) for run in runs]
     assert [run.returncode for run in runs] == [0] * count, ends
     return [out for out, _ in ends]
 
@@ -61,9 +63,9 @@ def test_a_prefix_may_name_the_node_and_may_come_from_torchruns_variable(script,
     template = "${hostname} ${role_name} ${rank}: "
     env = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template}
     run = start("--tee", 1, "--role", "trainer", program, **env)
-    assert run.communicate(timeout=20)[0] == f"{socket.gethostname()} trainer 0: out 0\n"
+    assert run.communicate(timeout=PATIENCE_S)[0] == f"{socket.gethostname()} trainer 0: out 0\n"
     run = start("--tee", 1, "--log-line-prefix-template", "${rank}|", program, **env)
-    assert run.communicate(timeout=20)[0] == "0|out 0\n"
+    assert run.communicate(timeout=PATIENCE_S)[0] == "0|out 0\n"
 
 
 def test_every_attempt_and_every_run_of_the_same_job_keeps_its_logs(script, tmp_path):
@@ -74,7 +76,7 @@ def test_every_attempt_and_every_run_of_the_same_job_keeps_its_logs(script, tmp_
     flags = ["--rdzv-id", "job", "--log-dir", tmp_path / "logs", "--redirects", 3, "--max-restarts", 2, program]
     for word in ("one", "two"):
         run = start(*flags, word)
-        run.communicate(timeout=30)
+        run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 0
     folders = sorted((tmp_path / "logs").iterdir())
     assert len(folders) == 2
@@ -93,7 +95,7 @@ def test_lines_of_teed_ranks_do_not_mix_however_they_are_written(script):
         "        os.write(1, part)\n"
     )
     run = start("--nproc-per-node", 3, "--tee", 1, program)
-    lines = run.communicate(timeout=30)[0].splitlines()
+    lines = run.communicate(timeout=PATIENCE_S)[0].splitlines()
     expected = {f"[default{rank}]:" + f"{rank}-{n};" * 21 + "end" for rank in range(3) for n in range(300)}
     assert set(lines) == expected
     assert len(lines) == 900

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
+
 SCRIPT = """
 import os
 import numpy as np
@@ -45,7 +47,7 @@ def test_nodes_that_share_a_folder_reach_one_another(hosts, tmp_path, found_by):
         start(host, tmp_path, *(("--local-addr", host.address) if found_by == "--local-addr" else ())) for host in hosts
     ]
     try:
-        ends = [run.communicate(timeout=30) for run in runs]
+        ends = [run.communicate(timeout=PATIENCE_S) for run in runs]
     finally:
         for run in runs:
             run.kill()
@@ -64,7 +66,7 @@ def test_workers_that_were_told_to_use_loopback_say_so_instead_of_looking_for_on
     monkeypatch.setenv("RESILIN_IFNAME", "lo")
     runs = [start(host, tmp_path, "--local-addr", host.address) for host in hosts]
     try:
-        ends = [run.communicate(timeout=30) for run in runs]
+        ends = [run.communicate(timeout=PATIENCE_S) for run in runs]
     finally:
         for run in runs:
             run.kill()
@@ -82,7 +84,7 @@ def meet(hosts, tmp_path):
     def run(endpoint, *flags):
         runs = [start(host, tmp_path, "--rdzv-endpoint", endpoint, *flags) for host in hosts]
         try:
-            ends = [one.communicate(timeout=30) for one in runs]
+            ends = [one.communicate(timeout=PATIENCE_S) for one in runs]
         finally:
             for one in runs:
                 one.kill()
@@ -176,7 +178,7 @@ def test_the_nodes_of_a_slurm_job_meet_without_any_flag(hosts, names, tmp_path):
         command = [*host.enter, sys.executable, "-m", "resilin.launcher.elastic_run", tmp_path / "train.py"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         runs.append(subprocess.Popen(command, text=True, env={**os.environ, **step}, **pipes))
-    ends = [run.communicate(timeout=30) for run in runs]
+    ends = [run.communicate(timeout=PATIENCE_S) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], ends
     assert [out for out, _ in ends] == [f"2 of {head.address} at {host.address}\n" for host in hosts]
     assert ends[1][1].startswith(

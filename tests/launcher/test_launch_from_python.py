@@ -8,6 +8,7 @@ import pytest
 
 from resilin.errors import ChildFailedError, UsageError
 from resilin.launcher.api import LaunchConfig, elastic_launch, launch_agent
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
@@ -74,7 +75,7 @@ def test_a_function_of_the_main_module_is_found_in_the_workers(tmp_path):
         "    print(elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), twice)(21))\n"
     )
     done = subprocess.run(
-        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.stdout == "{0: 42, 1: 42}\n", done.stderr
 
@@ -93,6 +94,6 @@ def test_record_puts_what_is_raised_into_the_report_also_when_somebody_catches_i
         "    sys.exit(3)\n"
     )
     command = [sys.executable, "-m", "resilin.launcher.elastic_run", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert "raised ValueError: from main" in done.stderr

@@ -16,6 +16,7 @@ from resilin.store.client import ClientStore
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
 
 
@@ -110,7 +111,7 @@ def test_the_owner_learns_that_its_lease_is_lost_when_the_store_stays_away(state
     with ClientStore([f"127.0.0.1:{server.port}"]) as client:
         lease = client.lease(1.0, lost.set)
         server.close()
-        assert lost.wait(5)
+        assert lost.wait(PATIENCE_S)
         assert not lease.alive
 
 
@@ -119,7 +120,7 @@ def test_the_owner_learns_that_its_lease_was_revoked(state):
     with StoreServer(state) as server, ClientStore([f"127.0.0.1:{server.port}"]) as client:
         lease = client.lease(1.0, lost.set)
         state.hub.revoke(lease.id)
-        assert lost.wait(5)
+        assert lost.wait(PATIENCE_S)
 
 
 def test_a_watch_says_compacted_when_the_store_lost_its_data(state):
@@ -136,10 +137,13 @@ def test_a_watch_says_compacted_when_the_store_lost_its_data(state):
 
 
 def test_an_endpoint_that_answers_nothing_is_a_timeout_that_names_it(silent):
-    started = time.monotonic()
-    with pytest.raises(StoreTimeout, match=silent):
-        store.connect(f"embedded://{silent}", timeout_s=0.5)
-    assert 0.4 < time.monotonic() - started < 1.0
+    took = []
+    while not took or (min(took) > 1.0 and len(took) < 10):  # a busy machine delays single ones
+        started = time.monotonic()
+        with pytest.raises(StoreTimeout, match=silent):
+            store.connect(f"embedded://{silent}", timeout_s=0.5)
+        took.append(time.monotonic() - started)
+    assert 0.4 < min(took) < 1.0
 
 
 def test_an_endpoint_where_nobody_listens_is_a_timeout_that_says_refused():
@@ -188,7 +192,7 @@ def test_three_members_of_etcd_do_without_their_leader(harm):
             except StoreAmbiguous:
                 done = client.get("leader") is not None
         # A frozen member's stream is noticed by its unanswered ping; a killed one's at once.
-        events = seen.wait(10, timeout_s=25)
+        events = seen.wait(10, timeout_s=PATIENCE_S)
         assert [event.kv.key for event in events] == [f"k/{number}" for number in range(10)]
         assert client.get("node") is not None
         assert lost == []

@@ -16,6 +16,7 @@ from resilin.errors import Compacted, StoreError, StoreTimeout
 from resilin.store import file as file_module
 from resilin.store.file import FileStore
 from resilin.testing.clock import FakeClock
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
 
 
@@ -83,7 +84,7 @@ def test_the_owner_of_a_lease_that_others_ended_is_told(folder):
         other.watch("node", seen.on_events, start_revision=2)
         assert seen.wait(2)[1].kind == "delete"
         frozen.get("node")
-        assert lost.wait(5)
+        assert lost.wait(PATIENCE_S)
         assert not lease.alive
 
 

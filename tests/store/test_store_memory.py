@@ -14,6 +14,7 @@ from resilin.store import Compare, MemoryStore, Op
 from resilin.store.base import prefix_range, to_bytes, to_text
 from resilin.store.state import StoreState
 from resilin.testing.clock import FakeClock
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
 
 
@@ -65,7 +66,7 @@ def test_the_owner_of_a_lease_that_others_revoke_is_told_once(root):
     lease = root.lease(5.0, told.release)
     root.put("node", b"", lease)
     assert root.hub.revoke(lease.id)
-    assert told.acquire(timeout=5)
+    assert told.acquire(timeout=PATIENCE_S)
     assert not lease.alive
     assert root.get("node") is None
     lease.revoke()

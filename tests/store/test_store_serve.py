@@ -13,6 +13,7 @@ from resilin import store
 from resilin.errors import UsageError
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
+from resilin.testing.patience import PATIENCE_S
 
 PROGRAM = (
     "import argparse, sys\n"
@@ -53,7 +54,7 @@ def test_it_serves_until_a_signal(serve, number):
         client.watch("", lambda events: None)
         client.put("a", b"1")
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -62,14 +63,14 @@ def test_a_signal_that_another_thread_gets_ends_it(serve, number):
     with store.connect(url) as client:
         client.put("a", b"1")  # by now the main thread waits
     process.send_signal(number)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_several_signals_at_once_are_one_end(serve):
     process, _ = serve()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         process.send_signal(number)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_the_secret_comes_from_a_file(serve, tmp_path):
@@ -83,7 +84,7 @@ def test_an_unreadable_or_empty_secret_file_is_one_clear_error(tmp_path):
     (tmp_path / "empty").write_text("\n")
     for name, complaint in (("missing", "cannot be read"), ("empty", "the file is empty")):
         command = [sys.executable, "-c", PROGRAM, "serve", "--secret-file", str(tmp_path / name)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
         assert complaint in done.stderr.splitlines()[-1]
 
 

@@ -18,6 +18,7 @@ from resilin.store.messages import cls, new, path
 from resilin.store.pool import DaemonPool
 from resilin.store.server import StoreServer
 from resilin.testing.etcd import find_etcdctl
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
 
 SECRET = "s3cret"
@@ -41,7 +42,7 @@ def etcdctl(server):
 
     def run(*arguments: str, user: str = f"resilin:{SECRET}", text: str | None = None) -> str:
         command = [find_etcdctl(), "--endpoints", f"127.0.0.1:{server.port}", "--user", user, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, input=text or "")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, input=text or "")
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -120,7 +121,7 @@ def test_etcdctl_with_a_wrong_password_is_refused(etcdctl):
 
 def call(server, method, raw, metadata=()):
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        return channel.unary_unary(path(method))(raw, metadata=metadata, timeout=5)
+        return channel.unary_unary(path(method))(raw, metadata=metadata, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("presented", ["", "x", "a.b.c", token.make_token("other", "0" * 32, "1" * 32)])
@@ -136,7 +137,7 @@ def test_a_stranger_learns_nothing_not_even_whether_his_request_was_sound(server
 @pytest.mark.parametrize("method", ["Watch", "LeaseKeepAlive"])
 def test_a_stranger_opens_no_stream(server, method):
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        stream = channel.stream_stream(path(method))(iter([b""]), metadata=(("token", "x"),), timeout=5)
+        stream = channel.stream_stream(path(method))(iter([b""]), metadata=(("token", "x"),), timeout=PATIENCE_S)
         with pytest.raises(grpc.RpcError, match="invalid auth token"):
             next(stream)
 
@@ -211,10 +212,10 @@ def test_a_watch_can_be_cancelled_filtered_and_asked_for_progress(state):
 
         def send():
             yield from (request.SerializeToString() for request in requests[:1])
-            more.wait(5)
+            more.wait(PATIENCE_S)
             yield from (request.SerializeToString() for request in requests[1:])
 
-        answers = map(cls("WatchResponse").FromString, channel.stream_stream(path("Watch"))(send(), timeout=5))
+        answers = map(cls("WatchResponse").FromString, channel.stream_stream(path("Watch"))(send(), timeout=PATIENCE_S))
         assert next(answers).created
         state.put("a", b"1")
         state.delete("a")
@@ -232,7 +233,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_resumes(state, monkeypatch):
         seen, gate = Recorder(), threading.Event()
 
         def slow(events):
-            gate.wait(10)
+            gate.wait(PATIENCE_S)
             seen.on_events(events)
 
         client.watch("k", slow, on_error=seen.on_error)
@@ -240,7 +241,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_resumes(state, monkeypatch):
         for number in range(400):
             state.put("k", b"%d " % number + payload)
         gate.set()
-        events = seen.wait(400, timeout_s=30)
+        events = seen.wait(400, timeout_s=PATIENCE_S)
         assert [int(event.kv.value.split()[0]) for event in events] == list(range(400))
 
 
@@ -265,7 +266,7 @@ def test_closing_leaves_no_thread_and_frees_the_port(state):
     server.close()
     left = [one for one in set(threading.enumerate()) - before if one.name != "resilin-store-expiry"]  # the state's
     for thread in left:
-        thread.join(2)
+        thread.join(PATIENCE_S)
     assert [thread.name for thread in left if thread.is_alive()] == []
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -275,12 +276,12 @@ def test_closing_leaves_no_thread_and_frees_the_port(state):
 def test_the_pool_runs_calls_at_once_and_reuses_idle_threads():
     pool, gate = DaemonPool("test"), threading.Barrier(11)
     waiting = [pool.submit(gate.wait, 5) for _ in range(10)]
-    gate.wait(5)  # all ten run at the same time
-    assert len({future.result(5) for future in waiting}) == 10
-    assert pool.submit(lambda: threading.current_thread().daemon).result(5)
+    gate.wait(PATIENCE_S)  # all ten run at the same time
+    assert len({future.result(PATIENCE_S) for future in waiting}) == 10
+    assert pool.submit(lambda: threading.current_thread().daemon).result(PATIENCE_S)
     failing = pool.submit(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        failing.result(5)
+        failing.result(PATIENCE_S)
     pool.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(print)

@@ -14,6 +14,7 @@ from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin.errors import DistError, PeerLost
 from resilin.testing.faults import FaultPlan
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks, start_ranks
 from resilin.zero import OptimizerState, ShardedModule, shard
 
@@ -36,9 +37,9 @@ def test_survivors_lose_the_peer_hold_nothing_half_done_and_train_on_in_a_new_gr
 
     faults = FaultPlan().kill(rank=2, at=at, call=call, phase=phase)
     start = SYSTEM.monotonic()
-    outcome = run_ranks(3, before, faults=faults, abort=False, transport=transport)
+    outcome = run_ranks(3, before, faults=faults, abort=False, transport=transport, timeout_s=2 * PATIENCE_S)
     assert faults.all_fired()
-    assert SYSTEM.monotonic() - start < 10
+    assert SYSTEM.monotonic() - start < PATIENCE_S
     told = [outcome.errors[rank] for rank in (0, 1)]  # the third dies in a thread, and its main one hears of it somehow
     assert all(isinstance(error, PeerLost) and error.ranks == {2} for error in told)
 
@@ -128,7 +129,7 @@ from resilin.errors import PeerLost
 from resilin.zero import shard
 import numpy as np, signal
 
-group = join_from_environment(10.0)
+group = join_from_environment(200.0)
 model = shard(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 8)), {stage})
 optimizer = optim.AdamW(model.parameters())
 x = Tensor._wrap(np.ones((4, 64), np.float32))
@@ -151,20 +152,18 @@ except PeerLost as error:
 @pytest.mark.parametrize(
     ("stage", "at", "call"), [(3, "all_gather", 5), (3, "reduce_scatter", 4), (2, "reduce_scatter", 1)]
 )
-def test_a_killed_process_is_named_by_the_others_within_a_second(
-    stage: int, at: str, call: int, tmp_path: Path
-) -> None:
+def test_a_killed_process_is_named_by_the_others_at_once(stage: int, at: str, call: int, tmp_path: Path) -> None:
     source = _WORKER.format(stage=stage, at=at, call=call)
     ranks = start_ranks(3, source, str(tmp_path))
     try:
         assert all(rank.read_line() == "ready" for rank in ranks)
         start = SYSTEM.monotonic()
-        code, _, _ = ranks[1].finish(20)
+        code, _, _ = ranks[1].finish()
         assert code == -signal.SIGKILL
         for rank in (ranks[0], ranks[2]):
-            code, out, err = rank.finish(20)
+            code, out, err = rank.finish()
             assert (code, out.strip()) == (3, "lost [1] 0"), err
-        assert SYSTEM.monotonic() - start < 8
+        assert SYSTEM.monotonic() - start < PATIENCE_S  # of the group's 200
     finally:
         for rank in ranks:
             with rank:

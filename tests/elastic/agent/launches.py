@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
+
 INPLACE = Path(__file__).parent / "inplace_worker.py"
 
 
@@ -29,7 +31,7 @@ class Launch:
     def err(self) -> str:
         return self.err_path.read_text()
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -38,12 +40,12 @@ class Launch:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def until(self, condition, timeout_s: float = 15.0):
+    def until(self, condition, timeout_s: float = PATIENCE_S):
         """Wait for `condition()` to be true while the launcher runs."""
         return until(condition, timeout_s, lambda: f"\n{self.out}\n{self.err}", self.process)
 
 
-def until(condition, timeout_s: float = 15.0, story=lambda: "", process=None):
+def until(condition, timeout_s: float = PATIENCE_S, story=lambda: "", process=None):
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if value := condition():

@@ -11,6 +11,7 @@ from launches import INPLACE, until
 
 from resilin.elastic.agent.console import Sink
 from resilin.elastic.agent.reports import Reporter
+from resilin.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_training_goes_on_when_standard_error_is_closed(steps, tmp_path):
     with subprocess.Popen(list(map(str, command)), stderr=writer, stdout=subprocess.DEVNULL) as process:
         os.close(writer)
         try:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -118,7 +119,7 @@ def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path
         "import os, sys, time\n"
         "if os.environ['RANK'] == '0':\n"
         "    os.write(1, b'x' * 300_000 + b'\\n')\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(1000)\n"
         "log = os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']) + '/../0/stdout.log'\n"
         "while not os.path.exists(log) or os.path.getsize(log) < 300_001:\n"
         "    time.sleep(0.01)\n"
@@ -130,7 +131,7 @@ def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path
     try:
         with subprocess.Popen(list(map(str, command)), stdout=writer, stderr=subprocess.PIPE) as process:
             os.close(writer)
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         os.close(reader)
     assert process.returncode == 1
@@ -143,5 +144,5 @@ def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path
 def test_a_launcher_started_without_standard_streams_still_runs_its_workers(script, tmp_path):
     program = script(f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')")
     command = f"exec {sys.executable} -m resilin.launcher.elastic_run {program} <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", command], timeout=20, check=False).returncode == 0
+    assert subprocess.run(["sh", "-c", command], timeout=PATIENCE_S, check=False).returncode == 0
     assert (tmp_path / "ran").read_text() == "yes"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
+
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).parent / "hanging_worker.py"
 WHY = {
@@ -17,7 +19,7 @@ WHY = {
     "circle": r"it is busy at \S+hanging_worker.py:\d+ in circle",
     "skip": r"it is blocked at \S+hanging_worker.py:\d+ in skip",
 }
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 HASTY = """
 import sys
 from resilin.elastic.agent import watchdog

@@ -19,6 +19,7 @@ from resilin.elastic.chaos.schedule import Fault, Schedule
 from resilin.launcher import chaos, chaos_report
 from resilin.launcher.chaos_run import Job, run_job
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.timeout(400)]
 OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))
@@ -34,17 +35,17 @@ def committed(steps):
 
 def trains_on(one, steps, begun):
     """Wait until `one` has noticed that the store is away, the outage is long enough, and training went on in it."""
-    one.until(lambda: "does not answer: training goes on" in one.err, 40)
+    one.until(lambda: "does not answer: training goes on" in one.err)
     before = committed(steps)
-    one.until(lambda: committed(steps) >= before + 20, 30)
+    one.until(lambda: committed(steps) >= before + 20)
     time.sleep(max(0.0, begun + OUTAGE_S - 1.0 - time.monotonic()))  # the length of it is what this is about
     before = committed(steps)
-    one.until(lambda: committed(steps) >= before + 20, 30)
+    one.until(lambda: committed(steps) >= before + 20)
 
 
 def lose_a_worker(steps, rank):
     (steps / f"die-{committed(steps)}").write_text(f"{rank} SIGKILL")
-    until(lambda: not list(steps.glob("die-*")), 20)
+    until(lambda: not list(steps.glob("die-*")))
     stopped_at = committed(steps)
     time.sleep(1.5)  # nothing is to happen in it
     assert committed(steps) <= stopped_at + 1, "the world cannot have changed"
@@ -58,7 +59,7 @@ def test_an_outage_of_all_members_of_etcd_delays_changes_and_nothing_else(launch
         flags = ("--nnodes", "1:3", "--max-restarts", 1, *place, "--rdzv-conf", PATIENT)
         first, second = (launch(*flags, *PROGRAM, steps, 10, 0.01) for _ in range(2))
         for one in (first, second):
-            one.until(lambda one=one: "/2 step" in one.out, 30)
+            one.until(lambda one=one: "/2 step" in one.out)
         begun = time.monotonic()
         for member in range(3):
             (cluster.freeze if how == "frozen" else cluster.kill)(member)
@@ -73,9 +74,9 @@ def test_an_outage_of_all_members_of_etcd_delays_changes_and_nothing_else(launch
             cluster.restart(0, 1, 2)
         lasted = time.monotonic() - begun
         for one in (first, second, third):
-            one.until(lambda one=one: "/3 step" in one.out, 40)
+            one.until(lambda one=one: "/3 step" in one.out)
         (steps / "hold").unlink()
-        assert [one.wait(30) for one in (first, second, third)] == [0, 0, 0]
+        assert [one.wait() for one in (first, second, third)] == [0, 0, 0]
     assert lasted >= OUTAGE_S
     (back,) = re.findall(r"the store answers again, after (\d+) s", first.err)
     assert int(back) <= lasted
@@ -87,31 +88,30 @@ def test_a_frozen_host_of_the_embedded_store_delays_changes_of_the_others_and_no
     place = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "frozen")
     flags = ("--nnodes", "1:3", "--max-restarts", 1, *place, "--rdzv-conf", PATIENT)
     host = launch(*flags, *PROGRAM, steps, 10, 0.01)
-    host.until(lambda: "world 1" in host.out, 30)
+    host.until(lambda: "world 1" in host.out)
     first, second = (launch(*flags, *PROGRAM, steps, 10, 0.01) for _ in range(2))
-    first.until(lambda: "/3 step" in first.out, 30)
+    first.until(lambda: "/3 step" in first.out)
     drain = [sys.executable, "-m", "resilin.launcher.main", "drain", "frozen", served_by(host)]
-    subprocess.run(drain, check=True, capture_output=True, timeout=40)
+    subprocess.run(drain, check=True, capture_output=True, timeout=PATIENCE_S)
     for one in (first, second):
-        one.until(lambda one=one: "/2 step" in one.out, 30)
+        one.until(lambda one=one: "/2 step" in one.out)
     ranks = {int(found[-1]): one for one in (first, second) if (found := re.findall(r"rank (\d)/2", one.out))}
     begun = time.monotonic()
     host.signal(signal.SIGSTOP)
     trains_on(first, steps, begun)
     lose_a_worker(steps, rank=1)
     host.signal(signal.SIGCONT)
-    ranks[0].until(lambda: ranks[0].out.count("/2 step") >= 2, 40)
+    ranks[0].until(lambda: ranks[0].out.count("/2 step") >= 2)
     assert time.monotonic() - begun >= OUTAGE_S
     (steps / "hold").unlink()
-    assert [one.wait(30) for one in (first, second, host)] == [0, 0, 0]
+    assert [one.wait() for one in (first, second, host)] == [0, 0, 0]
     assert (first.err + second.err).count("worker died: ") == 1
 
 
 def served_by(host):
     """The name of the node whose agent `host` is, which holds its process."""
-    told = subprocess.run(
-        [sys.executable, "-m", "resilin.launcher.main", "status", "frozen"], capture_output=True, text=True, timeout=40
-    )
+    command = [sys.executable, "-m", "resilin.launcher.main", "status", "frozen"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     (name,) = re.findall(rf"^node (\S+-{host.process.pid}-\S+) ", told.stdout, re.M)
     return name
 

@@ -10,6 +10,7 @@ from resilin.elastic.records import Closed, Generation, GenerationMember, Live, 
 from resilin.elastic.rendezvous.rendezvous import Options, Rendezvous
 from resilin.errors import RendezvousError, StoreAmbiguous, StoreError, StoreRefused
 from resilin.store import MemoryStore
+from resilin.testing.patience import PATIENCE_S
 
 KEYS = records.Keys("job")
 
@@ -32,7 +33,7 @@ def generation(number):
     )
 
 
-def play(scenario, timeout_s=10):
+def play(scenario, timeout_s=PATIENCE_S):
     """Run `scenario(open)`, where `await open(name, direct)` joins a node; all leave afterwards."""
 
     async def whole():
@@ -229,7 +230,7 @@ def test_a_node_leads_though_the_answers_that_said_so_were_lost(lost):
             await one.join(node("a"))
             while one.view.leader() != "a":
                 changed.clear()
-                await asyncio.wait_for(changed.wait(), 10)
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
             assert len(store.hub.leases()) == 1, "what it does not need any more is given back"
             await one.leave()
 
@@ -250,7 +251,7 @@ def test_a_leader_that_is_elected_again_before_it_has_heard_of_its_end_leads():
         async def until(condition):
             while not condition():
                 changed.clear()
-                await asyncio.wait_for(changed.wait(), 10)
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
 
         with Late() as store:
             one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
@@ -362,7 +363,7 @@ def test_a_store_that_refuses_a_call_is_no_outage():
             one.publish(node("a", failure={"message": "x" * 1000}))
             while one.refusal is None:
                 changed.clear()
-                await asyncio.wait_for(changed.wait(), 10)
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
             assert one.outage is None
             assert "larger than max" in str(one.refusal)
             assert store.refused == 1
@@ -410,4 +411,4 @@ def test_a_store_that_takes_no_steps_is_no_reason_to_give_up():
             assert one.refusal is None
             await one.leave()
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

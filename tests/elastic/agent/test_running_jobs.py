@@ -14,13 +14,14 @@ from launches import INPLACE, until
 from resilin.elastic import records
 from resilin.launcher import local
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
 
 def resilin(*args):
     command = [sys.executable, "-m", "resilin.launcher.main", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_a_job_of_one_node_answers_though_nothing_listens(launch, steps, tmp_pat
 
 
 def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, script, tmp_path):
-    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(1000)"))
     pid = str(one.process.pid)
     (path,) = one.until(lambda: [p for folder in local.folders() for p in folder.glob(f"{pid}-*.sock")])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -84,7 +85,7 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, scrip
     one.signal(signal.SIGTERM)
     one.wait()
     assert not path.exists()
-    killed = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+    killed = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(1000)"))
     (path,) = killed.until(lambda: [p for f in local.folders() for p in f.glob(f"{killed.process.pid}-*.sock")])
     killed.signal(signal.SIGKILL)
     killed.process.wait()
@@ -93,7 +94,7 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, scrip
 
 
 def test_a_socket_serves_the_keys_of_its_job_alone(launch, script, tmp_path):
-    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(60)"))
+    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(1000)"))
 
     def connected():
         wanted = None
@@ -161,7 +162,7 @@ def test_a_job_is_scaled_down_and_up_again(launch, steps, meeting):
 def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_path, free_port):
     program = script(
         "import os, time; os.write(1, f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())\n"
-        "time.sleep(60 if os.environ['WORLD_SIZE'] == '2' else 0)\n"
+        "time.sleep(1000 if os.environ['WORLD_SIZE'] == '2' else 0)\n"
     )
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
     first = launch(*flags, program, RESILIN_SECRET="word")
@@ -185,7 +186,7 @@ def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_p
 )
 def test_what_cannot_be_asked_is_one_error_and_changes_nothing(launch, script, tmp_path, free_port, words, says):
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
-    one = launch(*flags, script("import time; time.sleep(60)"))
+    one = launch(*flags, script("import time; time.sleep(1000)"))
     one.until(lambda: running((tmp_path.name,)))
     told = resilin(*(word.format(tmp_path.name) for word in words))
     assert (told.returncode, len(told.stderr.splitlines())) == (2, 1), told.stderr
@@ -210,7 +211,7 @@ def test_a_drained_node_keeps_no_process(launch, script, tmp_path, free_port):
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
     runs = [launch(*flags, "--max-restarts", 2, program, RESILIN_SECRET="word") for _ in range(2)]
     two = lambda: resilin("status", tmp_path.name).stdout.count(", ready, pid ") == 2  # noqa: E731
-    runs[0].until(two, 40)
+    runs[0].until(two)
     newest = list(running((tmp_path.name,)))[-1]
     (agent,) = [run for run in runs if f"-{run.process.pid}-" in newest]
     agent.until(lambda: len(children(spawner(agent.process.pid))) == 2)  # a worker, and a spare

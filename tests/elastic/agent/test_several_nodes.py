@@ -16,7 +16,7 @@ import os, sys, time
 places = (os.environ[k] for k in ("RANK", "WORLD_SIZE", "GROUP_RANK", "RESILIN_GENERATION"))
 os.write(1, (" ".join(places) + "\\n").encode())  # one write: lines of several ranks must not mix
 if os.environ["WORLD_SIZE"] != sys.argv[1]:
-    time.sleep(60)
+    time.sleep(1000)
 """
 
 
@@ -100,7 +100,7 @@ def test_the_last_node_ends_well_when_the_one_that_served_the_store_has_left(lau
     assert first.wait() == 128 + signal.SIGTERM
     second.until(lambda: "does not answer" in second.err)
     (steps / "hold").unlink()
-    assert second.wait(50) == 0
+    assert second.wait() == 0
     assert "it ends here, though the store could not be told" in second.err
 
 
@@ -112,11 +112,11 @@ def test_a_host_that_begins_anew_with_an_empty_store_is_not_the_one_before(launc
     fresh = tmp_path / "fresh"  # its first generation has the number of an old one
     fresh.mkdir()
     anew = launch("--nnodes", "1:2", *meeting, *inplace(fresh, 10000))
-    assert second.wait(40) == 4, second.err
+    assert second.wait() == 4, second.err
     assert re.search(r"generation 2 was the last one here, and the store has (none|\d+)", second.err)
     assert "the store has lost its data" in second.err
     before = committed(fresh)
-    anew.until(lambda: committed(fresh) > before + 5, 40)
+    anew.until(lambda: committed(fresh) > before + 5)
 
 
 def committed(steps):
@@ -129,7 +129,7 @@ def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
         "import os, sys, time\n"
         "os.write(1, f\"{os.environ['RANK']} {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n\".encode())\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n"
+        "    sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(1000)\n"
     )
     runs = [launch("--nnodes", 2, "--max-restarts", 1, *meeting, program) for _ in range(2)]
     assert [run.wait() for run in runs] == [0, 0]
@@ -138,7 +138,7 @@ def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
 
 
 def test_every_node_reports_the_rank_that_failed_for_good(launch, script, meeting):
-    program = script("import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n")
+    program = script("import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(1000)\n")
     runs = [launch("--nnodes", 2, *meeting, program) for _ in range(2)]
     assert [run.wait() for run in runs] == [1, 1]
     for run in runs:
@@ -160,7 +160,7 @@ def test_an_exception_with_a_huge_message_ends_every_node_with_its_report(launch
         "    body = {'message': {'message': text, 'extraInfo': {'py_callstack': text}}}\n"
         "    open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write(json.dumps(body))\n"
         "    sys.exit(1)\n"
-        "time.sleep(60)\n"
+        "time.sleep(1000)\n"
     )
     nodes = [launch("--nnodes", 2, "--redirects", 3, *meeting, program) for _ in range(2)]
     assert [one.wait() for one in nodes] == [1, 1]

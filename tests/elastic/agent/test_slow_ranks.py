@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from launches import until
 
+from resilin.testing.patience import PATIENCE_S
+
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).parent / "slow_worker.py"
 FOUND_S = 90.0  # agents look every 20 s, and a look needs some steps
@@ -15,7 +17,7 @@ FOUND_S = 90.0  # agents look every 20 s, and a look needs some steps
 
 def resilin(*args):
     command = [sys.executable, "-m", "resilin.launcher.main", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

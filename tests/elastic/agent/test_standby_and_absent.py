@@ -74,7 +74,7 @@ def test_a_node_that_was_never_needed_ends_well(launch, steps, free_port):
 
 
 def test_a_rank_that_never_joins_is_named_and_ends_the_job_after_the_join_timeout(launch, steps, around):
-    program = around("if os.environ['RANK'] == '1':\n    time.sleep(60)")
+    program = around("if os.environ['RANK'] == '1':\n    time.sleep(1000)")
     conf = "--rdzv-conf", "join_timeout=1"
     run = launch("--standalone", "--nproc-per-node", 2, *conf, *python(program, steps, 20))
     assert run.wait() == 4

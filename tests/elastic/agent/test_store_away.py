@@ -25,6 +25,7 @@ from resilin.elastic.spawn.program import Program
 from resilin.elastic.spawn.spawning import SpawnerProcess
 from resilin.errors import StoreTimeout
 from resilin.store import MemoryStore
+from resilin.testing.patience import PATIENCE_S
 
 SAVES_FOR_A_WHILE = """
 import pathlib, signal, sys, time
@@ -35,7 +36,7 @@ def stop(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGUSR1, stop)
 (folder / "up").touch()
-time.sleep(60)
+time.sleep(1000)
 """
 
 
@@ -77,7 +78,7 @@ def agent(folder, program, store, process, stream, **changes):
     return Agent(AgentConfig(**{**known, **changes}), store, partial(Supervisor, process), Reporter(stream))
 
 
-async def until(condition, timeout_s=10):
+async def until(condition, timeout_s=PATIENCE_S):
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)  # polls another process, which cannot tell us

@@ -7,8 +7,9 @@ import socket
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_frame
 from resilin.elastic import control
+from resilin.testing.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 class FakeAgent:

@@ -14,8 +14,9 @@ from resilin.elastic.worker import session as sessions
 from resilin.elastic.worker.session import Leaving, Session, is_elastic
 from resilin.elastic.worker.session import world as current_world
 from resilin.errors import ElasticError, RendezvousTimeout, WorldChanged
+from resilin.testing.patience import PATIENCE_S
 
-WAIT_S = 10.0
+WAIT_S = PATIENCE_S
 
 
 class Group:

@@ -15,8 +15,9 @@ from resilin._base import env
 from resilin.elastic.agent.supervise import Supervisor, Worker
 from resilin.elastic.spawn.program import Program
 from resilin.elastic.spawn.spawning import Command, SpawnerProcess
+from resilin.testing.patience import PATIENCE_S
 
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 SCRIPT = """
 import os, random, sys, threading, __main__
@@ -179,9 +180,7 @@ def test_a_template_that_was_frozen_is_named_killed_and_replaced_and_workers_do_
         assert await start(supervisor, what).ended == 3, "forked from it"
         frozen = template_of(process)
         os.kill(frozen, signal.SIGSTOP)
-        begun = asyncio.get_running_loop().time()
         assert [await worker.ended for worker in [start(supervisor, what) for _ in range(2)]] == [4, 4]
-        assert asyncio.get_running_loop().time() - begun < 9.0
         assert await start(supervisor, what).ended == 3, "forked from the next one"
         assert frozen != template_of(process)
         text = "is stopped (SIGSTOP): it is killed and replaced, and 2 workers start without it"
