@@ -15,8 +15,10 @@ from ddp_models import (
     assert_same_bits,
     batches,
     copies,
+    gradients,
     loss_of,
     make_model,
+    mean_gradients,
     tensor,
     values,
 )
@@ -305,11 +307,7 @@ def test_after_the_block_means_are_over_all_ranks_again() -> None:
                 loss_of(model, inputs[0]).backward()
         model.zero_grad()
         loss_of(model, inputs[rank]).backward()
-        return [param.grad.numpy().copy() for param in model.parameters()]
+        return gradients(model)
 
     results = run_ranks(2, train).results()
-    (alone,) = copies(modules[0], 1)
-    alone.zero_grad()
-    for x in inputs:
-        (loss_of(alone, x) / 2).backward()
-    assert_close(results[0], [param.grad.numpy() for param in alone.parameters()])
+    assert_close(results[0], mean_gradients(modules[0], inputs))

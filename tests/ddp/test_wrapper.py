@@ -1,69 +1,23 @@
-"""DistributedDataParallel: what a user of PyTorch's expects of it."""
+"""DistributedDataParallel: what a user of PyTorch's expects of its gradients, buffers and refusals."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import re
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
+from ddp_models import IN, OUT, assert_close, batches, copies, gradients, loss_of, make_model, mean_gradients
 
-from resilin import dist, nn, optim
+from resilin import dist, nn
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.machine import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.ddp import GradBucket, averaging, initial
-from resilin.ddp.comm_hooks import default_hooks
-from resilin.dist.future import Future
+from resilin.ddp import averaging, initial
 from resilin.errors import CollectiveMismatch, DistBackendError, GroupAborted, UsageError
 from resilin.testing.ranks import run_ranks
-
-IN, HIDDEN, OUT, BATCH = 6, 8, 3, 4
-
-
-def tensor(array: Any) -> Tensor:
-    return Tensor._wrap(np.asarray(array, np.float32))
-
-
-def make_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(IN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
-
-
-def make_models(count: int) -> list[nn.Module]:
-    """Copies that start equal."""
-    first = make_model()
-    return [first, *(copy.deepcopy(first) for _ in range(count - 1))]
-
-
-def batches(count: int, seed: int = 0) -> list[Tensor]:
-    rng = np.random.default_rng(seed)
-    return [tensor(rng.standard_normal((BATCH, IN))) for _ in range(count)]
-
-
-def loss_of(model: nn.Module, x: Tensor) -> Tensor:
-    return (model(x) ** 2).mean()
-
-
-def gradients(model: nn.Module) -> list[np.ndarray]:
-    return [param.grad.numpy().copy() for param in model.parameters()]
-
-
-def expected_gradients(model: nn.Module, inputs: list[Tensor]) -> list[np.ndarray]:
-    """Of the mean loss over all ranks' batches, in one process."""
-    alone = copy.deepcopy(model)
-    alone.zero_grad()
-    for x in inputs:
-        (loss_of(alone, x) / len(inputs)).backward()
-    return gradients(alone)
-
-
-def assert_close(got: list[np.ndarray], expected: list[np.ndarray], rtol: float = 1e-5) -> None:
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -74,8 +28,8 @@ def test_gradients_are_the_mean_over_ranks_and_the_same_bits_on_all(
     monkeypatch: pytest.MonkeyPatch, world: int, cap_mb: float, as_view: bool, beside: bool
 ) -> None:
     monkeypatch.setattr(averaging, "overlaps", lambda group: beside)
-    models, inputs = make_models(world), batches(world)
-    expected = expected_gradients(models[0], inputs)
+    models, inputs = copies(make_model(), world), batches(world)
+    expected = mean_gradients(models[0], inputs)
 
     def train(rank: int) -> list[np.ndarray]:
         model = DDP(models[rank], bucket_cap_mb=cap_mb, gradient_as_bucket_view=as_view)
@@ -109,7 +63,7 @@ def test_buckets_are_reduced_at_the_end_on_all_ranks_when_one_has_no_core_to_spa
 
 
 def test_gradients_are_views_of_the_buckets_also_when_they_are_zeroed_in_place() -> None:
-    models, inputs = make_models(2), batches(2)
+    models, inputs = copies(make_model(), 2), batches(2)
 
     def train(rank: int) -> int:
         model = DDP(models[rank])
@@ -118,14 +72,14 @@ def test_gradients_are_views_of_the_buckets_also_when_they_are_zeroed_in_place()
             model.zero_grad(set_to_none=to_none)
             loss_of(model, inputs[rank]).backward()
             arrays.add(tuple(param.grad.data_ptr() for param in model.parameters()))
-        assert_close(gradients(model.module), expected_gradients(models[rank], inputs))
+        assert_close(gradients(model.module), mean_gradients(models[rank], inputs))
         return len(arrays)
 
     assert run_ranks(2, train).results() == [1, 1]
 
 
 def test_a_gradient_that_the_user_put_there_is_moved_into_its_bucket() -> None:
-    models, inputs = make_models(2), batches(2)
+    models, inputs = copies(make_model(), 2), batches(2)
 
     def train(rank: int) -> list[np.ndarray]:
         model = DDP(models[rank])
@@ -134,7 +88,7 @@ def test_a_gradient_that_the_user_put_there_is_moved_into_its_bucket() -> None:
         loss_of(model, inputs[rank]).backward()
         return gradients(model.module)
 
-    expected = [array + 1 for array in expected_gradients(models[0], inputs)]
+    expected = [array + 1 for array in mean_gradients(models[0], inputs)]
     assert_close(run_ranks(2, train).results()[0], expected)
 
 
@@ -184,7 +138,7 @@ def test_different_shapes_are_refused_on_every_rank_naming_the_parameter_and_bot
 def test_ranks_that_compute_with_different_kernels_are_warned_once_and_train(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = threading.local()
     monkeypatch.setattr(arithmetic, "describe", lambda: mine.kernels)
-    models = make_models(3)
+    models = copies(make_model(), 3)
 
     def wrap(rank: int) -> list[str]:
         mine.kernels = "numpy's kernels" if rank == 2 else "native kernels"
@@ -198,7 +152,7 @@ def test_ranks_that_compute_with_different_kernels_are_warned_once_and_train(mon
 
 @pytest.mark.parametrize("as_view", [True, False])
 def test_parameters_converted_after_wrapping_are_refused(as_view: bool) -> None:
-    models, inputs = make_models(2), batches(2)
+    models, inputs = copies(make_model(), 2), batches(2)
 
     def train(rank: int) -> None:
         model = DDP(models[rank], gradient_as_bucket_view=as_view)
@@ -323,7 +277,7 @@ def test_a_static_graph_learns_unused_parameters_once() -> None:
 
 
 def test_no_sync_accumulates_locally_and_the_next_backward_reduces_everything() -> None:
-    models, first, second = make_models(2), batches(2, seed=1), batches(2, seed=2)
+    models, first, second = copies(make_model(), 2), batches(2, seed=1), batches(2, seed=2)
 
     def train(rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         model = DDP(models[rank])
@@ -334,16 +288,14 @@ def test_no_sync_accumulates_locally_and_the_next_backward_reduces_everything() 
         return local, gradients(model.module)
 
     results = run_ranks(2, train).results()
-    both = [
-        a + b for a, b in zip(expected_gradients(models[0], first), expected_gradients(models[0], second), strict=True)
-    ]
+    both = [a + b for a, b in zip(mean_gradients(models[0], first), mean_gradients(models[0], second), strict=True)]
     for rank, (local, reduced) in enumerate(results):
-        assert_close(local, expected_gradients(models[rank], [first[rank]]))
+        assert_close(local, mean_gradients(models[rank], [first[rank]]))
         assert_close(reduced, both)
 
 
 def test_two_forwards_before_one_backward_and_two_backwards_of_one_forward() -> None:
-    models, inputs = make_models(2), batches(2)
+    models, inputs = copies(make_model(), 2), batches(2)
 
     def train(rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         model = DDP(models[rank])
@@ -355,7 +307,7 @@ def test_two_forwards_before_one_backward_and_two_backwards_of_one_forward() -> 
         out.backward()
         return twice_forward, gradients(model.module)
 
-    doubled = [2 * array for array in expected_gradients(models[0], inputs)]
+    doubled = [2 * array for array in mean_gradients(models[0], inputs)]
     for forwards, backwards in run_ranks(2, train).results():
         assert_close(forwards, doubled)
         assert_close(backwards, doubled)
@@ -382,210 +334,3 @@ def test_buffers_are_those_of_rank_0_in_each_training_forward() -> None:
     # the last forward of each rank started from rank 0's buffers: only its own last batch differs
     assert np.abs(together[0] - together[1]).max() < np.abs(apart[0] - apart[1]).max()
     assert mean is not None
-
-
-@pytest.mark.parametrize(
-    ("hook", "rtol"),
-    [
-        (default_hooks.allreduce_hook, 1e-6),
-        (default_hooks.fp16_compress_hook, 4e-3),
-        (default_hooks.bf16_compress_hook, 3e-2),
-        (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), 4e-3),
-        (default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook), 3e-2),
-    ],
-)
-def test_default_hooks_average_within_their_precision(hook: Any, rtol: float) -> None:
-    models, inputs = make_models(2), batches(2)
-
-    def train(rank: int) -> list[np.ndarray]:
-        model = DDP(models[rank], bucket_cap_mb=1e-4)
-        model.register_comm_hook(None, hook)
-        loss_of(model, inputs[rank]).backward()
-        return gradients(model.module)
-
-    expected = expected_gradients(models[0], inputs)
-    for result in run_ranks(2, train).results():
-        for a, b in zip(result, expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
-
-
-def test_a_hook_sees_buckets_in_order_with_their_gradients_and_parameters_also_in_a_world_of_one() -> None:
-    model = make_model()
-    seen: list[tuple[int, bool, int]] = []
-
-    def hook(state: list[str], bucket: GradBucket) -> Future[Tensor]:
-        for gradient, param in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            assert gradient.shape == param.shape
-            assert np.array_equal(gradient.numpy(), param.grad.numpy())
-        whole = np.concatenate([gradient.numpy().reshape(-1) for gradient in bucket.gradients()])
-        assert np.array_equal(bucket.buffer().numpy(), whole)  # a hook that counts or compresses sees no padding
-        seen.append((bucket.index(), bucket.is_last(), len(state)))
-        future: Future[Tensor] = Future()
-        future.set_result(Tensor._wrap(bucket.buffer().numpy() * 3))
-        return future
-
-    def train(rank: int) -> list[np.ndarray]:
-        wrapped = DDP(model, bucket_cap_mb=1e-4)
-        wrapped.register_comm_hook(["state"], hook)
-        with pytest.raises(UsageError, match="registered already"):
-            wrapped.register_comm_hook(None, hook)
-        loss_of(wrapped, batches(1)[0]).backward()
-        return gradients(model)
-
-    tripled = [3 * array for array in expected_gradients(model, batches(1))]
-    assert_close(run_ranks(1, train).results()[0], tripled)
-    assert [index for index, _, _ in seen] == list(range(len(seen)))
-    assert [last for _, last, _ in seen] == [False] * (len(seen) - 1) + [True]
-
-
-@pytest.mark.parametrize(
-    ("hook", "said"),
-    [
-        (lambda state, bucket: bucket.buffer(), "must return a Future of the reduced tensor, got Tensor"),
-        (lambda state, bucket: _done(Tensor._wrap(np.zeros(2, np.float32))), r"elements, the result 2"),
-        (lambda state, bucket: _done(None), "must give a Tensor, got NoneType"),
-    ],
-)
-def test_a_wrong_hook_is_named(hook: Any, said: str) -> None:
-    def train(rank: int) -> None:
-        wrapped = DDP(make_model())
-        wrapped.register_comm_hook(None, hook)
-        loss_of(wrapped, batches(1)[0]).backward()
-
-    with pytest.raises(UsageError, match=said):
-        run_ranks(1, train).results()
-
-
-def _done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
-
-
-def test_a_hook_with_another_signature_is_refused_at_registration() -> None:
-    def train(rank: int) -> None:
-        wrapped = DDP(make_model())
-        with pytest.raises(UsageError, match=r"must take \(state, bucket\), it takes 1 arguments"):
-            wrapped.register_comm_hook(None, lambda bucket: bucket)
-        with pytest.raises(UsageError, match="expected a function"):
-            wrapped.register_comm_hook(None, "allreduce")
-
-    run_ranks(1, train).results()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "said"),
-    [
-        ({"device_ids": [0]}, UsageError, "device_ids and output_device must be None"),
-        ({"dim": 1}, UsageError, "dim must be 0, got 1"),
-        ({"bucket_cap_mb": 0}, UsageError, "bucket_cap_mb must be positive"),
-        ({"bucket_cap_mb": "a"}, UsageError, "bucket_cap_mb is a number of MiB, got 'a'"),
-        ({"process_group": "x"}, UsageError, "expected a ProcessGroup, as new_group"),
-        ({"process_group": dist.GroupMember.NON_GROUP_MEMBER}, UsageError, "this rank is not in process_group"),
-        ({"mixed_precision": object()}, UsageError, "mixed_precision: expected a _MixedPrecision"),
-        ({"device_mesh": object()}, UsageError, "device_mesh is not supported: there are no device meshes"),
-        ({"batched_grad_copy": True}, UsageError, "batched_grad_copy is not supported: there are no copies"),
-        ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
-        ({"shards": 0}, UsageError, "expected an integer of at least the world size"),
-    ],
-)
-def test_arguments_without_a_meaning_are_refused(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        run_ranks(1, lambda rank: DDP(make_model(), **arguments)).results()
-
-
-def test_a_module_without_parameters_or_a_group_is_refused() -> None:
-    with pytest.raises(UsageError, match="no parameter that requires a gradient"):
-        run_ranks(1, lambda rank: DDP(nn.ReLU())).results()
-    with pytest.raises(UsageError, match="there is no process group"):
-        DDP(make_model())
-    with pytest.raises(UsageError, match=r"expected an nn.Module, got int"):
-        DDP(3)  # type: ignore[arg-type]
-
-
-def test_a_world_of_one_leaves_the_module_alone() -> None:
-    model = make_model()
-
-    def train(rank: int) -> list[np.ndarray]:
-        wrapped = DDP(model)
-        assert all(
-            param._grad_slot is None and not (param._hooks and param._hooks.post) for param in model.parameters()
-        )
-        loss_of(wrapped, batches(1)[0]).backward()
-        return gradients(model)
-
-    assert_close(run_ranks(1, train).results()[0], expected_gradients(model, batches(1)))
-
-
-@pytest.mark.parametrize("how", ["wrapped again", "dropped", "dropped later"])
-def test_a_wrapper_that_is_gone_leaves_no_hook_behind(how: str) -> None:
-    models, inputs = make_models(2), batches(2)
-
-    def train(rank: int) -> tuple[int, list[np.ndarray]]:
-        former = DDP(models[rank])
-        loss_of(former, inputs[rank]).backward()
-        if how == "dropped":
-            del former
-            gc.collect()
-        model = DDP(models[rank])
-        if how == "dropped later":
-            del former
-            gc.collect()
-        models[rank].zero_grad()
-        loss_of(model, inputs[rank]).backward()
-        assert all(param._grad_slot is not None for param in models[rank].parameters())
-        counts = {len(param._hooks.post) for param in models[rank].parameters()}
-        return counts.pop(), gradients(models[rank])
-
-    for hooks, result in run_ranks(2, train).results():
-        assert hooks == 1
-        assert_close(result, expected_gradients(models[0], inputs))
-
-
-def test_frozen_and_shared_parameters_train_as_in_one_process() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.frozen = nn.Linear(IN, IN), nn.Linear(IN, IN), nn.Linear(IN, IN)
-            self.second.weight = self.first.weight
-            self.frozen.requires_grad_(False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(self.frozen(self.first(x)))
-
-    models, inputs = [Tied(), Tied()], batches(2)
-
-    def train(rank: int) -> list[np.ndarray]:
-        model = DDP(models[rank])
-        optimizer = optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            optimizer.zero_grad()
-            loss_of(model, inputs[rank]).backward()
-            optimizer.step()
-        return [param.detach().numpy().copy() for param in model.parameters()]
-
-    alone = copy.deepcopy(models[0])
-    results = run_ranks(2, train).results()
-    optimizer = optim.SGD([param for param in alone.parameters() if param.requires_grad], lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        for x in inputs:
-            (loss_of(alone, x) / 2).backward()
-        optimizer.step()
-    assert_close(results[0], [param.detach().numpy() for param in alone.parameters()])
-    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_stats_tell_buckets_and_waiting() -> None:
-    models, inputs = make_models(2), batches(2)
-
-    def train(rank: int) -> dict[str, Any]:
-        model = DDP(models[rank], bucket_cap_mb=1e-4)
-        loss_of(model, inputs[rank]).backward()
-        return dict(model.stats())
-
-    told = run_ranks(2, train).results()[1]
-    assert (told["world_size"], told["rank"], told["backwards"]) == (2, 1, 1)
-    assert sum(map(len, told["bucket_parameters"])) == 4
-    assert told["bucket_parameters"][0][0] == "2.weight"  # the last product's gradients come in this order
-    assert told["wait_s"] >= told["last_wait_s"] > 0
