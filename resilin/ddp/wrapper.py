@@ -10,6 +10,7 @@ from typing import Any
 import resilin.dist as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
+from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.ddp import arguments, averaging, buckets, graph, initial, misuse, uneven
 from resilin.ddp.arguments import Options
@@ -89,6 +90,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         group = arguments.group_of(process_group)
         self.module, self.process_group = module, group
         self.dim, self.device_ids, self.output_device = dim, None, None
+        self.device, self.device_type, self.is_multi_device_module = CPU, CPU.type, False
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view = gradient_as_bucket_view
         buffers_too, self.broadcast_buffers = arguments.buffer_syncs(broadcast_buffers, forward_sync_buffers)

@@ -139,6 +139,12 @@ def test_a_module_without_parameters_or_a_group_is_refused() -> None:
         DDP(3)  # type: ignore[arg-type]
 
 
+def test_the_wrapper_says_where_its_module_is_as_pytorchs_does() -> None:
+    (model,) = run_ranks(1, lambda rank: DDP(make_model())).results()
+    assert (str(model.device), model.device_type, model.is_multi_device_module) == ("cpu", "cpu", False)
+    assert (model.device_ids, model.output_device, model.dim) == (None, None, 0)
+
+
 def test_a_world_of_one_leaves_the_module_alone() -> None:
     model = make_model()
 
