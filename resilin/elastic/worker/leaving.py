@@ -21,8 +21,9 @@ from resilin.elastic.worker.divided import DividedPart
 
 def agree(asked: bool, group: dist.ProcessGroup) -> frozenset[int]:
     """The ranks of `group` that were asked to leave when they came here, the same on all. Cost: a byte of each."""
-    flags = np.empty(group.size(), np.uint8)
-    dist.all_gather_into_tensor(Tensor._wrap(flags), Tensor._wrap(np.array([asked], np.uint8)), group=group)
+    flags = np.zeros(group.size(), np.uint8)
+    flags[group.rank()] = asked
+    dist.all_reduce(Tensor._wrap(flags), op=dist.ReduceOp.MAX, group=group)
     return frozenset(np.flatnonzero(flags).tolist())
 
 
