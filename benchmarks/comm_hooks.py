@@ -49,10 +49,10 @@ BOTH = [setting for setting in SETTINGS if setting.model == "gpt"]  # PyTorch's 
 METHOD = """Two processes with one thread each over shared memory; SGD at {rate} with momentum 0.9 or AdamW at 2e-3;
 {steps} steps from the same start on the same batches, of which the first 30 average plainly (DiLoCo: none of them).
 With a cosine: the learning rate rises for {rise} steps and falls to a tenth of 2e-3, and the first 100 or 150 steps
-average plainly. Bytes: what a rank sends in a step over a ring, after warm-up, as counted by `stats()["traffic"]`. Time: median
-of a step on rank 0 after warm-up; over shared memory nothing is saved by sending less, so it shows what compression
-computes. Loss: of held-out data after the last step, the mean of the ranks. GPT: {layers} layers, width {width},
-{context} characters, batch {gpt} per rank; digits: an MLP 64-256-128-10, batch {digits} per rank."""
+average plainly. Bytes: what a rank sends in a step over a ring, after warm-up, as counted by `stats()["traffic"]`.
+Time: median of a step on rank 0 after warm-up; over shared memory nothing is saved by sending less, so it shows what
+compression computes. Loss: of held-out data after the last step, the mean of the ranks. GPT: {layers} layers, width
+{width}, {context} characters, batch {gpt} per rank; digits: an MLP 64-256-128-10, batch {digits} per rank."""
 
 
 def benchmark(options: Options) -> Report:
