@@ -28,6 +28,8 @@ class Setting:
     ways: Sequence[str]
     schedule: str = "constant"
     warmup: int = 30
+    peer: bool = False
+    """Whether PyTorch's PowerSGD is run beside ours."""
 
     @property
     def text(self) -> str:
@@ -38,13 +40,13 @@ class Setting:
 
 
 SETTINGS = [
-    Setting("gpt", "SGD", POWER_SGD),
-    Setting("gpt", "AdamW", list(case.WAYS)),
+    Setting("gpt", "SGD", POWER_SGD, peer=True),
+    Setting("gpt", "AdamW", list(case.WAYS), peer=True),
     Setting("gpt", "AdamW", POWER_SGD, "cosine", warmup=100),
-    Setting("gpt", "AdamW", POWER_SGD, "cosine", warmup=150),
+    Setting("gpt", "AdamW", POWER_SGD, "cosine", warmup=150, peer=True),
     Setting("digits", "AdamW", list(case.WAYS)),
 ]
-BOTH = [setting for setting in SETTINGS if setting.model == "gpt"]  # PyTorch's PowerSGD beside ours
+BOTH = [setting for setting in SETTINGS if setting.peer]
 
 METHOD = """Two processes with one thread each over shared memory; SGD at {rate} with momentum 0.9 or AdamW at 2e-3;
 {steps} steps from the same start on the same batches, of which the first 30 average plainly (DiLoCo: none of them).
