@@ -3,7 +3,8 @@
     backward     a node of the graph is about to run
     optimizer    a group of parameters is about to be written, or has been
     buddy        a slice is about to go to the rank that keeps a second copy, and a piece of it has gone
-    gather       ranges that ranks have updated are about to be gathered, and have been
+    gather       ranges that ranks have updated are about to be gathered, and have been; where they stay divided, all
+                 ranks are about to hear that every one of them has a second copy, and have heard
     commit       a step has been applied and is about to be committed
     ledger       its line is about to be written
     saving       a file is about to be written, and a piece of it has been
