@@ -223,6 +223,18 @@ def test_diff_of_a_part_with_weights_of_another_kind(run, tmp_path, ask):
     )
 
 
+def test_a_key_may_be_that_of_one_tensor(run, tmp_path, ask):
+    assert ask("convert", run, tmp_path / "w.safetensors", "--key", "model/weight")[0] == 0
+    assert list(load_safetensors(tmp_path / "w.safetensors")) == ["weight"]
+    assert ask("diff", run, tmp_path / "w.safetensors", "--a-key", "model/weight")[0] == 0
+    code, out = ask("diff", run, run, "--a-step", 1, "--key", "model/weight")
+    assert code == exit_codes.FAILED
+    assert "  weight: float32[4, 3]: 12 elements differ" in out
+    keys = ("--a-key", "optimizer/state/0/exp_avg", "--b-key", "model/weight")
+    assert "  exp_avg: float32[4, 3]: 12 elements differ" in ask("diff", run, run, *keys)[1]
+    assert "  epoch: value: 1 in A, 2 in B" in ask("diff", run, run, "--a-step", 1, "--key", "epoch")[1]
+
+
 def test_diff_reads_in_pieces(tmp_path, ask, monkeypatch):
     monkeypatch.setattr("resilin.checkpoint.tools.states.safetensors.CHUNK_BYTES", 64)
     a = resilin.arange(1000)

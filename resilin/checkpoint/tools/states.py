@@ -67,12 +67,13 @@ class Leaf:
 @dataclass(frozen=True)
 class State:
     """What lies at `path`. kind: "checkpoint", "safetensors" or "torch". tree: nested containers with a Leaf for each
-    tensor. step: of a checkpoint that has one."""
+    tensor. step: of a checkpoint that has one. name: of the one value that the tree is when it is no container."""
 
     path: str
     kind: str
     tree: Any
     step: int | None = None
+    name: str = ""
 
     def part(self, key: str) -> State:
         """The state below `key`, names with "/" between them. UsageError says what is there instead."""
@@ -83,13 +84,14 @@ class State:
                 there = ", ".join(sorted(names)[:10]) or "no names"
                 raise UsageError(f"{self.path} has no {key!r}: at {name!r} there are {there}")
             tree = tree[names[name]]
-        return State(self.path, self.kind, tree, self.step)
+        return State(self.path, self.kind, tree, self.step, name)
 
     def named(self) -> tuple[dict[str, Leaf], dict[str, Any]]:
         """Its tensors, and its other values, by their names: keys and places with "/" between them."""
         tensors: dict[str, Leaf] = {}
         values: dict[str, Any] = {}
-        for count, (name, value) in enumerate(_walk(self.tree, "")):
+        root = "" if isinstance(self.tree, dict | list | tuple) else self.name
+        for count, (name, value) in enumerate(_walk(self.tree, root)):
             if count >= MAX_NAMES:  # containers that hold one another again and again need few bytes
                 raise UsageError(f"{self.path} has more than {MAX_NAMES} names")
             if isinstance(value, Leaf):
