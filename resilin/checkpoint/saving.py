@@ -235,11 +235,16 @@ def _begin(
     save_id, serial, replaces, before = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
     head = Head(save_id, serial, number, ranks.size, BLOCK_BYTES)
     agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, before, keep)
+    return _Begun(ranks, agreed, gathered, _files(ranks, gathered, told))
+
+
+def _files(ranks: Ranks, gathered: Gathered, told: list[dict[str, list[int]]]) -> list[list[Range]]:
+    """What this rank writes. told: what parts of divided tensors each rank holds, by number: [start, stop]."""
     held = {
-        number: [(rank, *parts[str(number)]) for rank, parts in enumerate(told)] for number in sorted(gathered.held)
+        number: [(rank, parts[str(number)][0], parts[str(number)][1]) for rank, parts in enumerate(told)]
+        for number in sorted(gathered.held)
     }
-    share = plan.shares(gathered.tensors, held, ranks.size)[ranks.rank]
-    return _Begun(ranks, agreed, gathered, plan.files(share, gathered.tensors))
+    return plan.files(plan.shares(gathered.tensors, held, ranks.size)[ranks.rank], gathered.tensors)
 
 
 def _kinds(gathered: Gathered) -> dict[str, str]:
