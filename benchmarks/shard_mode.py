@@ -2,55 +2,74 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
+from functools import partial
+from itertools import product
 
 from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
+from benchmarks.taken import Taken
 
 RANKS = 2
 SHARDS = (2, 4, 8)
-NAMES = {name: MODELS[name].text for name in ("mlp", "cnn", "residual_cnn", "gpt")}
+NAMES = {name: MODELS[name].text for name in ("cnn", "gpt", "residual_cnn", "mlp")}
 
-METHOD = """Method as in `train_step`: median on rank 0, {rounds} rounds, both modes in turn. Each rank works on the
-same number of samples in both modes; with V shards it runs V/2 smaller forward and backward passes one after the
-other, and gradients are summed in the fixed tree."""
+METHOD = """Method as in `train_step`: median on rank 0, {rounds} rounds of about {seconds:g} s, both modes in turn.
+Each rank works on the same number of samples in both modes; with V shards it runs V/2 smaller forward and backward
+passes one after the other, and gradients are summed in the fixed tree. By p10: the same of the tenth percentiles, which
+an otherwise busy moment of the machine changes less."""
 
 
 def benchmark(options: Options) -> Report:
     """The step of `train_step` on two processes, in plain mode and with the batch cut in a fixed number of shards."""
-    rounds, seconds = (1, 0.5) if options.quick else (4, 2.0)
-    samples: dict[tuple[str, int], list[float]] = {}
-    for number in range(rounds):
-        for model in NAMES:
-            for shards in (0, *SHARDS):
-                arguments = ["--model", model, "--seconds", str(seconds), "--shards", str(shards)]
-                with harness.progress(f"round {number + 1} of {rounds}: {model}, {shards} shards"):
-                    result = harness.run_ranks("resilin", options, "train_step", arguments, ranks=RANKS)
-                samples.setdefault((model, shards), []).extend(result["samples"])
-    medians = {key: statistics.median(values) * 1e3 for key, values in samples.items()}
-    rows = [
-        Row(
-            what=f"{NAMES[model]}, {shards} shards",
-            unit="ms",
-            ours=medians[model, shards],
-            peer=medians[model, 0],
-            spread=harness.spread(samples[model, shards], 1e3),
-            baseline="plain mode",
-        )
-        for model in NAMES
-        for shards in SHARDS
-    ]
+    rounds, seconds = (1, 0.5) if options.quick else (5, 1.2)
+    taken = Taken(options, seconds=seconds)
+    for number, model, shards in product(range(rounds), NAMES, (0, *SHARDS)):
+        arguments = ["--model", model, "--seconds", str(seconds), "--shards", str(shards)]
+        with harness.progress(f"round {number + 1} of {rounds}: {model}, {shards} shards"):
+            measure = partial(harness.run_ranks, "resilin", options, "train_step", arguments, ranks=RANKS)
+            taken.run(number, f"{model}/{shards}", measure)
     return Report(
         name="shard_mode",
         ours="fixed shards",
         question="One training step on two processes: fixed shards (`DDP(shards=V)`) beside plain mode (`DDP()`).",
-        method=METHOD.format(rounds=rounds),
-        rows=rows,
-        data={"median_ms": {f"{model}/{shards}": value for (model, shards), value in medians.items()}},
+        method=METHOD.format(rounds=rounds, seconds=seconds),
+        rows=[_row(taken, model, shards) for model, shards in product(NAMES, SHARDS)],
+        notes=["\n".join([_HEAD, *(_line(taken, model) for model in NAMES)])],
+        data={"samples_s": {name: taken.samples(name) for name in taken.names()}},
     )
 
 
+def _row(taken: Taken, model: str, shards: int) -> Row:
+    samples = taken.samples(f"{model}/{shards}")
+    return Row(
+        what=f"{NAMES[model]}, {shards} shards",
+        unit="ms",
+        ours=harness.percentile(samples, 50) * 1e3,
+        peer=harness.percentile(taken.samples(f"{model}/0"), 50) * 1e3,
+        spread=harness.spread(samples, 1e3),
+        baseline="plain mode",
+    )
+
+
+_HEAD = "\n".join(
+    [
+        "| slower than plain mode by | " + " | ".join(f"{shards} shards | by p10" for shards in SHARDS) + " |",
+        "|---|" + "---|---|" * len(SHARDS),
+    ]
+)
+
+
+def _line(taken: Taken, model: str) -> str:
+    plain = taken.samples(f"{model}/0")
+    cells = [
+        f"{100 * (harness.percentile(taken.samples(f'{model}/{shards}'), p) / harness.percentile(plain, p) - 1):+.1f} %"
+        for shards in SHARDS
+        for p in (50, 10)
+    ]
+    return f"| {' | '.join([NAMES[model], *cells])} |"
+
+
 if __name__ == "__main__":
-    sys.exit(harness.main(benchmark))
+    sys.exit(harness.main(benchmark, resumable=True))
