@@ -1,5 +1,7 @@
 """Waits for messages end: at the group's timeout, at the caller's, and never twice in another way; tags are checked."""
 
+from resilin.testing.patience import PATIENCE_S
+import threading
 import time
 
 import numpy as np
@@ -16,16 +18,24 @@ TRANSPORTS = ("shm", "tcp")
 LARGE = 1 << 20
 
 
-def silent(rank, act):
-    """Rank 0 acts; rank 1 does nothing until rank 0 is done."""
-    if rank == 1:
-        time.sleep(1.5)
-        return None
-    begin = time.monotonic()
-    with pytest.raises(CollectiveTimeout) as caught:
-        act()
-    assert caught.value.ranks == frozenset({1})
-    return time.monotonic() - begin
+def waited(act, transport="shm"):
+    """Seconds until rank 0, which acts, gives up in a group with a limit of 0.4 s; rank 1 does nothing meanwhile."""
+    done = threading.Event()
+
+    def step(rank):
+        if rank == 1:
+            assert done.wait(PATIENCE_S)
+            return None
+        begin = time.monotonic()
+        try:
+            with pytest.raises(CollectiveTimeout) as caught:
+                act()
+        finally:
+            done.set()
+        assert caught.value.ranks == frozenset({1})
+        return time.monotonic() - begin
+
+    return run_ranks(2, step, transport=transport, timeout_s=0.4, abort=False).results()[0]
 
 
 WAITS = {
@@ -46,16 +56,14 @@ WAITS = {
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("what", WAITS)
 def test_a_wait_without_a_limit_has_the_groups(what, transport):
-    outcome = run_ranks(2, silent, WAITS[what], transport=transport, timeout_s=0.4, abort=False)
-    assert 0.35 < outcome.values[0] < 1.4, outcome.errors
+    assert 0.35 < waited(WAITS[what], transport) < PATIENCE_S
 
 
 def test_an_isend_that_nobody_receives_ends_the_group_at_its_timeout():
     def act():
         dist.isend(np.zeros(LARGE, np.float32), 1).wait()
 
-    outcome = run_ranks(2, silent, act, timeout_s=0.4, abort=False)
-    assert 0.35 < outcome.values[0] < 1.4, outcome.errors
+    assert 0.35 < waited(act) < PATIENCE_S
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -101,21 +109,29 @@ def test_a_send_whose_own_limit_was_short_can_be_waited_for_again():
 
 
 def test_rank_0_of_a_monitored_barrier_waits_once_and_all_hear_whom_it_misses():
-    def step(rank):
-        if rank == 3:
-            time.sleep(2.0)
-            return None
-        time.sleep(0.3 * rank)  # one after the other, each within the limit
-        begin = time.monotonic()
-        with pytest.raises((CollectiveTimeout, GroupAborted)) as caught:
-            dist.monitored_barrier(timeout=0.8)
-        assert getattr(caught.value, "ranks", {3}) == {3}
-        assert "rank 3 did not come" in str(caught.value)
-        return time.monotonic() - begin
+    took = []
+    while not took or (min(took) > 4.2 and len(took) < 5):  # a busy machine delays single ones
+        took.append(missed_at_a_monitored_barrier())
+    assert 2.9 < min(took) < 4.2, "a limit for each that comes would make 4.6 s of it"
 
-    outcome = run_ranks(4, step, abort=False)
-    assert 0.7 < outcome.values[0] < 1.5, outcome.errors
-    assert set(outcome.values) == {0, 1, 2, 3}, outcome.errors
+
+def missed_at_a_monitored_barrier():
+    """Seconds until rank 0 misses rank 3, with a limit of 3 s; the others come one after the other, each within it."""
+    missed = threading.Barrier(4)
+
+    def step(rank):
+        if rank < 3:
+            time.sleep(0.8 * rank)
+            begin = time.monotonic()
+            with pytest.raises((CollectiveTimeout, GroupAborted)) as caught:
+                dist.monitored_barrier(timeout=3.0)
+            took = time.monotonic() - begin
+            assert getattr(caught.value, "ranks", {3}) == {3}
+            assert "rank 3 did not come" in str(caught.value)
+        missed.wait(PATIENCE_S)
+        return took if rank == 0 else None
+
+    return run_ranks(4, step, abort=False).results()[0]
 
 
 @pytest.mark.parametrize("tag", [-1, -2, 1 << 31, 1.5, "a", None])

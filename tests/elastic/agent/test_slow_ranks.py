@@ -12,7 +12,7 @@ from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).parent / "slow_worker.py"
-FOUND_S = 90.0  # agents look every 20 s, and a look needs some steps
+FOUND_S = 1.2 * PATIENCE_S  # agents look every 20 s, and a look needs some steps
 
 
 def resilin(*args):
