@@ -35,6 +35,17 @@ import numpy as np
 from resilin import dist
 from resilin._base.clock import SYSTEM
 mode, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+def await_survivors():
+    began = SYSTEM.monotonic()
+    while len([name for name in os.listdir(folder) if name.isdigit()]) < 2 and SYSTEM.monotonic() - began < limit:
+        SYSTEM.sleep(0.01)
+if mode == "kill" and os.environ["PMI_RANK"] == "1" and (worker := os.fork()):
+    # The end of PMI_FD tells mpiexec of the death, as ever. When a child of its own has died it kills the others, too,
+    # whatever its flags, and before they have spoken if the machine is busy: so this one dies after they have.
+    os.close(int(os.environ["PMI_FD"]))
+    os.waitpid(worker, 0)
+    await_survivors()
+    os._exit(1)
 dist.init_process_group("mpi", timeout=40.0)
 dist.set_timeout(limit)
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which mpiexec tells survivors of a death
@@ -52,10 +63,12 @@ try:
     dist.all_reduce(array)
 except dist.DistError as error:
     spent = SYSTEM.monotonic() - began
-    with open(f"{folder}/{rank}", "w") as file:
+    with open(f"{folder}/{rank}.part", "w") as file:
         file.write(f"{type(error).__name__} {spent < limit / 2} {error}")
-    while mode == "kill" and len(os.listdir(folder)) < 2 and SYSTEM.monotonic() - began < limit:
-        SYSTEM.sleep(0.01)  # MPI_Finalize of the first survivor may end the second
+    os.replace(f"{folder}/{rank}.part", f"{folder}/{rank}")
+    if mode == "kill":
+        await_survivors()
+        os._exit(0)  # MPI_Finalize may wait for the dead rank for ever
 """
 
 SAME_RANK = """
