@@ -33,7 +33,7 @@ from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import HEADER, Frame
 from resilin.errors import DistNetworkError
 
-_PIECE_BYTES = 256 << 10  # as in native/stream.cpp
+_PIECE_BYTES = 512 << 10  # what wakes a receiver that expects much: see sockets.fair
 
 
 class Events(Protocol):
@@ -255,7 +255,9 @@ def _send_all(link: Link, parts: tuple[memoryview | bytes, ...], deadline: Deadl
 
 
 def _piece(parts: list[memoryview]) -> list[memoryview]:
-    """What one system call sends: while it copies, the socket takes no acknowledgements."""
+    """What one system call sends: while it copies, the socket takes no acknowledgements. No small rest stays behind."""
+    if sum(map(len, parts)) < 2 * _PIECE_BYTES:
+        return parts
     piece, room = [], _PIECE_BYTES
     for part in parts:
         piece.append(part[:room])

@@ -9,6 +9,7 @@ UNREACHABLE_S = 60
 cut link. A process that is merely stopped or busy is not, for its kernel answers. Shorter cuts are healed by TCP."""
 _PROBES = 6
 _WAKE_BYTES = 512 << 10
+_PACKET_BYTES = 64 << 10
 
 
 def tune(sock: socket.socket) -> None:
@@ -29,13 +30,13 @@ def tune(sock: socket.socket) -> None:
 
 
 def fair(left: int) -> int:
-    """How many bytes a receiver that sleeps is woken for while `left` are to come, as in native/stream.cpp.
+    """How many bytes a receiver that sleeps is woken for while `left` are to come: half a mebibyte, or all the rest.
 
-    Not for every packet: that doubles the processor time of a large message.
+    Not for every packet: that doubles the processor time of a large message. What one packet may hold wakes at once.
     """
     if left >= 2 * _WAKE_BYTES:
         return _WAKE_BYTES
-    return _WAKE_BYTES // 4 if left >= _WAKE_BYTES // 2 else 1
+    return left if left >= _PACKET_BYTES else 1
 
 
 class Least:
