@@ -13,7 +13,7 @@ from benchmarks.cases import dist_overhead
 from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
-from resilin.dist import group as groups
+from resilin.dist import member
 from resilin.dist import work as works
 from resilin.dist.backends import stream
 from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
@@ -133,7 +133,7 @@ def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, t
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_cannot_make_its_end_of_a_group_is_lost_at_once(monkeypatch, transport):
-    plain, mine = groups.Control, []
+    plain, mine = member.Control, []
 
     def control(links, group, *rest):
         if group.rank() == 0:
@@ -141,7 +141,7 @@ def test_a_rank_that_cannot_make_its_end_of_a_group_is_lost_at_once(monkeypatch,
             raise OSError(errno.EMFILE, "Too many open files")
         return plain(links, group, *rest)
 
-    monkeypatch.setattr(groups, "Control", control)
+    monkeypatch.setattr(member, "Control", control)
     begin = SYSTEM.monotonic()
     outcome = run_ranks(2, lambda rank: dist.barrier(), transport=transport, timeout_s=2 * PATIENCE_S)
     assert SYSTEM.monotonic() - begin < PATIENCE_S
