@@ -209,15 +209,27 @@ def open_complete(storage: Storage, step: int | None) -> tuple[str, Manifest]:
     where = folder_of(storage, step)
     while True:
         try:
-            manifest = read_manifest(storage, where)
-            check_files(storage, where, manifest)
+            return where, _read_complete(storage, where)
         except CheckpointError:
             newest = where if step is not None else latest_name(storage)
-            if newest in (None, where):
+            if newest is None or newest == where:
                 raise
             where = newest
+
+
+def _read_complete(storage: Storage, folder: str) -> Manifest:
+    """The manifest of the checkpoint in `folder`, whose files are all there; what is replaced meanwhile is read again."""
+    failed = None
+    while True:
+        manifest = read_manifest(storage, folder)
+        try:
+            check_files(storage, folder, manifest)
+        except CorruptFile:
+            if manifest.head.id == failed:
+                raise
+            failed = manifest.head.id
         else:
-            return where, manifest
+            return manifest
 
 
 def is_written(item: Item) -> bool:
@@ -273,13 +285,12 @@ def _found(storage: Storage, name: str, items: Sequence[Item]) -> Found:
     serial, problem = None, None
     nbytes = sum(item.size or 0 for item in items)
     try:
-        manifest = read_manifest(storage, name)
-        step, serial = manifest.head.step, manifest.head.serial
-        check_files(storage, name, manifest)
+        head = _read_complete(storage, name).head
+        step, serial = head.step, head.serial
     except CheckpointError as error:
         problem = str(error)
-        head = read_head(storage, name)
-        serial = head.serial if head else None
+        known = read_head(storage, name)
+        step, serial = (step, None) if known is None else (known.step, known.serial)
     return Found(name, storage.full(name), step, serial, nbytes, problem)
 
 

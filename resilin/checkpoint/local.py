@@ -180,7 +180,7 @@ class _Local(Writing):
         self._fd = -1
 
     def __enter__(self) -> _Local:
-        with _told(self._shown, "written"):
+        with _told(self._shown, "written"), _still_there(self._path, self._shown):
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         return self
 
@@ -229,8 +229,8 @@ def _still_there(partial: str, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise StorageMissing(
-            f"{path} cannot be written: {partial} is gone, or its folder is: another job or person deleted it while it "
-            "was being written; let one job at a time write to a path",
+            f"{path} cannot be written: {partial} or its folder is not there: another job or person has deleted it, or "
+            "the place takes no files; let one job at a time write to a path",
             path,
             error.errno,
         ) from None

@@ -111,7 +111,7 @@ def test_a_folder_that_vanishes_while_it_is_written_is_told(tmp_path):
             context.__exit__(None, None, None)
             return file
 
-    with pytest.raises(CheckpointError, match="another job or person deleted it while it was being written"):
+    with pytest.raises(CheckpointError, match="another job or person has deleted it"):
         checkpoint.save(Vanishing(tmp_path), state(1), step=4)
 
 
@@ -181,6 +181,21 @@ def read_meanwhile(path, at):
         return holds(Replaced(path, at))
     except StorageMissing as error:
         return str(error)
+
+
+def test_who_looks_while_a_checkpoint_is_replaced_in_its_place_finds_the_new_one(tmp_path):
+    class Exchanged(LocalStorage):
+        def read(self, name, start=0, stop=None):
+            data = super().read(name, start, stop)
+            if holds(tmp_path) == 1:
+                checkpoint.save(tmp_path, state(2))
+            return data
+
+    checkpoint.save(tmp_path, state(1))
+    assert [one.problem for one in checkpoint.list_checkpoints(Exchanged(tmp_path))] == [None]
+    assert holds(tmp_path) == 2
+    checkpoint.save(tmp_path, state(1))
+    assert holds(Exchanged(tmp_path)) == 2
 
 
 def test_many_that_save_to_one_path_leave_a_checkpoint_that_is_whole(tmp_path):
