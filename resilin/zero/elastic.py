@@ -77,14 +77,19 @@ class Survivor:
 
     # ------------------------------------------------------------------ a step
 
-    def before_update(self) -> None:
-        """The own range, and shared tensors, are about to be written."""
+    def before_update(self, overwritten: bool = False) -> None:
+        """The own range, and shared tensors, are about to be written.
+
+        overwritten: they may have been already, by whoever loads a state: only others have the version before.
+        """
         pairing = self._pairing
         if pairing is None or pairing.group.size() == 1:
             return
+        if not overwritten:
+            self._refuse_other_writes()
         if pairing.buddies:
             ranges = [self._content.written_by(rank) for rank in (pairing.group.rank(), pairing.protege)]
-            self._keeper.begin(self._own(), self.shared(), ranges)
+            self._keeper.begin(None if overwritten else self._own(), self.shared(), ranges)
         else:
             self._keeper.begin_alone(self.shared())
 
@@ -123,6 +128,8 @@ class Survivor:
 
     def lots(self) -> Sequence[Lot]:
         """See `dist.Reconfigurable`."""
+        if self._has_other_writes():  # of a load that was interrupted: they are of no version
+            self._keeper.begin_alone(self.shared())
         return self._keeper.lots(self._own(), self.shared())
 
     def shared(self) -> Mapping[str, Tensor]:
@@ -177,10 +184,16 @@ class Survivor:
 
     def keep(self) -> None:
         """See `dist.Reconfigurable`. UsageError when something was written that the buddy has not."""
-        if self.keeps_twice and self._content.writes() != self._writes:
-            raise UsageError(
-                f"ZeRO, rank {self.seats()[0]}: pieces of parameters were written since the last step() of their "
-                "optimizer, and the second copy on another rank has not got that. Inside elastic.run write parameters "
-                "in `with model.gathered():`, or before the step"
-            )
+        self._refuse_other_writes()
         self._keeper.keep(self.shared())
+
+    def _has_other_writes(self) -> bool:
+        return self.keeps_twice and self._content.writes() != self._writes
+
+    def _refuse_other_writes(self) -> None:
+        if self._has_other_writes():
+            raise UsageError(
+                f"ZeRO, rank {self.seats()[0]}: pieces of parameters were written by somebody else than their "
+                "optimizer, and the second copy on another rank has not got that. Inside elastic.run write parameters "
+                "in `with model.gathered():`"
+            )

@@ -49,15 +49,16 @@ class Keeper:
 
     # ------------------------------------------------------------------ a step
 
-    def begin(self, own: Lot, shared: Shared, ranges: Sequence[Mapping[str, range]]) -> None:
-        """A step is about to write the slices in use, `own`, and the shared tensors.
+    def begin(self, own: Lot | None, shared: Shared, ranges: Sequence[Mapping[str, range]]) -> None:
+        """A step is about to write the slices in use, `own` (None: somebody has already), and the shared tensors.
 
         The first one since `keep` copies them: of the shared ones the `ranges`, this rank's and the protégé's.
         """
         if not self._open:
             if self._whole is None or self._whole[1] != _counts(shared):
                 ranges = ()  # somebody else has written them since `keep`: they are of no version
-            self._before = [_copied(lot) for lot in (own, *(_parts(own.version, shared, each) for each in ranges))]
+            parts = [_parts(self.version, shared, each) for each in ranges]
+            self._before = [_copied(lot) for lot in (own, *parts) if lot is not None]
         self.begin_alone(shared)
 
     def begin_alone(self, shared: Shared) -> None:

@@ -274,7 +274,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             number: state_dict["state"][key] for number, key in enumerate(places) if key in state_dict["state"]
         }
         parts = state.parts_of(self.owned, by_number)
-        self.reconfigurable.before_update()
+        self.reconfigurable.before_update(overwritten=True)
         self.owned.load(parts, [options_of(group) for group in saved])
         self.reconfigurable.after_update()
         self._forget()

@@ -233,6 +233,11 @@ def _lost(thing: Reconfigurable, holes: Sequence[Hole], stands: Sequence[Stand])
     if not told.buddies:
         return what + _without_buddies(gone, told.world_size)
     pairs = ", ".join(f"{rank} (buddy {told.buddies[rank]})" for rank in owners if told.buddies[rank] in gone)
+    if not pairs:
+        return (
+            f"{what}ranks {gone} of the world of {told.world_size} went while a state was being loaded, which had "
+            "begun to overwrite the other copies of what they kept. Load the last checkpoint"
+        )
     return (
         f"{what}ranks {gone} of the world of {told.world_size} went at once, and with them both copies of what rank "
         f"{pairs} held. Load the last checkpoint"

@@ -250,7 +250,7 @@ class ShardedModule(Module):
         if assign:
             raise UsageError("load_state_dict of a sharded module: assign=True would replace pieces by whole tensors")
         self._settled("load_state_dict()")
-        self.reconfigurable.before_update()
+        self.reconfigurable.before_update(overwritten=True)
         keys = states.load(self.module, self._units, state_dict, strict)
         self._fetcher.stale()
         hand_over([self.reconfigurable])

@@ -152,7 +152,7 @@ class OptimizerState:
             }
             for number, entry in state_dict["state"].items()
         }
-        self.reconfigurable.before_update()
+        self.reconfigurable.before_update(overwritten=True)
         self.optimizer.load_state_dict({**state_dict, "state": local})
         hand_over([self.reconfigurable])
 

@@ -315,14 +315,35 @@ def test_parameters_that_are_written_while_they_are_gathered_have_a_second_copy_
         assert set(play(make, trained, 3, [Change(3, site, (1,), 2)])) == {expected}
 
 
+def test_a_load_that_is_interrupted_by_a_loss_is_never_taken_for_a_commit() -> None:
+    """One of the two survivors has neither its own pieces of that commit nor a buddy that has them."""
+
+    def trained(state: State, at: At) -> None:
+        train(state, at, until=3)
+        with resilin.no_grad():
+            for piece in state.model.parameters():
+                piece.fill_(7.0)  # as a load fills pieces in place, in its course
+        at("loading")
+        dist.barrier()
+
+    with pytest.raises(StateError, match=r"ranks \[1\] of the world of 3 went while a state was being loaded"):
+        play(make, trained, 3, [Change(3, "loading", (1,), 2)])
+
+
 def test_pieces_that_somebody_else_writes_are_refused_at_the_commit() -> None:
     def trained(state: State, at: At) -> None:
         with resilin.no_grad():
             next(state.model.parameters()).mul_(2)
         state.commit()
 
-    with pytest.raises(UsageError, match=r"pieces of parameters were written since .*with model\.gathered\(\)"):
-        play(make, trained, 2)
+    def before_the_step(state: State, at: At) -> None:
+        with resilin.no_grad():
+            next(state.model.parameters()).mul_(2)
+        state.optimizer.step()
+
+    for loop in (trained, before_the_step):
+        with pytest.raises(UsageError, match=r"pieces of parameters were written by.*with model\.gathered\(\)"):
+            play(make, loop, 2)
     play(partial(make, buddies=False), trained, 2)  # then nobody has another copy
 
 
