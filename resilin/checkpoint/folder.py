@@ -218,7 +218,7 @@ def open_complete(storage: Storage, step: int | None) -> tuple[str, Manifest]:
 
 
 def _read_complete(storage: Storage, folder: str) -> Manifest:
-    """The manifest of the checkpoint in `folder`, whose files are all there; what is replaced meanwhile is read again."""
+    """The manifest of the checkpoint in `folder`, whose files are all there; what is replaced is read again."""
     failed = None
     while True:
         manifest = read_manifest(storage, folder)
