@@ -1,6 +1,5 @@
 """Processes that may be ranks of one group after another, as threads; and what their groups are asked."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -14,6 +13,7 @@ from resilin.dist.group import connect
 from resilin.errors import (
     DistError,
 )
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import listener
 
 SECRET = "test"

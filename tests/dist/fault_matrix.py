@@ -1,6 +1,5 @@
 """Calls, ways to carry them and faults for test_dist_fault_matrix.py: what one case is, and what must come of it."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from resilin.dist import schedules, tree
 from resilin.dist.backends import stream
 from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost
 from resilin.testing.faults import FaultPlan
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 SIZE = 3

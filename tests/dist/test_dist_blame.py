@@ -1,6 +1,5 @@
 """Who is to blame, and what is left alone, where two things happen at once."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -13,6 +12,7 @@ from resilin.dist.message import Descriptor, Kind
 from resilin.dist.reduce_op import DTYPE_CODES
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
 from resilin.testing.faults import FaultPlan
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 

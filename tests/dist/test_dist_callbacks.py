@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 CALLS = 6

@@ -1,6 +1,5 @@
 """Blocks of collectives: what becomes one call, and how faults end them. Results: `check_group/coalescing.py`."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -11,6 +10,7 @@ from resilin.dist.arguments import Output
 from resilin.dist.block import PACK_BYTES, Reduction, buffer_of, packs, parts_of
 from resilin.dist.message import stamped
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 

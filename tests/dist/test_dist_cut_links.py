@@ -1,12 +1,12 @@
 """Two hosts whose link is cut under every collective, healed in time, cut for good, or whose peer is frozen."""
 
-from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 import time
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import RankProcess
 
 KINDS = (

@@ -1,6 +1,5 @@
 """Long names, long timeouts, long callbacks; groups of the same ranks; what `env://` may carry."""
 
-from resilin.testing.patience import PATIENCE_S
 import errno
 import threading
 from datetime import timedelta
@@ -18,6 +17,7 @@ from resilin.dist import work as works
 from resilin.dist.backends import stream
 from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
 from resilin.errors import CollectiveMismatch, DistError, PeerLost, UsageError
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 FOREVER = [30 * 86400.0, float("inf"), timedelta(days=30), timedelta.max]

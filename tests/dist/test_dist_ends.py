@@ -1,6 +1,5 @@
 """How groups end and begin again: rounds, handlers of signals, interrupted dials, subgroups, memory that was shared."""
 
-from resilin.testing.patience import PATIENCE_S
 import mmap
 import os
 import socket
@@ -19,6 +18,7 @@ from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp
 from resilin.dist.world import set_default_group
 from resilin.errors import DistError, DistNetworkError, GroupAborted, WorldChanged
 from resilin.testing import ports
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import RankProcess, run_ranks, start_ranks
 
 ROUNDS = """
@@ -121,8 +121,9 @@ def test_an_interrupt_ends_a_connect_that_dials_a_host_which_never_answers():
         started = SYSTEM.monotonic()
         timer = threading.Timer(0.2, here.interrupt, [WorldChanged("generation over", 1), 1])
         timer.start()
+        them = [gone, here.describe()]
         with pytest.raises(WorldChanged):
-            connect(here, [gone, here.describe()], 1, group_name="g", generation=1, secret="s", connect_timeout_s=3 * PATIENCE_S)
+            connect(here, them, 1, group_name="g", generation=1, secret="s", connect_timeout_s=3 * PATIENCE_S)
         assert SYSTEM.monotonic() - started < PATIENCE_S
         timer.join()
         for sock in fillers:

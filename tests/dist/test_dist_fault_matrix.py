@@ -4,7 +4,6 @@ What is bounded: from the fault to a survivor's error, in the median of the case
 machine may be busy with something else.
 """
 
-from resilin.testing.patience import PATIENCE_S
 import contextlib
 import gc
 import os
@@ -17,6 +16,7 @@ from fault_matrix import CALLS, SIZE, WAYS, play, points, wrong
 from resilin._base.clock import SYSTEM
 from resilin.errors import UsageError
 from resilin.testing.faults import PHASES, FaultPlan
+from resilin.testing.patience import PATIENCE_S
 
 KINDS = ("fail", "abort", "close")
 EVERY = [(way, call) for way, how in WAYS.items() for call in how.calls]
@@ -108,15 +108,15 @@ def test_a_frozen_rank_is_named_by_all_at_the_timeout(way, call, monkeypatch):
     how.apply(monkeypatch)
     chosen = cases(how, call)
     victim, point = chosen[EVERY.index((way, call)) % len(chosen)]
-    for limit_s in (0.25, 1.0, 5.0):
+    for limit_s in (0.25, 1.0, 5.0, 5.0, 5.0):
         story = play(how, call, victim, "freeze", point, timeout_s=limit_s)
         if story.fired_at is None:
             return
         found = wrong(story, victim, "freeze", point)
-        assert all(at - story.fired_at < limit_s + MOST_S for rank, at in story.at.items() if rank != victim)
-        if not found:
+        late = [at - story.fired_at - limit_s for rank, at in story.at.items() if rank != victim]
+        if not found and all(each < 1.0 for each in late):
             return
-    pytest.fail(f"freeze of rank {victim} at {point}: {found}")
+    pytest.fail(f"freeze of rank {victim} at {point}: {found}, seconds behind the limit: {late}")
 
 
 def test_every_phase_of_every_call_is_in_the_matrix():

@@ -1,11 +1,11 @@
 """Real processes that die (SIGKILL) or stop (SIGSTOP) in the middle of a call: a sample of the matrix of threads."""
 
-from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 
 import pytest
 
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import TRANSPORTS, start_ranks
 
 SCRIPT = """

@@ -1,6 +1,5 @@
 """A dead, frozen or departed peer, an abort, a late rank: every blocked call ends, and says who."""
 
-from resilin.testing.patience import PATIENCE_S
 import contextlib
 import os
 import signal
@@ -23,6 +22,7 @@ from resilin.errors import (
     SecretRequired,
     WorldChanged,
 )
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import TRANSPORTS, run_ranks, start_ranks
 
 WORK = """
@@ -229,14 +229,14 @@ def test_a_timeout_in_a_subgroup_names_the_rank_in_the_world_too(way):
             assert done.wait(PATIENCE_S)
             return
         part.timeout_s = 0.1
+        calls = {
+            "collective": lambda: dist.barrier(part),
+            "receive": lambda: dist.recv(np.ones(1), src=2, group=part),
+            "monitored_barrier": lambda: dist.monitored_barrier(part, timeout=0.1),
+        }
         try:
             with pytest.raises(CollectiveTimeout) as caught:
-                if way == "collective":
-                    dist.barrier(part)
-                elif way == "receive":
-                    dist.recv(np.ones(1), src=2, group=part)
-                else:
-                    dist.monitored_barrier(part, timeout=0.1)
+                calls[way]()
         finally:
             done.set()
         assert (caught.value.ranks, caught.value.world_ranks) == ({1}, {2})

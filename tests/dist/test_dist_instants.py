@@ -1,6 +1,5 @@
 """An abort, an interrupt or a death may come between any two instructions: nobody waits for long, or hears nonsense."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -14,6 +13,7 @@ from resilin.dist.group import connect
 from resilin.dist.post import LocalPost
 from resilin.dist.world import use_group
 from resilin.errors import GroupAborted, PeerLost
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import listener, run_ranks
 
 LARGE = 20_000

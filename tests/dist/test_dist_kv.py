@@ -1,6 +1,5 @@
 """The key-value stores behind `init_process_group`, and the ways to initialise."""
 
-from resilin.testing.patience import PATIENCE_S
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from resilin import dist
 from resilin.errors import CollectiveTimeout, DistError, DistNetworkError, DistStoreError, HandshakeError, UsageError
 from resilin.store.memory import MemoryStore
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
 
 

@@ -1,6 +1,5 @@
 """What `init_process_group` says when ranks do not come, come twice, or are not let in."""
 
-from resilin.testing.patience import PATIENCE_S
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from resilin.dist import meeting
 from resilin.dist.endpoint import Listener
 from resilin.errors import CollectiveTimeout, DistStoreError, HandshakeError, UsageError
 from resilin.store.memory import MemoryStore
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
 
 

@@ -1,6 +1,5 @@
 """Faults while a group is made, ended or left: whoever waits hears who is to blame, and nothing hangs."""
 
-from resilin.testing.patience import PATIENCE_S
 import contextlib
 import os
 import signal
@@ -14,6 +13,7 @@ from resilin._base.threads import OwnedThread
 from resilin.dist.endpoint import CONTROL, Expectation
 from resilin.dist.group import connect
 from resilin.errors import CollectiveTimeout, DistError, GroupAborted, HandshakeError, PeerLost
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import listener, start_ranks
 
 

@@ -1,6 +1,5 @@
 """Large messages inside a host: both ends copy them, whole or not at all, and never once a receive has ended."""
 
-from resilin.testing.patience import PATIENCE_S
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ import pytest
 from resilin import dist
 from resilin.dist.world import default_group
 from resilin.errors import CollectiveTimeout
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks, start_ranks
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -106,7 +106,8 @@ def test_a_receive_that_timed_out_before_its_senders_memory_was_mapped_is_not_wr
     def work(rank):
         mine = np.full(LARGE, 3.0)
         if rank == 1:
-            assert posted.wait(PATIENCE_S)  # else the message could be here first, and `hold` in the receiver's own thread
+            # else the message could be here first, and `hold` in the receiver's own thread
+            assert posted.wait(PATIENCE_S)
             dist.send(np.ones(1), 0, tag=1)
             assert busy.wait(PATIENCE_S)
             sending = dist.isend(mine, 0)

@@ -1,6 +1,5 @@
 """Waits for messages end: at the group's timeout, at the caller's, and never twice in another way; tags are checked."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 import time
 
@@ -12,6 +11,7 @@ from resilin.dist.mailbox import Mailbox, Receive
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Kind
 from resilin.dist.reduce_op import DTYPE_CODES
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 TRANSPORTS = ("shm", "tcp")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from resilin.testing.patience import PATIENCE_S
 import time
 from collections.abc import Callable
 from itertools import permutations, product
@@ -18,6 +17,7 @@ from resilin.dist.backends.stream import StreamBackend
 from resilin.dist.reduce_op import _make_nccl_premul_sum
 from resilin.dist.tree import plan
 from resilin.errors import CollectiveMismatch, CollectiveTimeout
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 PLACES = [("shm", 2), ("shm", 4), ("unix", 2), ("tcp", 2), ("tcp", 3), ("hosts", 4)]

@@ -1,6 +1,5 @@
 """The mpi backend under a real `mpiexec`: all cases of check_group; a dead, a late, an aborting rank; wrong starts."""
 
-from resilin.testing.patience import PATIENCE_S
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from resilin._base import env
 from resilin.testing.check_group import CASES
+from resilin.testing.patience import PATIENCE_S
 
 pytest.importorskip("mpi4py", reason="mpi4py and an MPI come with the extra `test`")
 MPIEXEC = Path(sys.executable).parent / "mpiexec"

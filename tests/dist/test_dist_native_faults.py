@@ -1,6 +1,5 @@
 """A rank is killed or stopped inside each native collective: survivors say who, and nobody writes afterwards."""
 
-from resilin.testing.patience import PATIENCE_S
 import os
 import signal
 import time
@@ -8,6 +7,7 @@ import time
 import pytest
 
 from resilin.dist import loader
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.skipif(loader.native is None, reason="needs the native code")]

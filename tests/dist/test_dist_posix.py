@@ -1,6 +1,5 @@
 """Outside shared memory nothing needs Linux: processes whose Python has nothing of Linux meet in a file and on TCP."""
 
-from resilin.testing.patience import PATIENCE_S
 import select
 import socket
 
@@ -8,6 +7,7 @@ import pytest
 
 from resilin._base import hangup
 from resilin.testing.check_group import CASES
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
 
 # What other POSIX systems lack: names of modules, /proc, abstract Unix sockets. Native code is built for Linux only.

@@ -1,6 +1,5 @@
 """A group becomes the next one without restarting: who stays keeps connections and memory."""
 
-from resilin.testing.patience import PATIENCE_S
 import gc
 import os
 import threading
@@ -20,6 +19,7 @@ from resilin.errors import (
     PeerLost,
     UsageError,
 )
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import TRANSPORTS
 
 

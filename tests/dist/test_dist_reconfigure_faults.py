@@ -1,6 +1,5 @@
 """Deaths, interruptions and misunderstandings while a group becomes the next one; nothing old is read."""
 
-from resilin.testing.patience import PATIENCE_S
 import contextlib
 import threading
 
@@ -17,6 +16,7 @@ from resilin.errors import (
     PeerLost,
     WorldChanged,
 )
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import TRANSPORTS
 
 
@@ -50,7 +50,8 @@ def test_a_survivor_that_is_late_is_waited_for(company, transport):
         group = them.join(number, [0, 1, 2])
         total(group)
         if number == 1:
-            assert all(each.wait(PATIENCE_S) for each in left)  # one that is still in its call would hear of our failure
+            # one that is still in its call would hear of our failure
+            assert all(each.wait(PATIENCE_S) for each in left)
             end_of(group)  # the others have left for generation 2: this is no hang
         else:
             left[number // 2].set()

@@ -1,6 +1,5 @@
 """What the reference says of names that other tests use only by the way."""
 
-from resilin.testing.patience import PATIENCE_S
 import threading
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from resilin import dist
 from resilin.store.memory import MemoryStore
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 

@@ -1,6 +1,5 @@
 """Who may talk to a job, and what those who may not can do to it."""
 
-from resilin.testing.patience import PATIENCE_S
 import os
 import resource
 import socket
@@ -19,6 +18,7 @@ from resilin.dist.group import connect
 from resilin.dist.hello import Hello
 from resilin.dist.kv import FileStore, TCPStore
 from resilin.errors import CollectiveTimeout, DistStoreError, HandshakeError, SecretRequired
+from resilin.testing.patience import PATIENCE_S
 
 NOBODY = 65534
 
