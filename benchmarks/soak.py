@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -324,7 +325,8 @@ def _why(row: Mapping[str, Any]) -> str:
         )
         if is_so
     ]
-    wrong += [f"not named: `{told['line']}`" for told in row["attributions"] if not (told["rank"] and told["cause"])]
+    unnamed = [told["line"] for told in row["attributions"] if not (told["rank"] and told["cause"])]
+    wrong += [f"not named: `{re.sub(r'/[^ ]*resilin-soak-[^/ ]+', 'FOLDER', line)}`" for line in unnamed]
     return f"{faults}: {', '.join(wrong)}"
 
 
