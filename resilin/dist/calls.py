@@ -54,8 +54,8 @@ class Calls:
         self.worker = worker  # guarded by _submitting
         self.sequence = 0  # guarded by _busy: calls started
         self.queued = 0  # guarded by _submitting: async calls not finished
-        self._busy = threading.Lock()  # held while a call runs
-        self._runner: int | None = None  # the thread that holds _busy
+        self._busy = threading.RLock()  # held while a call runs; a signal handler may come just after it was acquired
+        self._runner: int | None = None  # the thread that is in the middle of a call
         self._afterwards: Callable[[], None] | None = None  # what the call that runs does last
         self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
 
@@ -97,7 +97,7 @@ class Calls:
 
     def busy(self) -> bool:
         """Whether a call runs or waits for its turn."""
-        return self.queued > 0 or self._busy.locked()
+        return self.queued > 0 or self._runner is not None
 
     def inside(self) -> bool:
         """Whether this thread is in the middle of a call: a signal handler asks."""
@@ -114,10 +114,13 @@ class Calls:
     def drain(self, deadline: Deadline) -> bool:
         """Wait until no call runs or waits for its turn; False when that takes too long."""
         left = deadline.left()
-        if not self.worker.drain(left) or not self._busy.acquire(timeout=-1 if left is None else left):
-            return False
-        self._busy.release()
-        return True
+        try:
+            return self.worker.drain(left) and self._busy.acquire(timeout=-1 if left is None else left)
+        finally:
+            try:  # noqa: SIM105 - `with suppress` begins with a call, after which a handler may raise
+                self._busy.release()
+            except RuntimeError:  # not acquired
+                pass
 
     def _entry(self, kind: Kind) -> Entry | None:
         return None if self._log is None else self._log.collective(kind)

@@ -31,7 +31,7 @@ from resilin.dist.hello import Renewal
 from resilin.dist.link import Link
 from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import HEADER, Frame
-from resilin.errors import DistNetworkError
+from resilin.errors import DistNetworkError, UsageError
 
 _PIECE_BYTES = 512 << 10  # what wakes a receiver that expects much: see sockets.fair
 
@@ -71,11 +71,16 @@ class Control:
         self._waking = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._name = name
         self._thread: OwnedThread | None = None
+        self._reader: int | None = None  # that thread's number
 
     def start(self) -> None:
         """Start reading: events can come from now on."""
         if self._links:
             self._thread = OwnedThread(f"dist-control-{self._name}", self._run, self._crashed)
+
+    def reading(self) -> bool:
+        """Whether the caller is on the thread that reads, in a callback say: meanwhile nothing comes."""
+        return self._reader == threading.get_ident()
 
     # --- sending, any thread ---
 
@@ -86,24 +91,24 @@ class Control:
         peer = self._links[rank]
         length = sum(len(part) for part in parts)
         header = HEADER.pack(kind, tag, length)
-        if not peer.sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
-            raise TimeoutError(f"another send to rank {rank} did not finish within {spell(deadline.seconds)}")
-        if peer.torn or peer.renewal is not None or self._abort_text is not None or self._halted:
-            peer.sending.release()
-            raise BrokenPipeError("the group ended, the peer left, or a send was given up half-way")
-        peer.sender = threading.get_ident()
-        try:
+        if peer.sender == threading.get_ident():
+            raise UsageError(f"send to rank {rank}: called from a signal handler inside another one to it")
+
+        def turn() -> bool:
+            if not peer.sending.acquire(timeout=-1 if (left := deadline.left()) is None else left):
+                raise TimeoutError(f"another send to rank {rank} did not finish within {spell(deadline.seconds)}")
+            if peer.torn or peer.renewal is not None or self._abort_text is not None or self._halted:
+                raise BrokenPipeError("the group ended, the peer left, or a send was given up half-way")
+            return True
+
+        def put() -> None:
             if fd >= 0:
                 _send_with_fd(peer, header, fd, deadline)
                 _send_all(peer, parts, deadline)
             else:
                 _send_all(peer, (header, *parts), deadline)
-        except BaseException:
-            peer.torn = True
-            raise
-        finally:
-            peer.sender = None
-            peer.sending.release()
+
+        peer.write(turn, put)
 
     def tell(self, kind: Frame, text: str) -> None:
         """Send a frame to every peer, as Link.tell does."""
@@ -126,20 +131,21 @@ class Control:
         self._poke()
 
     def halt(self) -> None:
-        """Stop reading, wherever in a frame; what was to be told is told. Idempotent."""
-        if not self._halted:
-            self._halted = True
-            for link in self._links.values():
-                link.stuck = link.stuck or link.sender == threading.get_ident()  # this handler interrupts its frame
-            self._poke()
-            if self._thread is not None:
-                self._thread.join()
-            if self._abort_text is not None:
-                self._tell(self._abort_text)
-            with self._waking:
-                os.close(self._wake_r)
-                os.close(self._wake_w)
-                self._wake_w = -1
+        """Stop reading, wherever in a frame; what was to be told is told. Idempotent, also after an interrupt."""
+        self._halted = True
+        if self._wake_w < 0:
+            return
+        for link in self._links.values():
+            link.stuck = link.stuck or link.sender == threading.get_ident()  # this handler interrupts its frame
+        self._poke()
+        if self._thread is not None:
+            self._thread.join()
+        if self._abort_text is not None:
+            self._tell(self._abort_text)
+        with self._waking:
+            ends, self._wake_r, self._wake_w = {self._wake_r, self._wake_w} - {-1}, -1, -1
+            for end in ends:
+                os.close(end)
 
     def close(self) -> None:
         """Say goodbye unless the group was aborted, hang up, end the thread. The links are the caller's to free."""
@@ -164,6 +170,13 @@ class Control:
     # --- the reader's thread ---
 
     def _run(self) -> None:
+        self._reader = threading.get_ident()
+        try:
+            self._attend()
+        finally:
+            self._reader = None  # another thread may get the number
+
+    def _attend(self) -> None:
         poller = select.poll()
         poller.register(self._wake_r, select.POLLIN)
         by_fd = {}
@@ -173,6 +186,8 @@ class Control:
                 by_fd[link.sock.fileno()] = link
         while not self._halted:
             for fd, _ in poller.poll():
+                if self._halted:  # by what has just been read, perhaps
+                    return
                 if fd == self._wake_r:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_r, 4096)

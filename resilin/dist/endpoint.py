@@ -125,7 +125,7 @@ class Expectation:
 
     def _wake(self) -> None:
         if self.wake is not None:
-            with contextlib.suppress(BlockingIOError):  # full: it wakes anyway
+            with contextlib.suppress(OSError):  # full: it wakes anyway; broken: it has been given up
                 self.wake.send(b"!")
 
 
@@ -151,7 +151,8 @@ class Listener:
                 f"dist would listen on {advertise_host}, beyond loopback, but the job has no secret: set "
                 "RESILIN_SECRET to the same value on every host (`elastic-run` does) or advertise 127.0.0.1"
             )
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()  # not the condition, whose methods are no single step for an interrupt
+        self._news = threading.Condition(self._lock)  # notified when something is expected, wanted or over
         self._closed = False  # guarded by _lock
         self._expected: dict[str, list[Expectation]] = {}  # guarded by _lock: by group name
         self._over: tuple[int, BaseException | None] = (-1, None)  # guarded by _lock: generations ended by `interrupt`
@@ -218,7 +219,7 @@ class Listener:
             self._newest[expectation.group] = max(newest, expectation.generation)
             expectation.refusals = self._refusals.text
             over, error = self._over
-            self._lock.notify_all()
+            self._news.notify_all()
         if error is not None and expectation.generation <= over:
             expectation.fail(error)
 
@@ -227,7 +228,7 @@ class Listener:
         with self._lock:
             with expectation.changed:
                 expectation.wanted |= more
-            self._lock.notify_all()
+            self._news.notify_all()
 
     def forget(self, expectation: Expectation) -> None:
         """Stop accepting for `expectation`."""
@@ -261,7 +262,7 @@ class Listener:
             if self._closed:
                 return
             self._closed = True
-            self._lock.notify_all()
+            self._news.notify_all()
         self.interrupt(DistNetworkError("the Listener was closed"))
         self._reception.close()
 
@@ -305,7 +306,7 @@ class Listener:
         """Wait (with the lock held) for news, or for the moment to look again. HandshakeError when it is pointless."""
         if self._closed or park.passed() or visit.hung_up():
             raise HandshakeError("the peer left, or this process joined no group that it could mean")
-        self._lock.wait(min(_LOOK_S, park.left() or 0.0))
+        self._news.wait(min(_LOOK_S, park.left() or 0.0))
 
     def _find(self, hello: Hello, secret: str, visit: Visit) -> Expectation | str:
         """The expectation that `hello` means, waiting for it if this process is behind; a reason if there is none."""

@@ -23,7 +23,7 @@ class Fate:
         self._ranks = ranks  # in the world
         self._end = end
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
-        self._news = threading.Condition(self._lock)  # notified when the group failed or a peer is gone
+        self._news = threading.Condition(self._lock)  # notified when the group failed, a peer is gone or late
         self._late: dict[int, frozenset[int]] = {}  # guarded by _lock: ranks whose wait has ended, and for whom it was
         self._watchers: list[Callable[[BaseException], None]] = []  # guarded by _lock
         self._explain = False  # guarded by _lock: whether the failure's message gets the call in front
@@ -70,7 +70,7 @@ class Fate:
 
     def gone(self, rank: int) -> None:
         """A peer's connection ended."""
-        with self._news:
+        with self._lock:
             self.left.add(rank)
             self._news.notify_all()
 
@@ -80,7 +80,7 @@ class Fate:
         None: also to say that a wait was too long. A peer that hung up because of another one said so on its channel
         before it closed it.
         """
-        with self._news:
+        with self._lock:
             self._news.wait_for(
                 lambda: self.failure is not None or bool(self._late if ranks is None else self.left.issuperset(ranks)),
                 _NEWS_S,
@@ -88,7 +88,7 @@ class Fate:
 
     def waited(self, rank: int, awaited: Collection[int]) -> None:
         """A wait of `rank`, for `awaited`, was ended by its deadline, or by somebody else's."""
-        with self._news:
+        with self._lock:
             self._late[rank] = frozenset(awaited)
             self._news.notify_all()
 
@@ -104,7 +104,7 @@ class Fate:
         A rank that waits for one that waits for a frozen one must not blame the one between. All waits end together
         (`waited`), so those that are well are heard of in a moment.
         """
-        with self._news:
+        with self._lock:
             everybody = len(self._ranks) - 1  # but one
             self._news.wait_for(lambda: self.failure is not None or len(self._late) >= everybody, _NEWS_S)
             named = frozenset[int]().union(*self._late.values())

@@ -23,7 +23,11 @@ def _nothing() -> None:
 
 
 class Future(Generic[T]):
-    """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added."""
+    """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added.
+
+    That thread may be the one that takes the group's messages in. A callback that waits for one of them there would
+    wait for itself: UsageError. It may post a receive (`irecv`) and add the next callback to that one's future.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may abort while the same thread holds it
@@ -34,12 +38,19 @@ class Future(Generic[T]):
         self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _lock
         self._limit_s: float | None = None  # of a wait that names none
         self._expired: Callable[[float | None], BaseException] = _late  # what a wait raises that has passed its limit
+        self._refuse: Callable[[], None] = _nothing  # raises where a wait would be for the very thread that waits
 
-    def bounded(self, limit_s: float | None, expired: Callable[[float | None], BaseException]) -> None:
+    def bounded(
+        self,
+        limit_s: float | None,
+        expired: Callable[[float | None], BaseException],
+        refuse: Callable[[], None] = _nothing,
+    ) -> None:
         """A wait without a timeout, also for what `then` makes of this, ends after `limit_s` and raises
-        `expired(limit)`, which may do what the owner does then. Before the future is handed out.
+        `expired(limit)`, which may do what the owner does then. `refuse()` is called before a wait, and may raise.
+        Before the future is handed out.
         """
-        self._limit_s, self._expired = limit_s, expired
+        self._limit_s, self._expired, self._refuse = limit_s, expired, refuse
 
     def done(self) -> bool:
         """Whether a result or an error is there."""
@@ -61,6 +72,7 @@ class Future(Generic[T]):
         """Block until a result or an error is there, at most `timeout` seconds; whether it is."""
         if self._done:
             return True
+        self._refuse()
         waiter = threading.Lock()  # and nothing else is held: a signal handler may settle this, or wait for who does
         waiter.acquire()
         self._waiters.append(waiter)
@@ -104,7 +116,7 @@ class Future(Generic[T]):
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
         following: Future[S] = Future()
-        following.bounded(self._limit_s, self._expired)
+        following.bounded(self._limit_s, self._expired, self._refuse)
 
         def run(done: Future[T]) -> None:
             try:
@@ -126,7 +138,8 @@ class Future(Generic[T]):
             if not callbacks:
                 over()
             self._value, self._error, self._done = value, error, True
-            self._expired = _late  # who set it may hold this future: without the cycle, results go when both are let go
+            # who set these may hold this future: without the cycle, results go when both are let go
+            self._expired, self._refuse = _late, _nothing
         with contextlib.suppress(IndexError):
             while True:
                 self._waiters.popleft().release()
@@ -146,6 +159,12 @@ def _first_late(futures: Sequence[Future[Any]], limit: float | None) -> BaseExce
     return next((future._expired(limit) for future in futures if not future.done()), _late(limit))
 
 
+def _refuse_first(futures: Sequence[Future[Any]]) -> None:
+    for future in futures:
+        if not future.done():
+            future._refuse()
+
+
 def _late(limit: float | None) -> BaseException:
     return CollectiveTimeout(f"the result of this future did not arrive within {spell(limit)}")
 
@@ -154,7 +173,7 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     """A future that is done when all of `futures` are; its result is the list of them."""
     every: Future[list[Future[Any]]] = Future()
     limits = [future._limit_s for future in futures if future._limit_s is not None]
-    every.bounded(max(limits, default=None), partial(_first_late, futures))
+    every.bounded(max(limits, default=None), partial(_first_late, futures), partial(_refuse_first, futures))
     left = len(futures)
     lock = threading.Lock()
 

@@ -216,10 +216,13 @@ def _form(
             before=before,
             **facts,
         )
-    except BaseException:  # no descriptor is left, an interrupt: peers hear of it now, whoever keeps the traceback
+    except BaseException as error:  # no descriptor is left, an interrupt: peers hear of it now
+        text = encode_reason(error, rank)
         for link in mesh.links.values():
-            if link not in kept:
-                link.close()
+            if link in kept:
+                link.tell(Frame.ABORT, text)  # and it stays, for another attempt
+            else:
+                link.close()  # whoever keeps the traceback
         raise
     try:
         if phases.heard:

@@ -40,6 +40,24 @@ class JoinHook:
         """All ranks have joined. `is_last_joiner`: this rank trained in the last iteration that any rank trained in."""
 
 
+class _Turns:
+    """How often each of the joinables has begun its collectives, by its place: the first one begins each iteration."""
+
+    def __init__(self, joinables: Sequence[Joinable]) -> None:
+        self._names = [type(joinable).__name__ for joinable in joinables]
+        self._begun = [0] * len(joinables)
+
+    def begin(self, place: int) -> None:
+        """UsageError when the first one has not begun this iteration yet."""
+        if place and self._begun[place] == self._begun[0]:
+            listed = [self._names[place], *self._names[:place], *self._names[place + 1 :]]
+            raise UsageError(
+                f"Join: {self._names[place]} began its collectives before {self._names[0]}, which is listed before it, "
+                f"began those of the iteration; list joinables in their collectives' order: Join([{', '.join(listed)}])"
+            )
+        self._begun[place] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class _JoinConfig:
     """What a Joinable must know of the Join around it."""
@@ -47,6 +65,8 @@ class _JoinConfig:
     enable: bool = False
     throw_on_early_termination: bool = False
     is_first_joinable: bool = False
+    place: int = 0
+    turns: _Turns | None = None
 
 
 class Joinable(ABC):
@@ -87,12 +107,14 @@ class Join:
     At its end a rank runs the joinables' `main_hook`s, in their order, once for each iteration of those that still
     train, then all ranks run the `post_hook`s.
 
-    joinables:  their first one announces each iteration, by an all-reduce of one byte per rank.
+    joinables:  in the order of their collectives in an iteration, a model before its optimizer. The first one announces
+                each iteration, by an all-reduce of one byte per rank.
     enable:     False: do nothing; for inputs known to be even.
     throw_on_early_termination: as soon as one rank's data ended while others go on, DistError on all ranks.
     kwargs:     for `join_hook` of every joinable.
 
-    Raises: UsageError for no joinables, joinables of several process groups, or one that is inside a Join already.
+    Raises: UsageError for no joinables, joinables of several process groups, or one that is inside a Join already; in
+    the first iteration, for joinables in another order than that of their collectives.
     An error inside the block leaves it at once; an error of a hook ends the group, so that no rank waits for this one.
     """
 
@@ -122,8 +144,9 @@ class Join:
         for joinable in self._joinables:
             if joinable._join_config.enable:
                 raise UsageError(f"Join: this {type(joinable).__name__} is inside another Join already")
-        for number, joinable in enumerate(self._joinables):
-            joinable._join_config = _JoinConfig(True, self._throw, number == 0)
+        turns = _Turns(self._joinables)
+        for place, joinable in enumerate(self._joinables):
+            joinable._join_config = _JoinConfig(True, self._throw, place == 0, place, turns)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -173,16 +196,25 @@ class Join:
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> Work | None:
-        """Say that this rank trains on: to be called before the collectives of each iteration.
+        """Say that this rank trains on: to be called before the collectives of each iteration. UsageError when another
+        joinable, which was listed before this one, has not called it in this iteration.
 
         The Work of an all-reduce when `joinable` is the first one of an enabled Join, else None. DistError when a rank
         has exhausted its inputs and `throw_on_early_termination` was asked for.
         """
         config = _config(joinable)
-        if not config.enable or not config.is_first_joinable:
+        if not config.enable:
             return None
         group = resolve(joinable.join_process_group)
         assert group is not None, "checked by Join"
+        assert config.turns is not None, "there is one inside"
+        try:
+            config.turns.begin(config.place)
+        except UsageError as error:
+            group.abort(error)  # ranks without data wait for the others
+            raise
+        if not config.is_first_joinable:
+            return None
         said = _said(joinable, group, _TRAINS)
         work = all_reduce(said, op=ReduceOp.MAX, group=group, async_op=True)
         assert work is not None, "an asynchronous collective returns its Work"

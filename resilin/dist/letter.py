@@ -90,9 +90,10 @@ class Sent:
     if it lies at a `place`, when it has been copied.
     """
 
-    def __init__(self, array: Array, place: Place | None, what: bytes, to: int, tag: int) -> None:
+    def __init__(self, array: Array, place: Place | None, parcel: int, what: bytes, to: int, tag: int) -> None:
         self.array = array
         self.place = place
+        self.parcel = parcel  # in which it travels, if it has no place: see native/post.hpp
         self.what = what
         self.to = to
         self.tag = tag

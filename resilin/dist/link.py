@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from resilin.dist import sockets
 from resilin.dist.endpoint import Endpoint
@@ -27,6 +27,7 @@ MAX_TEXT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 _MAX_FDS = 16
 _TURNS, _TURN_S = 200, 0.005
+T = TypeVar("T")
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -85,7 +86,7 @@ class Wire(socket.socket):
         self.sent = 0
         self.received = 0
         self.ends_at: int | None = None
-        self.broken = False  # an error or the end of the stream was met
+        self.broken = False  # an error or the end of the stream was met, or an interrupt before a byte was counted
         self._meters: list[Meter] = []
 
     def metered(self, sent: Callable[[], int], received: Callable[[], int]) -> Meter:
@@ -102,9 +103,9 @@ class Wire(socket.socket):
         """Nobody moves bytes through `meters` (none: all) any more: add what they counted."""
         for meter in meters or tuple(self._meters):
             if meter in self._meters:
-                self._meters.remove(meter)
-                self.sent += meter.sent()
-                self.received += meter.received()
+                sent, received = meter.sent(), meter.received()
+                self.sent, self.received = self.sent + sent, self.received + received
+                self._meters.remove(meter)  # a signal handler may raise after a call: from here on it is counted once
 
     def renew(self) -> None:
         """Nobody uses it any more: ready for whoever comes next."""
@@ -118,12 +119,12 @@ class Wire(socket.socket):
             raise BrokenPipeError("the peer left for another generation")
         try:
             count = super().send(data, flags)
+            self.sent += count
         except BlockingIOError:
             raise
-        except OSError:
+        except BaseException:
             self.broken = True
             raise
-        self.sent += count
         return count
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
@@ -135,12 +136,12 @@ class Wire(socket.socket):
                 return 0
         try:
             count = super().recv_into(buffer, nbytes, flags)
+            self.received += count
         except BlockingIOError:
             raise
-        except OSError:
+        except BaseException:
             self.broken = True
             raise
-        self.received += count
         self.broken = self.broken or (count == 0 and len(buffer) > 0)
         return count
 
@@ -158,12 +159,12 @@ class Link:
         self.rank = rank
         self.sock = sock
         self.wire: Wire | None = None
-        self.sending = threading.Lock()
-        self.sender: int | None = None  # the thread that holds it for a message
+        self.sending = threading.RLock()  # held while a frame is written; re-entrant: see `write`
+        self.sender: int | None = None  # the thread that is in the middle of a frame
         self.stuck = False  # whether that waits for the peer to take bytes
         self.open = True  # whether the peer can hear us, and has not ended its side
         self.torn = False  # a send was given up half-way: the peer can make no sense of what follows
-        self.spoiled = False  # something came that makes no sense
+        self.spoiled = False  # something came that makes no sense, or reading was interrupted
         self.goodbye = False
         self.renewal: Renewal | None = None  # the last that came: the peer has left for that generation
         self.arenas: deque[tuple[bytes, int]] = deque()  # descriptors that came between generations; ours
@@ -183,10 +184,7 @@ class Link:
 
     def next_kind(self) -> Frame:
         """The kind of the next frame, left unread. Raises as `next_frame`."""
-        if self._frame is None:
-            self._fill(self._header, HEADER.size)
-            return Frame(HEADER.unpack(self._header)[0])
-        return self._frame[0]
+        return self._carefully(self._next_kind)
 
     def next_frame(self, message: Callable[[int, int], Sink]) -> tuple[Frame, int, bytes]:
         """Kind, tag and body of the next frame; `message(tag, length)` says where a P2P message goes.
@@ -194,6 +192,25 @@ class Link:
         Raises: BlockingIOError: not all there yet, call again; EOFError, OSError: the peer is gone; DistNetworkError,
         ValueError: what it sent makes no sense.
         """
+        return self._carefully(lambda: self._next_frame(message))
+
+    def _carefully(self, read: Callable[[], T]) -> T:
+        """`read()`. After anything but a wish to wait, an interrupt say, nobody knows what has been read."""
+        try:
+            return read()
+        except BlockingIOError:
+            raise
+        except BaseException:
+            self.spoiled = True
+            raise
+
+    def _next_kind(self) -> Frame:
+        if self._frame is None:
+            self._fill(self._header, HEADER.size)
+            return Frame(HEADER.unpack(self._header)[0])
+        return self._frame[0]
+
+    def _next_frame(self, message: Callable[[int, int], Sink]) -> tuple[Frame, int, bytes]:
         if self._frame is None:
             self._fill(self._header, HEADER.size)
             kind, tag, length = HEADER.unpack(self._header)
@@ -227,19 +244,43 @@ class Link:
         """Send a frame without waiting for the peer, which is hung up on instead when it cannot take all of it now."""
         data = text.encode()[:MAX_TEXT_BYTES]
         frame, sent = HEADER.pack(kind, 0, len(data)) + data, 0
-        if self.open and self._take_turn():
+
+        def put() -> None:
+            nonlocal sent
+            sent = self.sock.send(frame)
+
+        if self.open and self.sender != threading.get_ident():  # else a signal handler has interrupted a frame
             with contextlib.suppress(OSError):
-                sent = 0 if self.torn else self.sock.send(frame)
-            self.sending.release()
+                self.write(lambda: self._take_turn() and not self.torn, put)
         if sent < len(frame):
             self.hang_up()
+
+    def write(self, turn: Callable[[], bool], put: Callable[[], None]) -> None:
+        """One frame: `put()`, if `turn()` says so, which acquires `sending`. What `put` raises leaves half a frame.
+
+        Not in the middle of another one of this thread. A signal handler may raise between any two instructions, also
+        just after `sending` was acquired and before that is noted anywhere; but the lock itself knows its owner.
+        """
+        me = threading.get_ident()
+        try:
+            if turn():
+                self.sender = me
+                put()
+                self.sender = None
+        finally:
+            if self.sender == me:
+                self.torn, self.sender = True, None
+            try:  # noqa: SIM105 - `with suppress` begins with a call, after which a handler may raise
+                self.sending.release()
+            except RuntimeError:  # `turn` did not get it
+                pass
 
     def _take_turn(self) -> bool:
         """Acquire `sending`. False when a thread of this rank is stuck in the middle of a frame."""
         for _ in range(_TURNS):
             if self.sending.acquire(blocking=False):
                 return True
-            if self.stuck or self.sender == threading.get_ident():
+            if self.stuck:
                 return False
             if self.sending.acquire(timeout=_TURN_S):  # a frame on its way: microseconds, more on a busy machine
                 return True

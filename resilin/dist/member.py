@@ -107,10 +107,10 @@ class Member:
         self._control = Control(mesh.links, self, self._mailbox, name or "group")
         self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
         living.add(self)
-        self._control.start()
 
     def attach(self, deadline: Deadline) -> None:
-        """Finish what needs the peers' help before the first collective."""
+        """Begin to read, and finish what needs the peers' help before the first collective."""
+        self._control.start()  # not before somebody has this group, who ends the thread if it is not to be
         try:
             self.backend.attach(deadline)
         except (Aborted, PeerLost) as error:

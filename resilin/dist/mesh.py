@@ -103,6 +103,9 @@ def assemble(
     expectation = Expectation(name_on_wire(group), generation, secret, rank, set())
     work = _Assembly(listener, topology, expectation, deadline)
     before = list(kept)
+    for link in before:
+        if not link.usable:
+            link.hang_up()  # the peer, to which it may look well, makes a fresh one, too
     try:
         with contextlib.nullcontext() if watched is None else watched(expectation.fail):
             work.begin({link.endpoint: link for link in before if link.usable}, maps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from resilin._base.clock import SYSTEM, Deadline, spell
@@ -20,7 +20,7 @@ from resilin.dist.reasons import prefixed
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.dist.work import Work
-from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost
+from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost, UsageError
 
 _HAND_OVER_S = 5.0  # the longest that copying a message into its receive may take when that is withdrawn
 _LOOK_S = 0.001
@@ -147,7 +147,9 @@ class Messages:
             else:
                 work._future.set_exception(self._lost(error, to, tag))
 
-        work = Work(self._sending(to, tag), late, awaited=(to, self._ranks[to]), limit_s=deadline.seconds)
+        what = self._sending(to, tag)
+        refuse = partial(self._refuse, what)
+        work = Work(what, late, awaited=(to, self._ranks[to]), limit_s=deadline.seconds, refuse=refuse)
         if sent is None:
             finish(None)
         else:
@@ -198,13 +200,33 @@ class Messages:
                     self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
             work = self._receive(array, source, tag, timeout_s, None, entry, letter)
             if post is not None:
-                attending = work._future.done
-                work._attend = lambda _: post.wait(attending, deadline.left())
+                attend = self._attending(post, work, source)
+                work._attend = lambda _: attend(deadline.left())
             work.wait()
         except BaseException as error:
             self._gave_up(work, letter, error, entry)
             raise
         return work.source_rank()
+
+    def _attending(self, post: LocalPost, work: Work, source: int) -> Callable[[float | None], bool]:
+        """How to wait for a receive where ranks of this host have an inbox."""
+        done, what, here = work._future.done, work.what, post.reaches(source)
+
+        def attend(limit: float | None) -> bool:
+            if not here:
+                self._refuse(what)
+            return post.wait(done, limit)
+
+        return attend
+
+    def _refuse(self, what: str) -> None:
+        """UsageError where a wait would keep from being read what it waits for."""
+        if self._control.reading():
+            raise UsageError(
+                f"{what}: a callback of a future waits for it on the thread that would have to take it in; expected "
+                "callbacks that return: add what comes after it to its own future, as in "
+                "irecv(tensor, src).get_future().then(...)"
+            )
 
     def _gave_up(self, work: Work | None, letter: Letter | None, error: BaseException, entry: Entry | None) -> None:
         """A receive raises `error`: no later message shall be for it, and none is lost unless the group ends."""
@@ -232,7 +254,7 @@ class Messages:
         """Post a receive; for `letter`, where that has come for it already."""
         what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self._title()}"
         awaited = () if source == ANY else (source, self._ranks[source])
-        work = Work(what, source=source, awaited=awaited, limit_s=timeout_s)
+        work = Work(what, source=source, awaited=awaited, limit_s=timeout_s, refuse=partial(self._refuse, what))
         post = self._post
 
         def finish(error: BaseException | None, sender: int) -> None:
@@ -266,7 +288,7 @@ class Messages:
         if post is None:
             self._mailbox.post(posted)
         else:
-            work._attend = lambda limit: post.wait(work._future.done, limit)
+            work._attend = self._attending(post, work, source)
             post.expect(1)
             try:
                 if letter is None:

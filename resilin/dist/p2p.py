@@ -21,8 +21,9 @@ _TAGS = 1 << 31  # a frame has 32 bits, with a sign, for it
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
     """Send `tensor` to rank `dst`; returns when the tensor may be changed again.
 
-    Inside a host a tensor of more than 4 KiB is copied by the receiver, straight from the sender's memory: that is when
-    it has posted its receive, or waits in a send itself. CollectiveTimeout after the group's timeout.
+    Inside a host a tensor of more than 64 KiB, and mostly one of more than 4 KiB, is copied by the receiver, straight
+    from the sender's memory: that is when it has posted its receive, or waits in a send itself. CollectiveTimeout after
+    the group's timeout.
     """
     pg = at_once(group, "send")
     if pg is not None:

@@ -1,7 +1,10 @@
 """Messages between the ranks of one host, through shared memory (native/post.hpp).
 
-    send ── up to 4 KiB: with its bytes ────────────────────> inbox ──> mailbox ──> receive
+    send ── up to 4 or 64 KiB: with its bytes ──────────────> inbox ──> mailbox ──> receive
          └─ larger: where they lie; the receiver copies them, then the sender is told ──┘
+
+Where ranks outnumber cores, 4 to 64 KiB go in one of the sender's parcels, while one is empty: two copies cost less
+than two more switches of tasks. Where each rank has a core one copy is quicker.
 
 A rank that waits in `recv` looks for its message natively and copies it straight from the inbox or the sender's memory.
 When something else comes first it goes on by way of the mailbox. A sender that waits meanwhile copies a part.
@@ -32,7 +35,13 @@ from resilin.dist.mailbox import Mailbox, Receive, deliver, lost
 from resilin.dist.reduce_op import DTYPE_CODES, Array
 from resilin.errors import DistError, DistNetworkError
 
+# Twice what a wake from a futex costs: a peer that is just being woken is worth waiting for awake, or ranks that slept
+# once put each other to sleep at every call.
+SPIN_S = 100e-6
+_ANSWER_S = 2 * SPIN_S  # the peer wakes up and answers in this time
 _CELL_BYTES: int = getattr(loader.native, "CELL_BYTES", 0)
+_PARCEL_BYTES: int = getattr(loader.native, "PARCEL_BYTES", 0)
+_IN_CELL: int = getattr(loader.native, "IN_CELL", -1)
 _SHARED_MIN_BYTES: int = getattr(loader.native, "SHARED_MIN_BYTES", 0)
 _PUT_CALL, _PUT_FULL = 1, 2
 
@@ -60,7 +69,7 @@ class LocalPost:
         shared: SharedMemory,
         members: Sequence[int],
         rank: int,
-        spin_s: float,
+        crowded: bool,
         mailbox: Mailbox,
         call: Callable[[int], None],
     ) -> None:
@@ -69,7 +78,7 @@ class LocalPost:
         self._native: Any = loader.native.Post(shared.segment())  # None: closed. Guarded by _lock
         self._shared = shared
         self._seats = {member: seat for seat, member in enumerate(self.members) if member != rank}
-        self._spin_s = 2 * spin_s  # the peer wakes up and answers in this time
+        self._carried_bytes = _PARCEL_BYTES if crowded else _CELL_BYTES  # messages up to this travel with their bytes
         self._mailbox = mailbox
         self._call = call
         self.left_half_way: Callable[[BaseException], None] = lambda error: None
@@ -92,8 +101,9 @@ class LocalPost:
 
     def send(self, array: Array, what: bytes, to: int, tag: int) -> Sent | None:
         """Send contiguous `array`, at once. None: it may change now, being small, and `to` had room for it."""
-        array, place = self._placed(array)
-        sent = Sent(array, place, what, to, tag)
+        self._check(to)  # before a parcel is taken; and below once more, under the lock
+        array, place, parcel = self._placed(array)
+        sent = Sent(array, place, parcel, what, to, tag)
         with self._lock:
             self._check(to)
             queue = self._queues[to]
@@ -116,7 +126,7 @@ class LocalPost:
         if native is None or sent.number < 0:
             return False
         try:
-            acked: bool = native.settled_within(sent.number, until, self._spin_s)
+            acked: bool = native.settled_within(sent.number, until, _ANSWER_S)
         finally:
             if native.unattended():
                 self.collect()  # what came since, and called nobody
@@ -125,10 +135,13 @@ class LocalPost:
                 self._sent.pop(sent.number, None)
         return acked
 
-    def _placed(self, array: Array) -> tuple[Array, Place | None]:
-        """What is sent, and where peers find it; None: it travels with its message."""
+    def _placed(self, array: Array) -> tuple[Array, Place | None, int]:
+        """What is sent, and where peers find it; None: it travels with its message, perhaps in a parcel."""
         if array.nbytes <= _CELL_BYTES:
-            return array, None
+            return array, None, _IN_CELL
+        native = self._native
+        if array.nbytes <= self._carried_bytes and native is not None and (parcel := native.pack(array)) != _IN_CELL:
+            return array, None, parcel
         place = self._shared.place(array)
         if place is None:  # from elsewhere
             memory.install()
@@ -136,7 +149,7 @@ class LocalPost:
             place = self._shared.place(array)
         if place is None:
             raise DistNetworkError(f"{array.nbytes} bytes of shared memory for a message are not to be had")
-        return array, place
+        return array, place, _IN_CELL
 
     def _put(self, sent: Sent) -> int:
         """Put a message into its receiver's inbox, or nothing: the flags of native Post.put. Under the lock."""
@@ -144,7 +157,7 @@ class LocalPost:
         if native is None:  # closed by a signal handler meanwhile
             return _PUT_FULL
         if sent.place is None:
-            return int(native.put(seat, sent.tag, sent.what, sent.array))
+            return int(native.put(seat, sent.tag, sent.what, sent.array, sent.parcel))
         status, number = native.announce(seat, sent.tag, sent.what, sent.array, sent.place)
         if not status & _PUT_FULL:
             sent.number = number
@@ -217,7 +230,7 @@ class LocalPost:
         seat, dtype = self._seats[source], DTYPE_CODES[array.dtype]
         answer: list[Any] = []  # filled though a handler raises as soon as the native call returns
         try:
-            native.receive(seat, tag, dtype, array, place, since, until, self._spin_s, answer)
+            native.receive(seat, tag, dtype, array, place, since, until, _ANSWER_S, answer)
             got, taken = answer
             if got == Got.CALL:
                 self._call(source)
@@ -320,7 +333,7 @@ class LocalPost:
             return done()
         deadline = Deadline(limit_s)
         until = math.inf if limit_s is None else SYSTEM.monotonic() + limit_s
-        spin_s = self._spin_s
+        awake_s = _ANSWER_S
         native.watch(1)
         try:
             while True:
@@ -330,10 +343,10 @@ class LocalPost:
                     return True
                 if deadline.passed():
                     return False
-                if sending and not spin_s:
+                if sending and not awake_s:
                     self._keep_all()
-                rung = native.wait(seen, SYSTEM.monotonic() if sending and spin_s else until, spin_s)
-                spin_s = self._spin_s if rung else 0.0
+                rung = native.wait(seen, SYSTEM.monotonic() if sending and awake_s else until, awake_s)
+                awake_s = _ANSWER_S if rung else 0.0
         finally:
             native.watch(-1)
             self.collect()  # what came since, and called nobody

@@ -11,8 +11,10 @@ What an older attempt announced is skipped. Neither end begins the new generatio
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
+import threading
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,7 @@ class Renewing:
         self._data = data
         body = mine.pack()
         self._out = memoryview(HEADER.pack(Frame.RENEW, 0, len(body)) + body)
-        self._holds = False  # link.sending
+        self._me = threading.get_ident()
         self._fence_out = memoryview(b"")
         self._fence_in = bytearray()
         self._waste_bytes = 0
@@ -71,21 +73,28 @@ class Renewing:
 
     def give_up(self, text: str) -> None:
         """This attempt is over: the peer hears why, and another one may follow on the same connection."""
-        if self._holds:  # in the middle of the frame, unless nothing of it was sent
-            self.link.torn = True
+        half = self._holds  # in the middle of the frame, unless nothing of it was sent
+        if half:
+            self.link.torn, self.link.sender = True, None
+        with contextlib.suppress(RuntimeError):  # also where an interrupt came between taking it and `_holds`
             self.link.sending.release()
+        if half:
             self.link.hang_up()
         elif not self._out:
             self.link.tell(Frame.ABORT, text)
+
+    @property
+    def _holds(self) -> bool:
+        return self.link.sender == self._me
 
     def _tell(self) -> bool | None:
         """Send RENEW: whether all of it is gone; None while another thread is in the middle of a frame."""
         if not self._out:
             return True
         if not self._holds:
-            self._holds = self.link.sending.acquire(blocking=False)
-            if not self._holds:
+            if not self.link.sending.acquire(blocking=False):
                 return None
+            self.link.sender = self._me
         try:
             self._out = self._out[self.link.sock.send(self._out) :]
         except BlockingIOError:
@@ -100,7 +109,7 @@ class Renewing:
         return not self._out
 
     def _release(self) -> None:
-        self._holds = False
+        self.link.sender = None
         self.link.sending.release()
 
     def _hear(self) -> bool:

@@ -34,7 +34,7 @@ class Work:
 
     `on_timeout(error)` is what the owner does when a wait passes its limit (a group aborts itself, because ranks are no
     longer in step). `limit_s` is the limit of a wait that names none; None where the work ends by itself. `awaited` is
-    the one rank a wait is for, in the group and in the world, if there is one.
+    the one rank a wait is for, in the group and in the world, if there is one. `refuse`: see `Future.bounded`.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Work:
         source: int | None = None,
         awaited: tuple[int, int] | tuple[()] = (),
         limit_s: float | None = None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> None:
         self.what = what
         self._future: Future[Any] = Future()
@@ -51,7 +52,7 @@ class Work:
         self._source = source
         self._awaited = awaited
         self._limit_s = limit_s
-        self._future.bounded(limit_s, self._expired)
+        self._future.bounded(limit_s, self._expired, refuse)
         self._attend: Callable[[float | None], bool] | None = (
             None  # waits for the future, up to a limit; None: as usual
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.errors import UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -65,3 +66,70 @@ def test_an_error_in_a_nested_call_is_the_error_of_the_chain() -> None:
         return type(caught.value).__name__
 
     assert run_ranks(1, work).results() == ["GroupAborted"]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "hosts"])
+@pytest.mark.parametrize("wait", ["recv", "work", "future", "chain", "all of several"])
+def test_a_callback_that_waits_on_the_thread_that_reads_hears_at_once_what_to_do(transport: str, wait: str) -> None:
+    """Of "hosts", ranks 0 and 2 are on two: nothing comes but what that thread takes in."""
+
+    def work(rank: int) -> list[float] | None:
+        group = dist.default_group()
+        second = np.zeros(3)
+        posted: list[dist.Work] = []
+
+        def receive(done: dist.Future[Any]) -> None:
+            if wait == "recv":
+                dist.recv(second, 0, group=group, tag=2)
+            posted.append(dist.irecv(second, 0, group=group, tag=2))
+            future = posted[0].get_future()
+            {
+                "work": posted[0].wait,
+                "future": future.wait,
+                "chain": future.then(lambda _: None).wait,
+                "all of several": dist.collect_all([future]).wait,
+            }[wait]()
+
+        if rank == 0:
+            dist.recv(np.zeros(1), 2)  # rank 2 has its callback in place
+            dist.send(np.ones(3), 2, tag=1)
+            dist.recv(np.zeros(1), 2)  # it has heard: until here nothing can end its wait
+            dist.send(np.full(3, 7.0), 2, tag=2)
+        elif rank == 2:
+            first = dist.irecv(np.zeros(3), 0, tag=1)
+            chain = first.get_future().then(receive)
+            dist.send(np.ones(1), 0)
+            with pytest.raises(UsageError, match=r"recv from rank 0 with tag 2, .*get_future\(\).then"):
+                chain.wait(PATIENCE_S)
+            dist.send(np.ones(1), 0)
+            if posted:
+                posted[0].wait()
+            else:  # it was taken back, and the group is well
+                dist.recv(second, 0, tag=2)
+        dist.barrier()
+        return second.tolist()
+
+    assert run_ranks(3, work, transport=transport, timeout_s=3 * PATIENCE_S).results()[2] == [7.0] * 3
+
+
+def test_a_callback_on_the_thread_that_reads_may_post_a_receive_and_go_on_in_its_callback() -> None:
+    def work(rank: int) -> list[float]:
+        group = dist.default_group()
+        first, second = np.zeros(2), np.zeros(2)
+        ended: dist.Future[list[float]] = dist.Future()
+
+        def then(_: dist.Future[Any]) -> None:
+            following = dist.irecv(second, 0, group=group, tag=2)
+            following.get_future().add_done_callback(lambda done: ended.set_result((first + second).tolist()))
+
+        if rank == 0:
+            dist.send(np.ones(2), 1, tag=1)
+            dist.send(np.full(2, 2.0), 1, tag=2)
+            dist.barrier()
+            return []
+        dist.irecv(first, 0, tag=1).get_future().add_done_callback(then)
+        result = ended.wait(PATIENCE_S)
+        dist.barrier()
+        return result
+
+    assert run_ranks(2, work, transport="tcp").results()[1] == [3.0] * 2

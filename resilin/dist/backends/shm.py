@@ -25,14 +25,11 @@ from resilin.dist.backends.base import Aborted, Call, clobbers, join, mismatch, 
 from resilin.dist.backends.shm_memory import ABORTED, LEFT, LOST, Place, Share, SharedMemory
 from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import ANY_EXTENT, NO_DTYPE, NO_OP, Descriptor, Frame, Kind, unpack
-from resilin.dist.post import LocalPost
+from resilin.dist.post import SPIN_S, LocalPost
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveTimeout, PeerLost, UsageError
 
-# Twice what a wake from a futex costs: a peer that is just being woken is worth waiting for awake, or ranks that slept
-# once put each other to sleep at every call.
-SPIN_S = 100e-6
 _LINE_BYTES = 64  # tensors in a slot start at a cache line
 _MAX_REGIONS: int = getattr(loader.native, "MAX_REGIONS", 0)
 _OK, _STATUS_ABORTED, _STATUS_TIMEOUT, _STATUS_MISMATCH, _STATUS_MISSING = range(5)
@@ -55,7 +52,7 @@ class ShmBackend:
         self._memory = SharedMemory(rank, self._members, share)
         self._collectives: Any = None  # native; set by `attach`
         self._inline_bytes = 0  # set by `attach`
-        self._spin_s = SPIN_S if size <= host.cpu_count() else 0.0
+        self._crowded = size > host.cpu_count()
 
     def attach(self, deadline: Deadline) -> None:
         """See Backend."""
@@ -63,11 +60,12 @@ class ShmBackend:
         self._memory.attach(deadline)
         segment = self._memory.segment()
         self._inline_bytes = segment.inline_bytes()
+        segment.crowded = self._crowded
         self._collectives = loader.native.Collectives(segment)
 
     def post(self, mailbox: Mailbox, call: Callable[[int], None]) -> LocalPost:
         """Messages to other ranks of this host: what comes is put into `mailbox`; `call(rank)` makes a peer look."""
-        return LocalPost(self._memory, self._members, self._members[self._rank], self._spin_s, mailbox, call)
+        return LocalPost(self._memory, self._members, self._members[self._rank], self._crowded, mailbox, call)
 
     def inherit(self, before: ShmBackend, ranks: Mapping[int, int]) -> None:
         """Take over what `before` has mapped of its peers; `ranks`: rank in its group -> rank in this one."""
@@ -85,7 +83,7 @@ class ShmBackend:
     # --- meeting ---
 
     def _limits(self, call: Call) -> tuple[float, float]:
-        return call.started + call.timeout_s, 0.0 if call.background else self._spin_s
+        return call.started + call.timeout_s, 0.0 if call.background else SPIN_S
 
     def _run(
         self,

@@ -76,14 +76,15 @@ class SharedMemory:
         self._rank = rank
         self._members = list(members)
         self._share = share
-        self._segment: Any = None  # guarded by _changed until attached
-        self._changed = threading.Condition()  # an arena was mapped, the segment came, or the group was aborted
-        self._early: list[tuple[int, bytes, int]] = []  # guarded by _changed: arenas that came before the segment
-        self._stopped = False  # guarded by _changed
+        self._segment: Any = None  # guarded by _lock until attached
+        self._lock = threading.RLock()  # not the condition, whose methods are no single step for an interrupt
+        self._changed = threading.Condition(self._lock)  # an arena was mapped, the segment came, or an abort
+        self._early: list[tuple[int, bytes, int]] = []  # guarded by _lock: arenas that came before the segment
+        self._stopped = False  # guarded by _lock
         self._sharing = threading.Lock()
         self._shared: set[tuple[int, int]] = set()  # guarded by _sharing: (rank of the host, arena) that were published
         self._known: set[int] = set()  # arenas that all peers have
-        self._heritage: tuple[Any, list[int]] | None = None  # guarded by _changed: see inherit
+        self._heritage: tuple[Any, list[int]] | None = None  # guarded by _lock: see inherit
         self.adopted = 0  # arenas of peers that are mapped since an older generation
         self._stage = _Stage()
         self.on_mapped: Callable[[], None] = _ignore  # told of every arena of a peer that was mapped
@@ -107,7 +108,7 @@ class SharedMemory:
                 os.close(fd)
             self._use(segment)
             return
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: self._segment is not None or self._stopped, deadline.left()):
                 leader = self._members[0]
                 raise CollectiveTimeout(
@@ -133,7 +134,7 @@ class SharedMemory:
         for old, new in ranks.items():
             if old in before._members and new in self._members:
                 seats[before._members.index(old)] = self._members.index(new)
-        with before._changed:
+        with before._lock:
             segment, before._segment = before._segment, None
             heritage, before._heritage = before._heritage, None
             early, before._early = before._early, []
@@ -151,7 +152,7 @@ class SharedMemory:
                 os.close(fd)
 
     def _use(self, segment: Any) -> None:
-        with self._changed:
+        with self._lock:
             if self._heritage is not None:
                 old, seats = self._heritage
                 self.adopted = segment.adopt(old, seats)
@@ -174,7 +175,7 @@ class SharedMemory:
             finally:
                 os.close(fd)
             return
-        with self._changed:
+        with self._lock:
             if self._segment is None:
                 self._early.append((rank, payload, fd))
                 return
@@ -195,7 +196,7 @@ class SharedMemory:
                     )
         finally:
             os.close(fd)
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
         self.on_mapped()
 
@@ -206,7 +207,7 @@ class SharedMemory:
 
     def await_arena(self, arrived: Callable[[], bool], rank: int, left_s: float | None) -> None:
         """Block until `arrived`: memory that `rank` of this host has published is on its way to us."""
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: arrived() or self._stopped, left_s):
                 owner = self._members[rank]
                 raise CollectiveTimeout(f"the memory of rank {owner} did not arrive", [owner])
@@ -263,7 +264,7 @@ class SharedMemory:
         segment = self._segment
         if segment is not None:
             segment.abort(code, rank, self._members.index(rank) if dead and rank in self._members else -1)
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
 
@@ -273,7 +274,7 @@ class SharedMemory:
         if segment is not None:
             segment.close()
         self._stage.close()
-        with self._changed:
+        with self._lock:
             early, self._early = self._early, []
             heritage, self._heritage = self._heritage, None
         if heritage is not None:

@@ -183,6 +183,7 @@ NB_MODULE(_native, m) {
         .def("barrier", [](Segment &s, double deadline, double spin_s) -> int { return s.barrier(deadline, spin_s); }, Release())
         .def("exchange", &exchange)
         .def_rw("compare", &Segment::compare)
+        .def_rw("crowded", &Segment::crowded)
         .def("write", &write_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"))
         .def("inline_bytes", &Segment::inline_bytes)
         .def("regions", [](Segment &s, int rank) { return s.side(rank).n_regions; })

@@ -89,13 +89,22 @@ int Post::put(int to, const Head &head, const char *payload) {
         if (!cell) return notify(inbox) ? FULL | CALL : FULL;
     }
     cell->head = head;
-    if (head.in_cell() && head.size) std::memcpy(cell->payload, payload, head.size);
+    if (head.carried() && head.parcel == IN_CELL && head.size) std::memcpy(cell->payload, payload, head.size);
     cell->turn.store(lap * 2 + 1, std::memory_order_seq_cst);
     return notify(inbox) ? CALL : PLACED;
 }
 
-int Post::put(int to, int tag, const Descriptor &what, const Piece &piece) {
-    return put(to, Head{rank_, tag, what, IN_SLOT, 0, piece.size, 0, 0}, piece.data);
+int32_t Post::pack(const char *data, size_t size) {
+    for (int32_t parcel = 0; parcel < PARCELS; parcel++) {
+        if (own().packed[parcel].exchange(1, std::memory_order_acquire) != 0) continue;
+        std::memcpy(own().parcels[parcel], data, size);
+        return parcel;
+    }
+    return IN_CELL;
+}
+
+int Post::put(int to, int tag, const Descriptor &what, const Piece &piece, int32_t parcel) {
+    return put(to, Head{rank_, tag, what, IN_SLOT, 0, piece.size, 0, 0, parcel}, piece.data);
 }
 
 std::pair<int, uint64_t> Post::announce(int to, int tag, const Descriptor &what, const Piece &piece) {
@@ -111,7 +120,7 @@ std::pair<int, uint64_t> Post::announce(int to, int tag, const Descriptor &what,
     }
     expect(1);
     const auto ticket = static_cast<uint32_t>(number % TICKETS);
-    const int status = put(to, Head{rank_, tag, what, piece.arena, piece.offset, piece.size, number, ticket}, nullptr);
+    const int status = put(to, Head{rank_, tag, what, piece.arena, piece.offset, piece.size, number, ticket, IN_CELL}, nullptr);
     if (status & FULL) forget(number);
     return {status, number};
 }
@@ -228,8 +237,16 @@ std::vector<int> Post::relieve() {
 Cell *Post::oldest() {
     Cell &cell = own().cells[taken_ % CELLS];
     if (cell.turn.load(std::memory_order_seq_cst) != taken_ / CELLS * 2 + 1) return nullptr;
-    if (cell.head.in_cell() && cell.head.size > CELL_BYTES) throw std::invalid_argument("a message is larger than its cell");
+    const bool parcel = cell.head.parcel != IN_CELL;
+    if (cell.head.carried() && cell.head.size > (parcel ? PARCEL_BYTES : CELL_BYTES))
+        throw std::invalid_argument("a message is larger than what it travels in");
     return &cell;
+}
+
+// of a message that is carried
+const char *Post::payload(const Cell &cell) const {
+    const Head &head = cell.head;
+    return head.parcel == IN_CELL ? cell.payload : inboxes_[head.source].parcels[head.parcel % PARCELS];
 }
 
 bool Post::waiting() {
@@ -238,6 +255,8 @@ bool Post::waiting() {
 }
 
 void Post::release(Cell *cell) {
+    const Head &head = cell->head;
+    if (head.parcel != IN_CELL) inboxes_[head.source].packed[head.parcel % PARCELS].store(0, std::memory_order_release);
     cell->turn.store(taken_ / CELLS * 2 + 2, std::memory_order_seq_cst);
     taken_++;
     changes_.fetch_add(1, std::memory_order_seq_cst);
@@ -248,7 +267,7 @@ bool Post::take(Taken &into) {
     Cell *cell = oldest();
     if (!cell) return false;
     into.head = cell->head;
-    if (cell->head.in_cell()) into.payload.assign(cell->payload, cell->head.size);
+    if (cell->head.carried()) into.payload.assign(payload(*cell), cell->head.size);
     release(cell);
     return true;
 }
@@ -307,8 +326,8 @@ bool Post::find(const Wanted &wanted, uint64_t since, Taken &taken, Got &got) {
     const Head &head = taken.head = cell->head;
     const bool fits = head.size == wanted.size && head.descriptor.dtype == wanted.dtype;
     if (!fits) got = Got::LETTER;
-    if (head.in_cell() && fits && head.size) std::memcpy(wanted.into, cell->payload, head.size);
-    if (head.in_cell() && !fits) taken.payload.assign(cell->payload, head.size);
+    if (head.carried() && fits && head.size) std::memcpy(wanted.into, payload(*cell), head.size);
+    if (head.carried() && !fits) taken.payload.assign(payload(*cell), head.size);
     release(cell);
     return true;
 }
@@ -325,7 +344,7 @@ Got Post::receive(const Wanted &wanted, uint64_t since, double deadline, double 
         if (why == ETIMEDOUT) return Got::LATE;
         spin = why ? 0.0 : spin_s;
     }
-    if (got == Got::LETTER || taken.head.in_cell()) return got;
+    if (got == Got::LETTER || taken.head.carried()) return got;
     const bool shared = taken.head.size >= SHARED_MIN_BYTES;
     const Fetch fetched = fetch(taken.head, wanted.into, shared ? wanted.arena : IN_SLOT, wanted.offset, deadline);
     if (fetched != Fetch::DONE) return fetched == Fetch::STUCK ? Got::STUCK : Got::LETTER;
@@ -337,9 +356,9 @@ Got Post::receive(const Wanted &wanted, uint64_t since, double deadline, double 
 // 0, or why the bell may not have rung: EINTR, ETIMEDOUT
 int Post::sleep(uint32_t seen, double deadline, double spin_s) {
     Inbox &inbox = own();
-    static thread_local Spinner spinner;
+    static thread_local Awake awake;
     const auto rung = [&] { return inbox.bell.load(std::memory_order_acquire) != seen; };
-    if (spin_s > 0 && spinner.spin(spin_s, rung, [] { return false; })) return 0;
+    if (awake.wait(segment_.crowded, spin_s, rung, [] { return false; })) return 0;
     inbox.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const int why = rung() ? 0 : futex_wait(&inbox.bell, seen, deadline);
     inbox.sleepers.fetch_sub(1, std::memory_order_seq_cst);

@@ -1,6 +1,7 @@
 // Messages between two ranks of one host: an inbox per rank in the control segment, after the slots.
 //
 //   sender                                          receiver
+//   pack: a parcel of its own, or none
 //   put: a cell of the receiver's inbox,   ── bell ──>  take: cells in the order they were claimed
 //        with the bytes, or where they lie             fetch: copy from the sender's arena
 //   help: copy other pieces of it          <── bell ──      while the sender waits, into the receiver's arena
@@ -28,6 +29,8 @@ namespace resilin::dist {
 
 constexpr size_t CELL_BYTES = 4096; // messages up to this travel in the cell: the sender waits for nobody
 constexpr uint64_t CELLS = 64;
+constexpr size_t PARCEL_BYTES = 64 << 10; // the most that travels in a parcel of its sender, which waits for nobody either
+constexpr int32_t PARCELS = 8;            // of each rank; the first empty one is taken, so few are ever touched
 constexpr uint32_t TICKETS = 256;                // messages of one rank that lie in its own memory until they are copied
 constexpr size_t SHARED_MIN_BYTES = 256 << 10;   // from here on both ends copy: below, the sender wakes too late to be of use
 constexpr size_t PIECE_BYTES = 64 << 10;         // which one of them copies before it looks again
@@ -35,11 +38,13 @@ constexpr size_t PIECE_BYTES = 64 << 10;         // which one of them copies bef
 struct Head { // of a message
     int32_t source, tag;
     Descriptor descriptor;
-    uint64_t arena, offset, size; // arena IN_SLOT: in its cell
+    uint64_t arena, offset, size; // arena IN_SLOT: it travels with its bytes
     uint64_t number;              // of one that lies in its sender's memory; never used again, as its ticket (number % TICKETS) is
     uint32_t ticket;
-    bool in_cell() const { return arena == IN_SLOT; }
+    int32_t parcel; // of its sender, with its bytes; IN_CELL: they are in the cell
+    bool carried() const { return arena == IN_SLOT; }
 };
+constexpr int32_t IN_CELL = -1;
 
 struct Cell {
     std::atomic<uint64_t> turn; // 2 * lap: free in that lap; 2 * lap + 1: to be taken
@@ -68,8 +73,10 @@ struct Inbox {
     std::atomic<uint32_t> shortages;        // ranks that `lacks_tickets`: a hint, too high after a kill, never too low
     std::atomic<uint8_t> wants_cell[MAX_RANKS];    // 1: to be told when a cell is free
     std::atomic<uint8_t> lacks_tickets[MAX_RANKS]; // 1: has more messages for the owner than it may announce
+    std::atomic<uint8_t> packed[PARCELS];          // 1: the owner's parcel waits for its receiver
     Ticket tickets[TICKETS];
     alignas(64) Cell cells[CELLS];
+    alignas(64) char parcels[PARCELS][PARCEL_BYTES]; // what the owner sends
 };
 
 enum Put : int { PLACED = 0, CALL = 1, FULL = 2 }; // CALL, placed or FULL: the owner must be told over its control socket
@@ -98,8 +105,10 @@ class Post {
     // keeps the segment's memory mapped, whatever becomes of the segment
     explicit Post(Segment &segment);
 
+    // an empty parcel, filled, which goes with the next `put`; IN_CELL: there is none. One for a rank that has left is lost.
+    int32_t pack(const char *data, size_t size);
     // Put flags. FULL: nothing was put; this rank's bell rings, or it is called, when a cell is free.
-    int put(int to, int tag, const Descriptor &what, const Piece &piece);
+    int put(int to, int tag, const Descriptor &what, const Piece &piece, int32_t parcel);
     // As `put`, and the number, of a message that stays where it is until `settle`. FULL also for want of a ticket.
     std::pair<int, uint64_t> announce(int to, int tag, const Descriptor &what, const Piece &piece);
     std::vector<uint64_t> acked();  // numbers of the messages that have been copied
@@ -155,6 +164,7 @@ class Post {
     int put(int to, const Head &head, const char *payload);
     Cell *oldest();
     bool waiting(); // whether messages for this rank are to be looked after
+    const char *payload(const Cell &cell) const;
     void release(Cell *cell);
     int sleep(uint32_t seen, double deadline, double spin_s);
     int wait_for(uint32_t seen, double deadline, double spin_s);

@@ -26,10 +26,17 @@ Descriptor described(const nb::bytes &packed) {
     return what;
 }
 
-int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data) {
+// the number of a parcel, or IN_CELL
+int32_t pack(Post &self, nb::handle data) {
     const Held held(data, false);
-    if (held.size() > CELL_BYTES) throw nb::value_error("the message does not fit a cell");
-    return self.put(to, tag, described(descriptor), {held.at(), held.size(), IN_SLOT, 0});
+    if (held.size() > PARCEL_BYTES) throw nb::value_error("the message does not fit a parcel");
+    return self.pack(held.at(), held.size());
+}
+
+int put(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, int32_t parcel) {
+    const Held held(data, false);
+    if (parcel == IN_CELL && held.size() > CELL_BYTES) throw nb::value_error("the message does not fit a cell");
+    return self.put(to, tag, described(descriptor), {held.at(), held.size(), IN_SLOT, 0}, parcel);
 }
 
 std::pair<int, uint64_t> announce(Post &self, int to, int tag, nb::bytes descriptor, nb::handle data, Place place) {
@@ -42,7 +49,7 @@ nb::object letter(const Taken &taken) {
     const Head &head = taken.head;
     return nb::make_tuple(
         head.source, head.tag, nb::bytes(reinterpret_cast<const char *>(&head.descriptor), sizeof head.descriptor), head.size,
-        head.in_cell() ? nb::object(nb::bytes(taken.payload.data(), taken.payload.size())) : nb::object(nb::none()),
+        head.carried() ? nb::object(nb::bytes(taken.payload.data(), taken.payload.size())) : nb::object(nb::none()),
         Place{head.arena, head.offset}, head.number, head.ticket);
 }
 
@@ -85,9 +92,12 @@ void receive(Post &self, int source, int tag, int dtype, nb::handle into, nb::ha
 
 void bind_post(nb::module_ &m) {
     m.attr("CELL_BYTES") = CELL_BYTES;
+    m.attr("PARCEL_BYTES") = PARCEL_BYTES;
+    m.attr("IN_CELL") = IN_CELL;
     m.attr("SHARED_MIN_BYTES") = SHARED_MIN_BYTES;
     nb::class_<Post>(m, "Post")
         .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
+        .def("pack", &pack)
         .def("put", &put)
         .def("announce", &announce)
         .def("acked", &Post::acked)

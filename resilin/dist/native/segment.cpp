@@ -120,7 +120,7 @@ Status Segment::wait(uint64_t number, double deadline, double spin_s) {
         return abort ? ABORTED : -1;
     };
     const auto done = [&] { return header_->epoch.load(std::memory_order_acquire) >= number; };
-    if (spin_s > 0 && spinner_.spin(spin_s, done, [&] { return aborted() != 0; })) return OK;
+    if (awake_.wait(crowded, spin_s, done, [&] { return aborted() != 0; })) return OK;
     for (;;) {
         const uint32_t event = header_->event.load(std::memory_order_seq_cst);
         header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -210,13 +210,36 @@ std::vector<int> Segment::late() const {
     return ranks;
 }
 
+namespace {
+
+constexpr size_t HUGE_BYTES = 2 << 20;
+
+// `size` bytes of a file from a multiple of 2 MiB on: pages that its owner has made huge are so here. Null: no room.
+char *map_aligned(int fd, size_t size) {
+    const size_t whole = size + HUGE_BYTES;
+    void *free = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (free == MAP_FAILED) return nullptr;
+    char *const begin = static_cast<char *>(free), *const end = begin + whole;
+    char *const at = begin + (HUGE_BYTES - reinterpret_cast<uintptr_t>(begin) % HUGE_BYTES) % HUGE_BYTES;
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), length = (size + page - 1) / page * page;
+    if (mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        munmap(free, whole);
+        return nullptr;
+    }
+    if (at != begin) munmap(begin, static_cast<size_t>(at - begin));
+    if (at + length != end) munmap(at + length, static_cast<size_t>(end - at - length));
+    madvise(at, size, MADV_HUGEPAGE); // advice: without huge pages for shared memory nothing is lost
+    return at;
+}
+
+} // namespace
+
 bool Segment::add_arena(int rank, uint64_t id, int fd, size_t size) {
     struct stat info;
     if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) < size || size == 0) return false;
-    void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) return false;
-    madvise(at, size, MADV_HUGEPAGE); // advice: without huge pages for shared memory nothing is lost
-    auto made = std::make_shared<Mapping>(static_cast<char *>(at), size);
+    char *at = map_aligned(fd, size);
+    if (!at) return false;
+    auto made = std::make_shared<Mapping>(at, size);
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!header_) return false;
     arenas_[{rank, id}] = std::move(made);

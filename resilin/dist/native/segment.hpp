@@ -117,6 +117,7 @@ class Segment {
     char *locate(int rank, size_t index);
     // false only where benchmarks/dist_overhead.py measures what comparing costs: calls are not safe then
     bool compare = true;
+    bool crowded = false; // ranks outnumber the cores that they have
     // reduce `count` elements per array into memory of peers; OK, ABORTED (partly done), MISMATCH: not defined
     Status write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count);
 
@@ -158,7 +159,7 @@ class Segment {
     Slot *slots_;
     uint64_t count_ = 0; // barriers entered
     uint64_t round_ = 0; // descriptors published
-    Spinner spinner_;
+    Awake awake_;
     std::shared_ptr<Mapping> mapping_;
     int mismatched_ = -1;
     std::pair<int, uint64_t> missing_{-1, 0};

@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,8 +41,7 @@ inline int futex_wait(std::atomic<uint32_t> *word, uint32_t expected, double dea
 inline void futex_wake(std::atomic<uint32_t> *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 // Spinning pays only while peers run at the same time. Each failure halves the next spin, a success restores the full
-// time, and one try in PROBE uses it whatever came before. When two ranks share a core (an overloaded machine), a spin
-// keeps the very peer from running that it waits for.
+// time, and one try in PROBE uses it whatever came before.
 class Spinner {
   public:
     // true once `done()`; false after `longest_s`, or less, or once `over()`
@@ -77,6 +77,54 @@ class Spinner {
 
     uint64_t spins_ = 0;
     double share_ = 1.0; // of the longest spin, for the next one
+};
+
+// Where ranks outnumber cores, who waits keeps the very peer from running that it waits for: so it gives the core away,
+// again and again. That costs a fifth of a sleep and a wake-up, as long as nobody but ranks that wait wants the core: any
+// other program keeps it for a whole slice. A turn that comes back late says so, and then none is tried for a while,
+// twice as long each time; while turns come back soon, that becomes shorter again.
+class Yielder {
+  public:
+    // true once `done()`; false after `longest_s`, a late turn, or once `over()`
+    template <class Done, class Over> bool yield(double longest_s, Done done, Over over) {
+        double at = now();
+        if (at < not_before_) return false;
+        for (const double until = at + longest_s; at < until && !over();) {
+            if (done()) {
+                pause_s_ = std::max(pause_s_ * (1 - 1.0 / SUCCESSES), SHORTEST_PAUSE_S);
+                return true;
+            }
+            sched_yield();
+            const double back = now();
+            if (back - at > LATE_S) {
+                not_before_ = back + pause_s_;
+                pause_s_ = std::min(2 * pause_s_, LONGEST_PAUSE_S);
+                break;
+            }
+            at = back;
+        }
+        return done();
+    }
+
+  private:
+    static constexpr double LATE_S = 1000e-6; // a peer's share of a small call is shorter, a slice of the scheduler longer
+    static constexpr double SHORTEST_PAUSE_S = 10e-3, LONGEST_PAUSE_S = 300e-3;
+    static constexpr int SUCCESSES = 64; // so many of them shorten the pause to about a third
+
+    double pause_s_ = SHORTEST_PAUSE_S, not_before_ = 0;
+};
+
+// Waiting without sleeping, as suits the number of ranks.
+class Awake {
+  public:
+    template <class Done, class Over> bool wait(bool crowded, double longest_s, Done done, Over over) {
+        if (longest_s <= 0) return false;
+        return crowded ? yielder_.yield(longest_s, done, over) : spinner_.spin(longest_s, done, over);
+    }
+
+  private:
+    Spinner spinner_;
+    Yielder yielder_;
 };
 
 } // namespace resilin::dist
