@@ -1,4 +1,4 @@
-"""Reads the environment: the one place that may touch `os.environ`. Only `replace` writes it."""
+"""Reads the environment: the one place that may touch `os.environ`. Only `replace` and `set_for_c` write it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def require(name: str, why: str) -> str:
 def snapshot(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of the whole environment with `overrides` applied, for a child process."""
     return {**os.environ, **(overrides or {})}
+
+
+def set_for_c(name: str, value: str) -> None:
+    """Set variable `name` for C libraries of this process, unless it is set. `os.environ` stays as it is, and with it
+    what workers get (`snapshot`)."""
+    if name not in os.environ:
+        os.putenv(name, value)
 
 
 def replace(variables: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Logging habits: constant messages with values as fields, one stamp for node, rank and generation.
 
-Libraries get a logger here and never configure handlers; the launcher calls `configure` once.
+Libraries get a logger here and never configure handlers; the launcher calls `configure` once. In programs that
+configure no logging, warnings go to standard error as Python's last resort would write them, but with their fields.
 """
 
 from __future__ import annotations
@@ -45,6 +46,23 @@ class _Formatter(logging.Formatter):
         tail = " ".join(f"{key}={value}" for key, value in fields.items())
         line = f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {message}"
         return f"{line}  {tail}" if tail else line
+
+
+class _LastResort(logging.Handler):
+    """Writes where nobody else does. Python's own would leave out the fields, which say what the message is about."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        here: logging.Logger | None = logging.getLogger(record.name)
+        while here is not None:
+            if any(handler is not self for handler in here.handlers):
+                return
+            here = here.parent if here.propagate else None
+        print(self.format(record), file=sys.stderr)
+
+
+_last_resort = _LastResort(logging.WARNING)
+_last_resort.setFormatter(_Formatter(as_json=False))
+logging.getLogger("resilin").addHandler(_last_resort)
 
 
 def configure(level: str = "WARNING", as_json: bool = False, stream: TextIO | None = None) -> None:

@@ -111,7 +111,7 @@ class Left(Message):
 class Failed(Message):
     """The worker is about to end because of an exception.
 
-    `report` holds: `type`, `message`, `traceback` (text), and, when known, `step`, `at`, `generation`.
+    `report` holds: `type`, `message`, `traceback` (text), and, when known, `step`, `at`, `generation`, `rank` there.
     """
 
     kind: ClassVar[str] = "failed"

@@ -17,12 +17,18 @@ TRACEBACK_CHARS = 24_000
 LINE_CHARS = 1_000
 CAUSE_CHARS = 240  # in the reason of a generation, which all of its messages have
 OTHERS_LINES = 200
-_TAIL_BYTES = 16 << 10
+_TAIL_BYTES = 64 << 10
+_RANK = re.compile(r"^\[rank\d+\]: ")  # what PyTorch puts before each line of a traceback
+_HEAD = re.compile(r"(?:Traceback|  \+ Exception Group Traceback) \(most recent call last\):")
+_RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
 }  # fmt: skip
 # exceptions that a peer's death causes: never the first cause while there is another
 _SECONDARY = ("PeerLost", "GroupAborted", "WorldChanged", "CollectiveTimeout", "ConnectionResetError")
+
+# what PyTorch's gloo raises then, as a RuntimeError
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,7 @@ class Failure:
     """The end of one worker."""
 
     rank: int
+    """In `generation`, where it failed."""
     local_rank: int
     node: str
     host: str
@@ -37,6 +44,8 @@ class Failure:
     generation: int
     code: int
     """Exit status; negative: killed by that signal."""
+    became: int | None = None
+    """Its rank in a newer generation, which it had been given and not come to; None: none, or the same."""
     step: int | None = None
     at: str = ""
     type: str = ""
@@ -44,15 +53,22 @@ class Failure:
     message: str = ""
     traceback: str = ""
     log_tail: tuple[str, ...] = ()
-    """Last lines it wrote, when they were not shown on the terminal."""
+    """Last lines it wrote, when they were not shown on the terminal, or nothing else says why it ended."""
     shown: bool = False
     """Whether its standard error went to the terminal."""
+    kept: bool = False
+    """Whether its standard error is in a file."""
     unanswered: str = ""
     """Others waited for it in vain until it was killed: what their error said."""
+    missed: str = ""
+    """It had ended with code 0, and others waited for it: what the error of one of them said."""
     others: tuple[str, ...] = ()
     """Where the other ranks were when it was ended because it held them up: their stacks."""
     hang_report: str = ""
     """The file with everything that was found then."""
+    entering: bool = False
+    """Whether it says that it was on its way into a generation: going back to its last commit, connecting, taking the
+    state over. Who ends without a word may have met anything."""
     worked_in: int = 0
     """The last generation in which it said that it works on a step; 0: none."""
     late: bool = False
@@ -66,8 +82,10 @@ class Failure:
         """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
         if self.unanswered:
             return f"did not answer and was killed ({self.unanswered})"
+        if self.missed:
+            return f"exited with code 0 while others waited for it ({visible(self.missed)})"
         if self.type:
-            first = shorten(self.message.strip().splitlines()[0], LINE_CHARS) if self.message.strip() else ""
+            first = visible(shorten(self.message.strip().splitlines()[0], LINE_CHARS)) if self.message.strip() else ""
             return f"raised {self.type}{': ' if first else ''}{first}"
         if self.code < 0:
             return f"killed by {signal_name(-self.code)}"
@@ -76,13 +94,19 @@ class Failure:
     @property
     def where(self) -> str:
         """ " at step 7 in all_reduce #41 ...", as far as it is known."""
-        return (f" at step {self.step}" if self.step is not None else "") + (f" in {self.at}" if self.at else "")
+        at = (f" at step {self.step}" if self.step is not None else "") + (f" in {self.at}" if self.at else "")
+        return at + (f", before it became rank {self.became}" if self.became is not None else "")
 
     @property
     def sentence(self) -> str:
         """The first line of every report."""
         late = " after training had finished: not restarted" if self.late else ""
         return f"rank {self.rank} (host {self.host}, pid {self.pid}) {self.how}{self.where}{late}"
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is what another worker's end causes."""
+        return follows(vars(self))
 
     def details(self) -> list[str]:
         """What follows the sentence: nothing that the terminal has already shown."""
@@ -92,7 +116,7 @@ class Failure:
             lines += self.others
         elif self.log_tail:
             lines += ["last lines of its standard error:", *(f"  {line}" for line in self.log_tail)]
-        elif self.shown and self.code > 0 and not self.type:
+        elif self.shown and not self.kept and self.code > 0 and not self.type:
             lines.append(
                 f"its standard error went to that of elastic-run on {self.host}; --tee 2 keeps its end for here"
             )
@@ -121,6 +145,11 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]} [... {len(text) - limit} characters cut ...] {text[len(text) - limit + head :]}"
 
 
+def visible(text: str) -> str:
+    """`text` in which what a terminal would obey (colours, bells) or no file takes is written out: "\\x1b[31m"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def signal_name(number: int) -> str:
     """ "SIGKILL" for 9."""
     try:
@@ -135,17 +164,22 @@ def fault_of(code: int) -> Literal["own", "external"]:
 
 
 def cause_in(records: Iterable[Mapping[str, Any]]) -> str:
-    """Of failures as `Failure.to_json` the first cause: "pid 42 on box killed by SIGKILL at step 7"; "" of none."""
+    """Of failures as `Failure.to_json` the first cause: "pid 42 on box killed by SIGKILL at step 7"; "" of none.
+
+    Of several it says whose it is: "rank 3, pid 42 on box, killed by SIGKILL".
+    """
     whole = [body for body in records if "pid" in body]
     if not whole:
         return ""
-    first = Failure.from_json(min(whole, key=lambda body: follows(str(body.get("type", "")))))
-    return shorten(f"pid {first.pid} on {first.host} {first.how}{first.where}", CAUSE_CHARS)
+    first = Failure.from_json(min(whole, key=follows))
+    who = f"pid {first.pid} on {first.host}"
+    who = who if len(whole) == 1 else f"rank {first.rank}, {who},"
+    return shorten(f"{who} {first.how}{first.where}", CAUSE_CHARS)
 
 
-def follows(kind: str) -> bool:
-    """Whether an exception of type `kind` is what another worker's end causes."""
-    return kind in _SECONDARY
+def follows(body: Mapping[str, Any]) -> bool:
+    """Whether a failure, as `Failure.to_json`, is what another worker's end causes."""
+    return body.get("type") in _SECONDARY or any(text in str(body.get("message", "")) for text in _PEER_GONE)
 
 
 def read_error_file(path: Path) -> dict[str, str]:
@@ -168,19 +202,24 @@ def read_error_file(path: Path) -> dict[str, str]:
 
 
 def guess_exception(tail: Sequence[str]) -> dict[str, str]:
-    """`type` and `message` from the end of a Python traceback in a log; empty when there is none."""
-    if not any(line.startswith("Traceback (most recent call last)") for line in tail):
+    """`type` and `message` (its first line) from the last Python traceback in a log; empty when there is none."""
+    lines = [_RANK.sub("", line) for line in tail]
+    heads = [number for number, line in enumerate(lines) if _HEAD.match(line)]
+    if not heads:
         return {}
-    found = re.fullmatch(r"([A-Za-z_][\w.]*)(?:: (.*))?", tail[-1].strip())
+    margin = "  | " if lines[heads[-1]].startswith(" ") else ""  # of an exception group
+    after = (line.removeprefix(margin) for line in lines[heads[-1] + 1 :])
+    told = next((line for line in after if line and not line.startswith(" ")), "")
+    found = _RAISED.fullmatch(told.rstrip())
     return {"type": found[1].rpartition(".")[2], "message": found[2] or ""} if found else {}
 
 
-def read_tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last lines of a log file; empty when it cannot be read."""
+def read_tail(path: Path) -> tuple[str, ...]:
+    """The lines at the end of a log file; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ()
-    return tuple(text.splitlines()[-lines:])
+    return tuple(text.splitlines())

@@ -38,6 +38,8 @@ class Slot:
     failed: died. left: ended well before the others."""
     endpoint: str = ""
     pid: int = 0
+    ended: int = 0
+    """The pid that its process had, of a program that does not recover in place, which ended well (`done`)."""
     fault: Literal["", "own", "external"] = ""
     """How the last failed process ended: by its own doing (exception, exit status, SIGSEGV) or killed from outside."""
     limit: int = 0
@@ -92,6 +94,8 @@ class Node:
     min_nodes: int = 0
     """Of its `--nnodes`, for people; 0: unknown."""
     max_nodes: int = 0
+    terms: tuple[str, ...] = ()
+    """What else it was started with that should be the same on all nodes, see `terms.of`."""
     failures: int = 0
     """How many of its workers have failed, those left out that another's end had caused."""
     excluded: str = ""
@@ -126,12 +130,16 @@ class Generation:
     reason: str
     boundary: Literal["now", "commit"] = "now"
     """In place: whether the step that is running is redone (`now`) or finished first (`commit`)."""
+    fresh: bool = False
+    """Whether some members were not in the one before: they take the state over."""
     failed_step: int = -1
-    """The step at which the last failure of a worker's own doing was; -1: none, or unknown."""
+    """The step at which the last failure of a worker's own doing was; -1: none, or unknown; `poison.ENTERING`."""
     failed_times: int = 0
     """How many generations in a row ended by a failure at that step."""
     failed_on: tuple[str, ...] = ()
     """On which nodes these were: one, or two of several."""
+    failed_in: int = 0
+    """Where `failed_step` is `poison.ENTERING`: the generation of the last one that was counted."""
     unjoined: tuple[tuple[str, int], ...] = ()
     """By node: how many failures of workers that were no members `restarts_used` holds."""
     origin: str = ""
@@ -210,6 +218,7 @@ def node(key: str, value: bytes) -> Node:
     body = _load(key, value)
     try:
         body["slots"] = tuple(Slot(**{**slot, "missed": tuple(slot.get("missed", ()))}) for slot in body["slots"])
+        body["terms"] = tuple(map(str, body.get("terms", ())))
         body["stall"] = stalls.from_json(body["stall"]) if body.get("stall") else None
         return Node(**body)
     except (TypeError, KeyError, AttributeError) as error:

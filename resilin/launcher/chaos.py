@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the schedules one after the other. UsageError (exit code 2) when there is nothing to run, or to do."""
     if args.attach is not None:
         return chaos_attach.run(args.attach, _only_schedule(args))
-    given = _command(args.job_command)
+    given = _command(args.job_command, args.nodes)
     setup = Setup(
         workers=given.workers * args.nodes, nodes=args.nodes, steps=args.steps,
         store=args.store is not None, link=args.cut is not None,
@@ -74,10 +75,11 @@ def run(args: argparse.Namespace) -> int:
         return exit_codes.OK
     if (args.cut is None) != (args.restore is None):
         raise UsageError("--cut and --restore belong together")
+    known = _expected(args.expect)
     with _ended_by_sigterm(), contextlib.ExitStack() as stack:
         store = stack.enter_context(ProcessStore(shlex.split(args.store))) if args.store else None
         link = CommandLink(shlex.split(args.cut), shlex.split(args.restore)) if args.cut else None
-        expected = args.expect or undisturbed(given.flags, given.program, args.limit)
+        expected = known or undisturbed(given.flags, given.program, args.limit)
         judged = []
         for one in schedules:
             job = Job(command=(*given.flags, *given.program), nodes=args.nodes, store=store, link=link)
@@ -105,10 +107,16 @@ class _Command:
         self.workers = workers
 
 
-def _command(words: Sequence[str]) -> _Command:
+def _command(words: Sequence[str], nodes: int) -> _Command:
     if not words:
         raise UsageError("which job? give its command after --, as behind elastic-run, or --attach JOB")
-    workers = arguments.parse(words).nproc_per_node
+    parsed = arguments.parse(words)
+    workers = parsed.nproc_per_node
+    if nodes > 1 and not parsed.rdzv_endpoint:
+        raise UsageError(
+            f"--nodes {nodes}: expected how many nodes the job has and where they meet, too, such as "
+            f"--nnodes 1:{nodes} --rdzv-backend file --rdzv-endpoint {{folder}}/meeting"
+        )
     if not workers.isdigit():
         raise UsageError(f"--nproc-per-node {workers}: faults are given to ranks: expected a number")
     return _Command(words, int(workers))
@@ -127,12 +135,21 @@ def _only_schedule(args: argparse.Namespace) -> Schedule:
     return schedule.load(args.schedule)
 
 
+def _expected(text: str | None) -> str:
+    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
+        raise UsageError(f"--expect: expected 64 hexadecimal digits, as State.fingerprint() gives them, got {text!r}")
+    return text or ""
+
+
 def _seeds(text: str) -> range:
     first, colon, end = text.partition(":")
     try:
-        return range(int(first), int(end) if colon else int(first) + 1)
+        seeds = range(int(first), int(end) if colon else int(first) + 1)
     except ValueError:
-        raise UsageError(f"--seeds: expected FIRST:END or a number, got {text!r}") from None
+        seeds = range(0)
+    if not seeds or seeds[0] < 0:
+        raise UsageError(f"--seeds: expected FIRST:END with 0 <= FIRST < END, or a number, got {text!r}")
+    return seeds
 
 
 def _way(text: str, setup: Setup) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.elastic.chaos.judge import Judgement
+from resilin.elastic.chaos.judge import Judgement, Run
 
 
 def lines(found: Judgement) -> list[str]:
@@ -17,6 +17,8 @@ def lines(found: Judgement) -> list[str]:
     name = "the schedule" if seed is None else f"seed {seed}"
     head = f"{name}: {verdict} after {found.run.seconds:.1f} s"
     result = [head, *(f"  {text}" for is_so, text in wrong if is_so)]
+    if not found.recovered:
+        result += _last_words(found.run)
     result += [f"  ledger: {line} (left out)" for line in found.run.unreadable]
     happened = {one.fault for one in found.run.fired}
     told = {one.fired.fault: one for one in found.attributions}
@@ -29,4 +31,14 @@ def lines(found: Judgement) -> list[str]:
         else:
             said = "named" if one.rank_named and one.cause_named else f"NOT NAMED: {one.line or 'no line says so'}"
         result.append(f"  {fault}: {said}")
+    return result
+
+
+def _last_words(run: Run) -> list[str]:
+    """What each node that did not end well said last."""
+    result = []
+    for node, (code, said) in enumerate(zip(run.codes, run.said, strict=True)):
+        words = [line for line in said.splitlines() if line.startswith("elastic-run: ")]
+        if code != 0 and words:
+            result.append(f"  node {node}: {words[-1]}")
     return result

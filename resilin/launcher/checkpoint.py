@@ -23,7 +23,7 @@ are found where its own tools find them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ..
 
 exit codes:
   0  done, and nothing is wrong
-  1  something is torn, damaged, refused because it is no plain state, or differs
+  1  something is torn, damaged, unreadable, refused because it is no plain state, or differs
   2  wrong usage, or nothing is there
   3  the storage cannot be reached or used
 """

@@ -41,6 +41,11 @@ def run(args: argparse.Namespace) -> int:
     to = args.to or ("file" if is_file else "checkpoint")
     if (to == "file") is not is_file:
         raise UsageError(f"--to {to}: a file's name ends in .safetensors, and nothing else's does; got {args.target}")
+    if args.to is None and args.target.endswith(states.TORCH):
+        raise UsageError(
+            f"{args.target}: files of torch.save are not written; PyTorch reads .safetensors (--to checkpoint writes a "
+            "folder of that name)"
+        )
     state = states.open_state(args.source, args.step)
     state = state.part(args.key) if args.key else state
     if to == "checkpoint":

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the checkpoints, oldest first. 1 when one is torn; UsageError when there is none."""
+    """Print the checkpoints, oldest first. 1 when one is torn or unreadable; UsageError when there is none."""
     from resilin.checkpoint.tools import listing  # loads numpy, as all that reads checkpoints does
 
     found = listing.list_all(args.path)
@@ -57,7 +57,7 @@ def _lines(found: list[Listed]) -> list[str]:
 def _row(one: Listed) -> tuple[str, ...]:
     return (
         one.name,
-        "torn" if one.problem else "complete",
+        "unreadable" if one.unreadable else "torn" if one.problem else "complete",
         size(one.nbytes),
         _or_dash(one.tensors),
         str(one.files),

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for verdict in verdicts:
             what = "DAMAGED" if verdict.files and verdict.problems else "TORN" if verdict.problems else "intact"
+            what = "UNREADABLE" if verdict.unreadable else what
             read = (
                 f", {verdict.tensors} tensors in {verdict.files} files, {size(verdict.nbytes)}" if verdict.files else ""
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from urllib.parse import quote
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.elastic import records
 from resilin.errors import StoreError, StoreTimeout, UsageError
-from resilin.launcher import addresses
+from resilin.launcher import addresses, folders
 from resilin.launcher.plan import Meeting, split_endpoint
 from resilin.store.base import Store
 from resilin.store.connect import connect
@@ -61,7 +60,7 @@ def open_store(meeting: Meeting, secret: str) -> OpenStore:
     if meeting.backend == "standalone":
         return OpenStore(MemoryStore(SYSTEM), in_process=True)
     if meeting.backend == "file":
-        return OpenStore(connect(f"file://{os.path.abspath(meeting.endpoint)}"))
+        return OpenStore(connect(f"file://{folders.absolute(meeting.endpoint, '--rdzv-endpoint')}"))
     if meeting.backend == "etcd":
         return _reach(meeting, "an etcd", None)
     host, port = split_endpoint(meeting.endpoint)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import unquote
 
 from resilin._base import env
 from resilin._base.secret import read_file
@@ -18,6 +19,7 @@ from resilin.errors import RendezvousError, StoreRefused, UsageError
 from resilin.launcher import local
 from resilin.store.base import KeyValue, Lease, Store
 from resilin.store.connect import connect, without_password
+from resilin.store.journal import holds_store
 
 TIMEOUT_S = 5.0
 
@@ -73,7 +75,9 @@ class Job:
 
     name: str
     nodes: tuple[Node, ...]
-    """Oldest first: that one leads."""
+    """Oldest first."""
+    leader: str
+    """The id of the node that leads; empty: none does just now."""
     generation: Generation | None
     closed: Closed | None
     wanted: Wanted
@@ -115,6 +119,7 @@ def opened(args: argparse.Namespace) -> Iterator[tuple[Access, str]]:
     if args.endpoint:
         url = args.endpoint if "://" in args.endpoint else f"embedded://{args.endpoint}"
         secret = read_file(args.secret_file, "--secret-file") if args.secret_file else env.get("RESILIN_SECRET")
+        _refuse_empty_folder(url)
         access, name = _Remote(url, secret), args.job
     else:
         found = _here(args.job)
@@ -123,6 +128,13 @@ def opened(args: argparse.Namespace) -> Iterator[tuple[Access, str]]:
         yield access, name
     finally:
         access.close()
+
+
+def _refuse_empty_folder(url: str) -> None:
+    """To ask is not to make a store: a client of a folder would."""
+    scheme, _, folder = url.partition("://")
+    if scheme == "file" and not holds_store(unquote(folder)):
+        raise RendezvousError(f"no store lies in {folder}: expected the folder that the job's nodes share")
 
 
 def _here(name: str) -> local.AgentClient:
@@ -154,13 +166,14 @@ def read(access: Access, name: str) -> Job:
     if not found:
         raise RendezvousError(f"no node of a job {name!r} is registered at {access.name}")
     named = {kv.key: kv for kv in entries}
-    current, closed, wanted = (named.get(key) for key in (keys.generation, keys.closed, keys.wanted))
+    current, closed, wanted, leader = map(named.get, (keys.generation, keys.closed, keys.wanted, keys.leader))
     generation = records.generation(current.key, current.value) if current else None
     number = generation.number if generation is not None else 0
     slow = [stragglers.from_json(kv.key, kv.value, number) for kv in _beside(access, stragglers.slow_prefix(name))]
     return Job(
         name=name,
         nodes=tuple(records.node(kv.key, kv.value) for kv in found),
+        leader=leader.value.decode("utf-8", "replace") if leader else "",
         generation=generation,
         closed=records.closed(closed.key, closed.value) if closed else None,
         wanted=records.wanted(wanted.key, wanted.value) if wanted else Wanted(),
@@ -189,3 +202,14 @@ def watch(access: Access, name: str) -> None:
 def write_wanted(access: Access, job: Job, wanted: Wanted) -> bool:
     """Ask for `wanted` instead of what `job` says; False when somebody else asked for something meanwhile."""
     return access.compare_and_put(records.Keys(job.name).wanted, job.wanted_revision, records.to_bytes(wanted))
+
+
+def many(count: int, thing: str) -> str:
+    """ "1 node", "2 nodes"."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def size_of(wanted: Wanted) -> str:
+    """ "2 nodes", "1 to 4 nodes": as people asked for it."""
+    low, high = wanted.min_nodes, wanted.max_nodes
+    return many(high, "node") if low == high else f"{low} to {many(high, 'node')}"

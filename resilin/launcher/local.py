@@ -208,8 +208,11 @@ class AgentClient:
             framing.send_frame(self._socket, json.dumps(request).encode())
             answer: dict[str, Any] = json.loads(framing.recv_frame(self._socket, Deadline(TIMEOUT_S), _MAX_BYTES))
         except TimeoutError:
-            raise StoreTimeout(f"the elastic-run at {self.name} did not answer within {TIMEOUT_S:g} s") from None
-        except framing.FrameError as error:
+            raise StoreTimeout(
+                f"the elastic-run at {self.name} did not answer within {TIMEOUT_S:g} s: it may be stopped, or "
+                "wait for its store, which is away"
+            ) from None
+        except (framing.FrameError, OSError) as error:
             raise StoreError(f"the elastic-run at {self.name} has ended: {error}") from None
         if "error" in answer:
             raise StoreError(f"the elastic-run at {self.name} could not {request['op']}: {answer['error']}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from resilin._base import env
 from resilin.elastic.spawn.program import Program
 from resilin.errors import UsageError
+from resilin.launcher import folders
 
 _MAX_TEXT_BYTES = 1 << 20
 _IMPORTS_US = re.compile(rb"^[ \t]*(?:import|from)[ \t]+resilin\b", re.MULTILINE)
@@ -37,6 +38,7 @@ def of(args: argparse.Namespace) -> Program:
         _check_command(name)
         return Program(command=(name, *rest), argv=(name, *rest), warm=False)
     interpreter = env.get("PYTHON_EXEC") or sys.executable
+    folders.absolute(os.curdir if args.module else name, f"module {name} in" if args.module else "script")
     if args.module:
         source = _check_module(name) if interpreter == sys.executable else None  # what it can import, it alone knows
         head: tuple[str, ...] = ("-m", name)
@@ -69,7 +71,7 @@ def _check_syntax(text: bytes, path: str | None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each worker shows its own
-            compile(text, os.path.abspath(path or ""), "exec", dont_inherit=True)
+            compile(text, path or "", "exec", dont_inherit=True)
     except SyntaxError as error:
         line = f": {error.text.strip()}" if error.text else ""
         raise UsageError(f"program {path!r} cannot run: {type(error).__name__}: {error}{line}") from None

@@ -12,6 +12,7 @@ import socket
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from resilin._base import env, log
 from resilin.elastic.agent.agent import Agent
@@ -65,8 +66,8 @@ def run(what: LaunchPlan, base: Path, process: SpawnerProcess, *, quiet: bool, l
         opened = hosting.open_store(what.meeting, what.job.secret)
         stack.callback(opened.close)
         outcome = asyncio.run(_run(what, base, port, opened, process, reporter, terminal))
-        opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
         _report(what, base, outcome, reporter)
+        opened.linger(what.job.name, what.meeting.lease_ttl_s + hosting.LINGER_S)
         return outcome.code
 
 
@@ -129,9 +130,20 @@ def _report(what: LaunchPlan, base: Path, outcome: Outcome, reporter: Reporter) 
     if outcome.code == exit_codes.OK:
         return
     if outcome.failure is not None and what.log_dir is not None:
-        path = base / "failure.json"
         body = {"sentence": outcome.failure.sentence, "reason": outcome.reason, **outcome.failure.to_json()}
-        path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        reporter.outcome(outcome, (f"report: {path}",))
+        reporter.outcome(outcome, (_kept(base / "failure.json", body),))
     else:
         reporter.outcome(outcome)
+
+
+def _kept(path: Path, body: dict[str, Any]) -> str:
+    """Write the report of a failure, whole or not at all; a line about it: on a full disk the terminal has it alone."""
+    scratch = path.with_suffix(".tmp")
+    try:
+        scratch.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        return f"this report is not kept: {path}: {error.strerror or error}"
+    return f"report: {path}"

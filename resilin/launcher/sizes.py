@@ -60,13 +60,15 @@ def drain(args: argparse.Namespace) -> int:
     def is_so(job: Job) -> bool:
         return args.undo or not any(_at_work(job, node) for node in job.nodes if sizing.is_drained(node, job.wanted))
 
-    return _change(args, changed, is_so, f"{args.node} {'may take part again' if args.undo else 'is drained'}")
+    done = f"{args.node} {'may take part again' if args.undo else 'is drained'}"
+    return _change(args, changed, is_so, lambda _: done)
 
 
 def scale(args: argparse.Namespace) -> int:
     """Change the least and the most nodes of the job. Members beyond the most finish their step and end.
 
-    0 once no more nodes than wanted take part, 1 when it still was not so after --timeout. UsageError: no size.
+    0 once as many nodes take part as are wanted and there, 1 when it still was not so after --timeout. UsageError: no
+    size.
     """
 
     def changed(job: Job) -> Wanted:
@@ -74,12 +76,25 @@ def scale(args: argparse.Namespace) -> int:
         return replace(job.wanted, min_nodes=low, max_nodes=high)
 
     def is_so(job: Job) -> bool:
-        return sum(_at_work(job, node) for node in job.nodes) <= job.size[1]
+        low, high = job.size
+        able = sum(not (node.leaving or node.excluded or sizing.is_drained(node, job.wanted)) for node in job.nodes)
+        least = max(low, min(able, high))
+        members = len(job.generation.nodes) if job.generation is not None else 0
+        return sum(_at_work(job, node) for node in job.nodes) <= high and (members >= least or _is_full(job))
 
-    return _change(args, changed, is_so, f"scaled to {args.size} nodes")
+    return _change(args, changed, is_so, _scaled)
 
 
-def _change(args: argparse.Namespace, changed: Callable[[Job], Wanted], is_so: Callable[[Job], bool], done: str) -> int:
+def _scaled(job: Job) -> str:
+    """What was asked for; how many take part, where that is less."""
+    members = len(job.generation.nodes) if job.generation is not None else 0
+    fewer = f", {members} of which {'takes' if members == 1 else 'take'} part: no more are there, or have work"
+    return f"scaled to {jobs.size_of(job.wanted)}{fewer if members < job.size[1] else ''}"
+
+
+def _change(
+    args: argparse.Namespace, changed: Callable[[Job], Wanted], is_so: Callable[[Job], bool], done: Callable[[Job], str]
+) -> int:
     with jobs.opened(args) as (access, name):
         if access.alone:
             raise UsageError(f"job {name!r} is one of this node alone: nothing listens where another could come")
@@ -89,9 +104,9 @@ def _change(args: argparse.Namespace, changed: Callable[[Job], Wanted], is_so: C
             SYSTEM.sleep(_POLL_S)
             job = jobs.read(access, name)
         if args.timeout and not is_so(job):
-            print(f"asked, but after {args.timeout:g} s workers of it still run: `resilin status {name}` shows them")
+            print(f"asked, but after {args.timeout:g} s it is not so yet: `resilin status {name}` shows who takes part")
             return 1
-    print(done if args.timeout else f"asked: {done}")
+    print(done(job) if args.timeout else f"asked: {done(job)}")
     return 0
 
 
@@ -117,8 +132,14 @@ def _named(job: Job, name: str) -> str:
 def _undrained(job: Job, name: str) -> Wanted:
     if name not in job.wanted.drained:
         known = ", ".join(job.wanted.drained) or "nothing"
-        raise UsageError(f"{name!r} is not drained in job {job.name!r}, but {known} is")
+        raise UsageError(f"{name!r} is not drained in job {job.name!r}; what is: {known}")
     return replace(job.wanted, drained=tuple(known for known in job.wanted.drained if known != name))
+
+
+def _is_full(job: Job) -> bool:
+    """Whether the world is as large as the program's batch allows, so that further nodes stand by."""
+    limits = [slot.limit for node in job.nodes for slot in node.slots if slot.limit]
+    return job.generation is not None and 0 < min(limits, default=0) <= len(job.generation.members)
 
 
 def _at_work(job: Job, node: Node) -> bool:

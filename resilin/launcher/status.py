@@ -31,6 +31,7 @@ def as_json(job: Job) -> dict[str, object]:
     return {
         "job": job.name,
         "nodes": [asdict(node) for node in job.nodes],
+        "leader": job.leader,
         "generation": _generation(job.generation) if job.generation else None,
         "closed": asdict(job.closed) if job.closed else None,
         "wanted": asdict(job.wanted),
@@ -51,8 +52,8 @@ def headline(job: Job) -> str:
     if current is None:
         return "no generation yet"
     return (
-        f"generation {current.number} ({current.kind}): {len(current.members)} workers on "
-        f"{len(current.nodes)} nodes, {current.restarts_used} restarts used; {current.reason}"
+        f"generation {current.number} ({current.kind}): {jobs.many(len(current.members), 'worker')} on "
+        f"{jobs.many(len(current.nodes), 'node')}, {jobs.many(current.restarts_used, 'restart')} used; {current.reason}"
     )
 
 
@@ -61,7 +62,7 @@ def notes(job: Job, node: Node) -> list[str]:
     drained = sizing.is_drained(node, job.wanted)
     outside = job.generation is not None and node.id not in job.generation.nodes
     found = (
-        ("leads", node == job.nodes[0]),
+        ("leads", node.id == job.leader),
         ("leaving", node.leaving),
         (f"excluded ({node.excluded})", bool(node.excluded)),
         ("drained" if outside else "draining", drained),
@@ -85,7 +86,7 @@ def lines(job: Job) -> list[str]:
     """The job for people, node by node."""
     result = [headline(job)]
     if job.wanted.max_nodes:
-        result.append(f"scaled to {job.wanted.min_nodes}:{job.wanted.max_nodes} nodes")
+        result.append(f"scaled to {jobs.size_of(job.wanted)}")
     known = ranks(job)
     for node in job.nodes:
         special = notes(job, node)

@@ -37,6 +37,7 @@ from resilin.store.state import Batch, StoreState
 
 _log = log.logger("store.file")
 POLL_S = 0.02  # a look at an unchanged file costs about 10 us
+TROUBLE_S = 1.0  # a folder that cannot be read for so long is worth a line: locks are busy now and then
 ROTATE_BYTES = 4 << 20  # a journal that grew past this is replaced by a snapshot
 BEATS = 4  # heartbeats, and looks at others' heartbeats, per time to live
 _COUNTER = struct.Struct(">Q")
@@ -259,12 +260,21 @@ class FileStore(Store):
             self._thread = OwnedThread("store-file", self._run)
 
     def _run(self) -> None:
+        told = False
         with self._changed:
+            well = self._clock.monotonic()
             while not self._closed:
+                now = self._clock.monotonic()
                 try:
                     self.look()
+                    well = now
+                    if told:
+                        told = False
+                        log.event(_log, logging.WARNING, "the shared folder can be read again")
                 except (StoreError, OSError) as error:  # a busy lock or a hiccup of the file system: look again
-                    log.event(_log, logging.WARNING, "the shared folder could not be read", error=str(error))
+                    if not told and now >= well + TROUBLE_S:
+                        told = True
+                        log.event(_log, logging.WARNING, "the shared folder cannot be read", error=str(error))
                 self._clock.wait(self._changed, self._clock.monotonic() + POLL_S)
 
     def look(self) -> None:

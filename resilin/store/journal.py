@@ -25,7 +25,13 @@ from resilin.errors import StoreError, StoreTimeout
 _ID_BYTES = 16
 _HEADER = struct.Struct(">II")
 MAX_RECORD_BYTES = 64 << 20
+_NAME = "journal"
 LOCK_POLL_S = 0.002  # flock has no deadline of its own, and over NFS nothing tells when a lock becomes free
+
+
+def holds_store(folder: str) -> bool:
+    """Whether there is a journal in `folder`."""
+    return os.path.isfile(os.path.join(folder, _NAME))
 
 
 class Journal:
@@ -35,7 +41,7 @@ class Journal:
         self.folder = folder
         self.size_bytes = 0
         """Bytes read so far of the present file."""
-        self._path = os.path.join(folder, "journal")
+        self._path = os.path.join(folder, _NAME)
         self._id = b""
         try:
             os.makedirs(folder, exist_ok=True)

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from resilin._base.host import is_loopback
 from resilin._base.threads import OwnedThread
 from resilin.errors import Compacted, LeaseLost, SecretRequired, StoreError, UsageError
+from resilin.store.grpc_quiet import grpc
 from resilin.store.memory import MemoryStore
 from resilin.store.messages import METHODS, cls, path
 from resilin.store.pool import DaemonPool

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-
 from resilin._base.clock import Deadline
 from resilin.errors import ResilinError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout, UsageError
 from resilin.store import token
 from resilin.store.failures import Verdict, judge, to_error
+from resilin.store.grpc_quiet import grpc
 from resilin.store.messages import METHODS, cls, new, path
 
 MAX_MESSAGE_BYTES = 64 << 20  # a range over every key of a large job

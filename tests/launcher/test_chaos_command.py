@@ -33,7 +33,9 @@ def test_schedules_are_shown_without_running_anything(capsys):
     ("words", "said"),
     [
         (["--seeds", "0"], "which job? give its command after --"),
-        (["--seeds", "x", "--", *JOB], "--seeds: expected FIRST:END or a number, got 'x'"),
+        (["--seeds", "x", "--", *JOB], "--seeds: expected FIRST:END with 0 <= FIRST < END, or a number, got 'x'"),
+        (["--seeds", "3:3", "--", *JOB], "0 <= FIRST < END, or a number, got '3:3'"),
+        (["--seeds", "0", "--expect", "zz", "--", *JOB], "--expect: expected 64 hexadecimal digits"),
         (["--seeds", "0", "--only", "melt", "--", *JOB], "--only: 'melt' cannot happen to this job"),
         (["--seeds", "0", "--only", "kill:store", "--", *JOB], "--only: 'kill:store' cannot happen to this job"),
         (["--seeds", "0", "--cut", "true", "--", *JOB], "--cut and --restore belong together"),
@@ -41,6 +43,7 @@ def test_schedules_are_shown_without_running_anything(capsys):
             ["--seeds", "0", "--", "--nproc-per-node", "auto", "x.py"],
             "--nproc-per-node auto: faults are given to ranks",
         ),
+        (["--seeds", "0", "--nodes", "2", "--", *JOB], "--nodes 2: expected how many nodes the job has and where they"),
         (["--attach", "x", "--seeds", "0"], "--attach JOB: expected --schedule FILE"),
     ],
 )
@@ -92,6 +95,19 @@ def test_a_torn_line_of_the_ledger_is_told_and_the_others_are_judged(tmp_path):
     assert re.fullmatch(r"  ledger: \S+/ledger, line 1: expected an object with epoch.* \(left out\)", told)
 
 
+def test_nodes_that_did_not_end_well_say_why(tmp_path):
+    said = "elastic-run: first\nelastic-run: error: no such flag\nnoise\n"
+    run = judge.Run(
+        schedule=Schedule(faults=()), codes=(2, None), said=(said, ""), agents=((1,), (2,)), fired=(), results=(),
+        counted=None, seconds=1.0,
+    )  # fmt: skip
+    told = chaos_report.lines(judge.judge(run, "0" * 64))
+    assert told[1:] == [
+        "  not brought to its end: exit codes (2, None)",
+        "  node 0: elastic-run: error: no such flag",
+    ]
+
+
 @pytest.mark.multiproc
 def test_of_two_nodes_one_is_killed_named_by_the_other_and_started_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("RESILIN_SECRET", "word")
@@ -111,7 +127,7 @@ def test_sigterm_leaves_no_job_behind(tmp_path):
     (tmp_path / "none.json").write_text('{"faults": []}')
     words = [sys.executable, "-m", "resilin.launcher.main", "chaos", "--schedule", str(tmp_path / "none.json")]
     job = [*JOB[:-1], str(tmp_path), "--steps", "100000"]
-    with subprocess.Popen([*words, "--expect", "x", "--", *job], stderr=subprocess.PIPE, text=True) as command:
+    with subprocess.Popen([*words, "--expect", "0" * 64, "--", *job], stderr=subprocess.PIPE, text=True) as command:
         while not (tmp_path / "checkpoint").exists():
             assert command.poll() is None
         command.terminate()

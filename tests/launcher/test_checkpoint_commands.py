@@ -69,6 +69,14 @@ def test_ls_shows_steps_sizes_writers_and_age(run, ask):
     assert ask("ls", run / "step-2")[1].splitlines()[1].split()[:2] == [".", "complete"]
 
 
+def test_latest_is_a_path_for_every_command(run, tmp_path, ask):
+    latest = run / "latest"
+    assert "step-2" in ask("ls", latest)[1]
+    assert ask("verify", latest)[0] == exit_codes.OK
+    assert ask("diff", latest, run / "step-2")[0] == exit_codes.OK
+    assert ask("convert", latest, tmp_path / "m.safetensors")[0] == exit_codes.OK
+
+
 def test_ls_names_torn_checkpoints_and_fails(run, ask):
     (run / "step-1" / "manifest.json").unlink()
     (file,) = (run / "step-2").glob("data-*")
@@ -327,6 +335,7 @@ def test_a_file_that_would_run_something_is_refused_and_nothing_is_written(tmp_p
             ["a", "b.safetensors", "--to", "hub"],
             "--to hub: a file's name ends in .safetensors, and nothing else's does",
         ),
+        (["a", "b.pt"], "b.pt: files of torch.save are not written; PyTorch reads .safetensors"),
         (["nothing", "b"], "nothing: there is nothing"),
         (["nothing.safetensors", "b"], "nothing.safetensors cannot be looked at: No such file"),
         (["nothing.pt", "b"], "nothing.pt cannot be looked at: No such file"),
@@ -355,6 +364,22 @@ def test_a_step_that_is_not_there_is_wrong_usage(run, ask):
             code, out = ask(*args, step)
             assert code == exit_codes.USAGE
             assert why in out
+
+
+def test_two_tensors_of_one_name_are_told_and_none_is_lost(tmp_path, ask):
+    checkpoint.save(tmp_path / "run", {"a/b": resilin.ones(2), "a": {"b": resilin.zeros(2)}, 1: 2, "1": 3})
+    for args in (
+        ["diff", tmp_path / "run", tmp_path / "run"],
+        ["convert", tmp_path / "run", tmp_path / "x.safetensors"],
+    ):
+        code, out = ask(*args)
+        assert code == exit_codes.USAGE
+        assert "run has two things that are called 'a/b'" in out
+    assert ask("diff", tmp_path / "run", tmp_path / "run", "--key", "a/b")[0] == exit_codes.OK  # that with the "/"
+    assert ask("convert", tmp_path / "run", tmp_path / "whole")[0] == exit_codes.OK  # as a checkpoint keeps both
+    whole = checkpoint.load(tmp_path / "whole")
+    assert bool(whole["a/b"].all())
+    assert not whole["a"]["b"].any()
 
 
 def test_a_state_without_tensors_gives_no_file(tmp_path, ask):

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import addresses, arguments, plan
+from resilin.launcher import addresses, arguments, elastic_run, plan
 from resilin.testing.patience import PATIENCE_S
 
 # flag -> default, for every flag of torchrun that has a meaning here; frozen, because scripts rely on it
@@ -191,6 +191,19 @@ def test_a_wrong_flag_is_one_error_that_names_it(argv, says, script):
 def test_a_program_that_cannot_run_is_refused_before_anything_starts(argv, says):
     with pytest.raises(UsageError, match=says):
         made(*argv)
+
+
+def test_a_removed_working_folder_is_named_where_it_is_needed(tmp_path, monkeypatch, capfd):
+    (tmp_path / "program.py").write_text("import resilin\nprint('ran')\n")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    meeting = ("--nnodes", "1:2", "--rdzv-backend", "file", "--rdzv-endpoint", "meeting")
+    for words in (["program.py"], ["-m", "json.tool"], [*meeting, str(tmp_path / "program.py")]):
+        assert elastic_run.main(words) == 2
+        assert "current folder, which is not there any more" in capfd.readouterr().err
+    assert elastic_run.main(["--standalone", str(tmp_path / "program.py")]) == 0
+    assert "ran" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("start", ["auto", "spawn"])

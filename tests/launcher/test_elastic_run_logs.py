@@ -99,3 +99,19 @@ def test_lines_of_teed_ranks_do_not_mix_however_they_are_written(script):
     expected = {f"[default{rank}]:" + f"{rank}-{n};" * 21 + "end" for rank in range(3) for n in range(300)}
     assert set(lines) == expected
     assert len(lines) == 900
+
+
+LOSES_ITS_LOGS = """
+import os, pathlib, shutil
+shutil.rmtree(pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parents[2])
+raise ValueError("the cause")
+"""
+
+
+def test_a_report_that_cannot_be_kept_is_told_all_the_same(script, tmp_path):
+    run = start("--redirects", 3, "--log-dir", tmp_path / "logs", script(LOSES_ITS_LOGS))
+    _, err = run.communicate(timeout=PATIENCE_S)
+    first, *rest = err.splitlines()
+    assert first.startswith("elastic-run: job failed: rank 0 ")
+    assert [line for line in rest if line.startswith("  this report is not kept: ")]
+    assert run.returncode == 1

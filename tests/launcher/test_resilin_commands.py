@@ -50,17 +50,18 @@ def job(tmp_path):
         store.put("/resilin/job/nodes/n1", records.to_bytes(node))
         store.put("/resilin/job/nodes/n2", records.to_bytes(spare))
         store.put(records.Keys("job").generation, records.to_bytes(current))
+        store.put(records.Keys("job").leader, b"n2")
     return url
 
 
 def test_status_shows_nodes_ranks_and_the_generation(job, capsys):
     assert main.main(["status", "job", "--endpoint", job]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "generation 3 (inplace): 1 workers on 1 nodes, 1 restarts used; rank 1 failed",
-        "node n1 (one, 10.0.0.1): leads",
+        "generation 3 (inplace): 1 worker on 1 node, 1 restart used; rank 1 failed",
+        "node n1 (one, 10.0.0.1)",
         "  slot 0: rank 0, ready, pid 77",
         "  slot 1: no rank, failed",
-        "node n2 (two, 10.0.0.2): spare",
+        "node n2 (two, 10.0.0.2): leads, spare",
         "  slot 0: no rank, idle",
     ]
 
@@ -70,12 +71,34 @@ def test_status_as_json_holds_the_records(job, capsys):
     body = json.loads(capsys.readouterr().out)
     assert body["generation"]["number"] == 3
     assert [node["id"] for node in body["nodes"]] == ["n1", "n2"]
+    assert body["leader"] == "n2"
     assert body["closed"] is None
 
 
 def test_status_of_an_unknown_job_is_one_error(job, capsys):
     assert main.main(["status", "other", "--endpoint", job]) == exit_codes.RENDEZVOUS
     assert "'other'" in capsys.readouterr().err
+
+
+def test_to_ask_a_folder_does_not_make_a_store_there(tmp_path, capsys):
+    for place in (tmp_path, tmp_path / "none"):
+        assert main.main(["status", "job", "--endpoint", f"file://{place}"]) == exit_codes.RENDEZVOUS
+        assert f"no store lies in {place}: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("1", "scaled to 1 node"), ("1:1", "scaled to 1 node"), ("3", "it is not so yet"),
+        ("2:3", "it is not so yet"), ("4:5", "it is not so yet"),
+    ],
+)  # fmt: skip
+def test_a_job_is_scaled_when_the_nodes_that_are_wanted_and_there_take_part(job, size, said, capsys):
+    """Node n1 does; n2 is there and does not come."""
+    code = main.main(["scale", "job", size, "--endpoint", job, "--timeout", "0.2"])
+    assert said in capsys.readouterr().out
+    assert code == (said == "it is not so yet")
 
 
 def test_an_unknown_error_is_internal_and_a_usage_error_is_not():

@@ -100,6 +100,8 @@ def train(state: elastic.State) -> None:
             finally:  # also when a new world takes over at this boundary
                 print(world.generation, world.rank, state.step, file=seen, flush=True)
             maybe_die("committed", state.step)
+            if PREEMPT and world.world_size > 1 and any(FOLDER.glob("killed-*")):
+                time.sleep(0.1)  # else training may be over before a busy agent hears of its signal
             if state.step == STEPS:
                 break
     hook.remove()

@@ -1,9 +1,11 @@
 """The program of test_killed_workers_sharded: trains a module that is divided among the workers (ZeRO 2 and 3).
 
-    sharded_worker.py FOLDER STEPS stage=2|3|0 [SITE:RANK:STEP ...]
+    sharded_worker.py FOLDER STEPS stage=2|3|0 [shards] [SITE:RANK:STEP ...]
 
-Kills are those of killed_worker.py; with "node=N" the whole node of rank 0 is lost in step N. All workers compute the
-same batch, with gradients of so few bits that their means are exact: so the bits are one worker's.
+Kills are those of killed_worker.py, and "between", two shards of a step; with "node=N" the whole node of rank 0 is lost
+in step N. All workers compute the same batch, with gradients of so few bits that their means are exact: so the bits are
+one worker's. With "shards" they are without that: the batch is cut in fixed shards, with dropout and batch norm, and
+stage 0 is DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ import numpy as np
 import resilin
 from resilin import dist, elastic, nn, optim, zero
 from resilin._base import moments
+from resilin.data import StepPlan
+from resilin.ddp import DistributedDataParallel as DDP
 from resilin.dist import phases
 
 FOLDER, STEPS = base.FOLDER, base.STEPS
 STAGE = next(int(word[6:]) for word in sys.argv if word.startswith("stage="))
+FIXED = "shards" in sys.argv
+BATCH = 20 if FIXED else base.BATCH  # of 124 samples: the epoch's last step has shards without samples
 NODE = next((int(word[5:]) for word in sys.argv if word.startswith("node=")), None)  # the step at which rank 0's dies
 
 
@@ -52,15 +58,15 @@ def train(state: elastic.State) -> None:
         seats = state.model.reconfigurable.seats()
         assert all((rank in nodes[0]) != (seats[2][rank] in nodes[0]) for rank in range(4)), (nodes, seats)
         (FOLDER / "buddies-elsewhere").touch()
+    with (FOLDER / f"began-{os.getpid()}").open("a") as began:
+        print(world.generation, state.step, file=began)
     seen = (FOLDER / str(os.getpid())).open("a")
     base.maybe_die("start", state.step)
+    model = state.model if STAGE or not FIXED else DDP(state.model, shards=base.SHARDS)
     while state.step < STEPS:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
-            x = np.random.default_rng(state.step).standard_normal((4, 6)).astype(np.float32)
-            loss = state.model(resilin.from_numpy(x)).square().mean()
-            base.maybe_die("forward", state.step)
-            loss.backward()
+            compute(model, plan, state.step)
             base.maybe_die("reduced", state.step)
             state.optimizer.step()
             base.maybe_die("applied", state.step)
@@ -80,6 +86,24 @@ def train(state: elastic.State) -> None:
     whole.update(optimizer=sharded.state_dict()["state"])
 
 
+def compute(model: nn.Module, plan: StepPlan, step: int) -> None:
+    """Forward and backward of one step."""
+    if not FIXED:
+        x = np.random.default_rng(step).standard_normal((4, 6)).astype(np.float32)
+        loss = model(resilin.from_numpy(x)).square().mean()
+        base.maybe_die("forward", step)
+        loss.backward()
+        return
+    x = np.random.default_rng(0).standard_normal((base.SAMPLES, 6)).astype(np.float32)
+    for shard in plan.shards:
+        with model.shard(shard):
+            if len(shard):
+                loss = model(resilin.from_numpy(x[shard.indices])).square().mean()
+                base.maybe_die("forward", step)
+                loss.backward()
+        base.maybe_die("between", step)
+
+
 def coarse(grad: resilin.Tensor) -> resilin.Tensor:
     """Sums of these over a few ranks are exact."""
     return resilin.round(grad * 4096) / 4096
@@ -92,12 +116,16 @@ def main() -> None:
     resilin.manual_seed(3)
     resilin.set_num_threads(1)
     net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
-    for param in net.parameters():
+    if FIXED:
+        net.insert(3, nn.Dropout(0.3))
+    for param in () if FIXED else net.parameters():
         param.register_hook(coarse)
-    model = zero.shard(net, STAGE, buddies="alone" not in sys.argv) if STAGE else net
+    fixed = base.SHARDS if FIXED else None
+    model = zero.shard(net, STAGE, buddies="alone" not in sys.argv, shards=fixed) if STAGE else net
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     scheduler = optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
-    sampler = elastic.ElasticSampler(base.SAMPLES, base.BATCH, base.SHARDS, seed=2)
+    in_rounds = FIXED and STAGE > 0
+    sampler = elastic.ElasticSampler(base.SAMPLES, BATCH, base.SHARDS, seed=2, in_rounds=in_rounds)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     (FOLDER / f"up-{os.getpid()}").touch()
     moments.listen(lambda name: base.maybe_die(f"at-{name}", state.step))

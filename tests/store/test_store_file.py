@@ -184,3 +184,25 @@ def test_closing_leaves_no_thread_and_no_descriptor(folder):
         assert len(threading.enumerate()) > len(before)
     assert set(threading.enumerate()) == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_folder_that_is_away_is_told_once_and_again_when_it_is_back(folder, monkeypatch):
+    told, looks, away = [], threading.Semaphore(0), threading.Event()
+
+    def look():
+        looks.release()
+        if away.is_set():
+            raise FileNotFoundError("it is away")
+
+    monkeypatch.setattr(file_module, "TROUBLE_S", 0.0)
+    monkeypatch.setattr(file_module.log, "event", lambda *args, **fields: told.append(args[2]))
+    with FileStore(folder) as one:
+        monkeypatch.setattr(one, "look", look)
+        away.set()
+        with one.watch("", lambda events: None):
+            for _ in range(20):  # looks while it is away
+                assert looks.acquire(timeout=PATIENCE_S)
+            away.clear()
+            while len(told) < 2:
+                assert looks.acquire(timeout=PATIENCE_S)
+    assert told == ["the shared folder cannot be read", "the shared folder can be read again"]

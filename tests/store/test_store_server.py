@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
+import sys
 import threading
 
 import grpc
@@ -184,6 +186,27 @@ def test_a_port_in_use_is_one_clear_error(state, capfd):
         with pytest.raises(UsageError, match=rf"127\.0\.0\.1:{port}: Address already in use.*another one"):
             StoreServer(state, port=port)
     assert capfd.readouterr().err == ""
+
+
+LOSES_THE_RACE = """
+import os, socket
+from resilin.store import server
+from resilin.store.memory import MemoryStore
+server._check_free = lambda host, port: [host]  # the port is taken a moment after the check
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    try:
+        server.StoreServer(MemoryStore(), "127.0.0.1", taken.getsockname()[1])
+    except server.UsageError as error:
+        print(error)
+assert "GRPC_VERBOSITY" not in os.environ
+"""
+
+
+def test_a_lost_race_for_a_port_is_an_error_and_nothing_on_standard_error():
+    command = [sys.executable, "-c", LOSES_THE_RACE]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True, env={**os.environ})
+    assert told.stdout.startswith("the store cannot listen on 127.0.0.1:")
+    assert told.stderr == ""
 
 
 def test_two_servers_never_share_a_port(state):

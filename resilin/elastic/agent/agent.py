@@ -18,6 +18,7 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
 from resilin.elastic.agent import ending, placing
 from resilin.elastic.agent.config import AgentConfig, Outcome
+from resilin.elastic.agent.describing import Describing
 from resilin.elastic.agent.filling import Filler
 from resilin.elastic.agent.live import Showing
 from resilin.elastic.agent.reports import Reporter
@@ -30,6 +31,7 @@ from resilin.elastic.deciding import facts, membership, sizing, worlds
 from resilin.elastic.deciding.backoff import Restarts
 from resilin.elastic.deciding.exclusion import Exclusion
 from resilin.elastic.deciding.mishaps import Mishaps
+from resilin.elastic.deciding.terms import Terms
 from resilin.elastic.deciding.view import Config, Situation, View
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import INTERRUPTED, Closed, Generation, Node
@@ -107,6 +109,8 @@ class Agent:
         )
         self._mishaps = Mishaps(config.node_id)
         self._exclusion = Exclusion(config.node_id, config.exclusion, reporter.line)
+        self._terms = Terms(config.node_id, reporter.line)
+        self._describing = Describing(config, self._slots, self._mishaps, self._exclusion)
         self._watchdog = Watchdog(config, self._slots, self._rendezvous, reporter, self._step, self._spawn_task, clock)
         self._leaving: int | None = None  # the signal that asked this node to go
         # what is ignored from the start (nohup, a job in the background) stays so
@@ -126,25 +130,29 @@ class Agent:
         for number in self._signals:
             self._loop.add_signal_handler(number, self.ask_to_leave, number)
         try:
-            await self._rendezvous.join(self._record())
-            self._joined = True
-            self._refuse_ended_job()
-            self._step()
+            if await self._join():
+                self._refuse_ended_job()
+                self._step()
             return await self._outcome
         finally:
             await self._shutdown()
+
+    async def _join(self) -> bool:
+        """Take part in the rendezvous; False when this node was asked to leave before it could."""
+        config = self._config
+        work = self._rendezvous.join(self._record(), config.outage_timeout_s, self._waiting.join_outage)
+        joining = self._loop.create_task(work)
+        await asyncio.wait((joining, self._outcome), return_when=asyncio.FIRST_COMPLETED)
+        if joining.done():
+            await joining  # its error is this node's
+            self._joined = True
+        joining.cancel()
+        return self._joined
 
     def _refuse_ended_job(self) -> None:
         closed = self._rendezvous.view.closed
         if closed is not None:
             self._end(ending.came_late(self._config.job.name, closed))
-
-    def _forgotten(self, view: View) -> bool:
-        """End here if the store's generations are no successors of those that were carried out here."""
-        outcome = ending.forgotten(self._config.job.name, self._told.generation, view.generation)
-        if outcome is not None:
-            self._end(outcome)
-        return outcome is not None
 
     async def _shutdown(self) -> None:
         if self._timer is not None:
@@ -187,7 +195,9 @@ class Agent:
         excluded = self._exclusion.update(self._rendezvous.view, self._limits.min_nodes, self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
-        if self._forgotten(view):
+        forgotten = ending.forgotten(self._config.job.name, self._told.generation, view.generation)
+        if forgotten is not None:
+            self._end(forgotten)
             return
         self._apply(view)
         situation = membership.assess(view, self._limits, self._clock.monotonic())
@@ -209,6 +219,7 @@ class Agent:
             self._lead(view, situation)
         self._again |= self._teller.worlds(view, self._clock.monotonic())
         self._teller.standbys(view)
+        self._terms.look(view)
         self._dismiss(view)
         held = self._fill(view)
         self._showing.update()
@@ -324,7 +335,7 @@ class Agent:
     def _on_message(self, slot: LocalSlot, message: control.Message) -> None:
         self._watchdog.heard(slot, message)
         if isinstance(message, control.Progress):
-            self._reporter.progress(message.generation)
+            self._reporter.progress(message.generation, message.step)
         elif isinstance(message, control.Committed):
             self._told.stateful = True
             self._told.last_commit = self._clock.monotonic()
@@ -345,13 +356,13 @@ class Agent:
         elif slot.state == "failed" and slot.failure is not None:
             self._mishaps.add_late(slot.failure, self._told.closed)
         elif slot.state == "left" and self._leaving is None and self._told.closed is None:
-            self._reporter.left(slot.rank, slot.leaves or "exited with code 0")
+            self._reporter.left(slot.known_as[0], slot.leaves or "exited with code 0")
         self._step()
 
     def _on_failure(self, slot: LocalSlot, what: Failure) -> None:
         member = self._mishaps.add(slot.index, slot.incarnation, what, self._rendezvous.view.generation)
         self._filler.failed(slot, joined=member, now=self._clock.monotonic())
-        if not failure.follows(what.type):
+        if not what.follows:
             self._exclusion.failed(self._clock.monotonic())
         self._rendezvous.publish(self._record())
         view = self._rendezvous.view
@@ -420,23 +431,8 @@ class Agent:
             self._outcome.set_result(outcome)
 
     def _record(self) -> Node:
-        config, first = self._config, self._mishaps.first(self._rendezvous.view.generation)
-        return Node(
-            id=config.node_id,
-            host=config.host,
-            address=config.address,
-            master_port=config.master_port,
-            slots=tuple(slot.record for slot in self._slots),
-            leaving=self._leaving is not None,
-            rank_hint=config.rank_hint,
-            failure=first.to_json() if first is not None else None,
-            unjoined=self._mishaps.unjoined,
-            min_nodes=config.membership.min_nodes,
-            max_nodes=config.membership.max_nodes,
-            failures=self._exclusion.failures,
-            excluded=self._exclusion.reason,
-            stall=self._watchdog.stall,
-        )
+        current = self._rendezvous.view.generation
+        return self._describing.record(current, leaving=self._leaving is not None, stall=self._watchdog.stall)
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

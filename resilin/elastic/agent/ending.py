@@ -38,16 +38,8 @@ async def finish(slots: Sequence[LocalSlot], grace_s: float, *, succeeded: bool)
 
 async def leave(slots: Sequence[LocalSlot], number: int, grace_s: float) -> None:
     """Graceful end of this node: its workers finish their step (in place) or get the same signal."""
-    pending = []
-    for slot in slots:
-        if slot.worker is None or not slot.running:
-            continue
-        if slot.endpoint:
-            slot.send(control.Leave(reason=failure.signal_name(number)))
-            pending.append(_killed_after(slot, grace_s))
-        else:
-            pending.append(stop(slot, grace_s, number))
-    await asyncio.gather(*pending)
+    reason = failure.signal_name(number)
+    await asyncio.gather(*[_let_go(slot, reason, grace_s, number) for slot in slots if slot.running])
 
 
 def dismiss(slots: Sequence[LocalSlot], grace_s: float) -> Coroutine[Any, Any, None] | None:
@@ -57,11 +49,7 @@ def dismiss(slots: Sequence[LocalSlot], grace_s: float) -> Coroutine[Any, Any, N
         if not slot.running or slot.dismissed or slot.stopping or slot.state == "done":
             continue
         slot.dismissed = True
-        if slot.endpoint:
-            slot.send(control.Leave(reason="the node is to take no part"))
-            pending.append(_killed_after(slot, grace_s))
-        else:
-            pending.append(stop(slot, grace_s))
+        pending.append(_let_go(slot, "the node is to take no part", grace_s))
     return _all(pending) if pending else None
 
 
@@ -115,6 +103,16 @@ def refused(refusal: ResilinError, first: Failure | None) -> Outcome:
     """For a node whose calls the store answers with an error. `first`: the first failure here."""
     text = f"gave up: the store refuses this node's calls, and would refuse them again ({refusal})"
     return Outcome(code=5 if isinstance(refusal, StoreRefused) else 3, reason=text, failure=first, error=refusal)
+
+
+def _let_go(slot: LocalSlot, reason: str, grace_s: float, number: int = signal.SIGTERM) -> Coroutine[Any, Any, None]:
+    """Ask the running process in `slot` to finish its step and end (in place), or with signal `number`; its end."""
+    if not slot.endpoint:
+        return stop(slot, grace_s, number)
+    assert slot.worker is not None
+    slot.send(control.Leave(reason=reason))
+    slot.worker.wake()
+    return _killed_after(slot, grace_s)
 
 
 async def _killed_after(slot: LocalSlot, grace_s: float) -> None:

@@ -27,7 +27,7 @@ def place(new: Generation, slots: Sequence[LocalSlot], mine: Sequence[Generation
     for member in mine:
         slot = slots[member.slot]
         if slot.incarnation == member.incarnation:
-            slot.rank, slot.generation = member.rank, new.number
+            slot.place(member.rank, new.number)
 
 
 def outdated(new: Generation, slots: Sequence[LocalSlot], mine: Sequence[GenerationMember]) -> list[LocalSlot]:

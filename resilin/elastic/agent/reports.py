@@ -18,6 +18,7 @@ from resilin.elastic.agent.config import Outcome
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation
 
+_NO_COMMIT = (0, -1, -1)
 _NOTHING_LEFT = (
     "; no worker is left that holds the state: the program starts again from its beginning or its own checkpoint"
 )
@@ -46,10 +47,16 @@ class Reporter:
         self._resumed: float | None = None  # when its first worker said that it works on a step
         self._sought = 0  # the number of that generation
         self._previous: Generation | None = None
+        self._works = False  # whether a worker of this node has come to a step
+        self._lost_before = ""  # the node that went away before that, with whatever state it had
+        self._kept = _NO_COMMIT  # the last commit's generation and step, and the step of the commit before it
         self._cause_told = False  # whether people know why the next generation is smaller
+        self._held: list[Failure] = []  # of workers that another one's end has ended: they are told after its own line
+        self._first_told = False  # that line, of what ended this generation
 
     def close(self) -> None:
-        """Close the event file."""
+        """Say what is left to say, and close the event file."""
+        self._release()
         events, self._events = self._events, None
         if events is not None:
             with contextlib.suppress(OSError):  # a full disk: `event` has said so
@@ -62,6 +69,23 @@ class Reporter:
 
     def always(self, text: str) -> None:
         """Say one line, quiet or not: for the job's end."""
+        self._release()
+        self._print(text)
+
+    def _cause(self, text: str) -> None:
+        """Say one line that goes before those that are held back."""
+        self._first_told = True
+        if not self._quiet:
+            self._print(text)
+        self._release()
+
+    def _release(self) -> None:
+        """Say what was held back: the next thing to say is not what it waits for."""
+        held, self._held = self._held, []
+        for each in held:
+            self._print(self._death_line(each))
+
+    def _print(self, text: str) -> None:
         print(f"elastic-run: {text}", file=self._stream, flush=True)
 
     def outcome(self, outcome: Outcome, others: Sequence[str] = ()) -> None:
@@ -69,10 +93,13 @@ class Reporter:
         if outcome.failure is None:
             self.always(outcome.reason)
             return
-        self.always(f"{outcome.title}: {outcome.failure.sentence}")
+        told = outcome.failure.node, outcome.failure.pid  # by the first line
+        self._held = [each for each in self._held if (each.node, each.pid) != told]
+        self._print(f"{outcome.title}: {outcome.failure.sentence}")
         reason = (outcome.reason,) if outcome.reason != outcome.failure.sentence else ()
         for line in (*outcome.failure.details(), *reason, *others):
             print(f"  {line}", file=self._stream, flush=True)
+        self._release()
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Append one JSON event; `mono` and `wall` are added. A file that takes no more is noted once."""
@@ -100,17 +127,24 @@ class Reporter:
         if self._death is None:
             self._death, self._agreed, self._resumed = now, None, None
         self._cause_told = True
-        if not final:
-            host = f"host {failure.host}, " if self._previous is not None and len(self._previous.nodes) > 1 else ""
-            self.line(f"worker died: rank {failure.rank} ({host}pid {failure.pid}) {failure.how}{failure.where}")
+        if failure.follows and not (self._first_told or final or self._quiet):
+            self._held.append(failure)  # its cause may be the last to end
+        elif not final:
+            self._cause(self._death_line(failure))
         self.event("death", **failure.to_json())
 
-    def lost(self, ranks: list[int], node: str) -> None:
-        """Another node went away without a word."""
+    def _death_line(self, failure: Failure) -> str:
+        host = f"host {failure.host}, " if self._previous is not None and len(self._previous.nodes) > 1 else ""
+        return f"worker died: rank {failure.rank} ({host}pid {failure.pid}) {failure.how}{failure.where}"
+
+    def lost(self, ranks: list[int], node: str, *, asked: bool = False) -> None:
+        """Another node went away: without a word, or as it was `asked` to."""
         if self._death is None:
             self._death, self._agreed, self._resumed = self._clock.monotonic(), None, None
         self._cause_told = True
-        self.line(f"node {node} is gone, and with it rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}")
+        self._lost_before = self._lost_before or ("" if self._works else node)
+        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        self._cause(f"node {node} {'has left' if asked else 'is gone'}, and with it {which}")
         self.event("lost", node=node, ranks=ranks)
 
     def left(self, rank: int, why: str) -> None:
@@ -137,17 +171,44 @@ class Reporter:
         )
         if previous is not None:
             lost = stateful and not _stay(previous, new)
+            if lost:
+                self._kept = _NO_COMMIT
             fewer_stay = new.kind == "inplace" and len(_stay(previous, new)) < len(previous.members)
-            why = f" ({new.reason})" if fewer_stay and not told else ""
-            self.line(f"generation {new.number}: {_describe(previous, new)}{why}{_NOTHING_LEFT if lost else ''}")
+            # its reason names the first cause of all nodes: another one's, unless that is held back here
+            elsewhere = bool(self._held) and not any(f"pid {each.pid} on " in new.reason for each in self._held)
+            why = f" ({new.reason})" if fewer_stay and (elsewhere or not told) else ""
+            say = self._cause if elsewhere else self.line
+            say(f"generation {new.number}: {_describe(previous, new)}{why}{_NOTHING_LEFT if lost else ''}")
+        self._first_told = False
 
-    def progress(self, generation: int) -> None:
-        """A worker of this node works on a step of `generation`."""
+    def progress(self, generation: int, step: int) -> None:
+        """A worker of this node works on `step` in `generation`."""
+        self._look_back(generation, step)
         if self._agreed is not None and self._resumed is None and generation >= self._sought:
             self._resumed = self._clock.monotonic()
 
+    def _look_back(self, generation: int, step: int) -> None:
+        """Say so when all that had the state are gone, though others are left: newcomers that had not received it yet.
+
+        Who dies may have been one commit ahead of all others: that one is redone, and no loss.
+        """
+        if self._lost_before and step == 1:
+            self.line(
+                f"training begins at step 1: node {self._lost_before} was gone before a worker of this node had "
+                "received the state from it"
+            )
+            self.event("state_lost", generation=generation, step=step, committed=None)
+        self._works, self._lost_before = True, ""
+        since, last, before = self._kept
+        if generation > since and step <= before:
+            self._kept = _NO_COMMIT
+            self.line(f"training goes on at step {step}, though step {last} was committed{_NOTHING_LEFT}")
+            self.event("state_lost", generation=generation, step=step, committed=last)
+
     def committed(self, generation: int, step: int) -> None:
         """A worker of this node committed a step."""
+        _, last, before = self._kept
+        self._kept = (generation, step, last if step != last else before)
         if self._death is None or self._agreed is None or generation < self._sought:
             return
         now = self._clock.monotonic()

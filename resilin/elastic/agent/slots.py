@@ -12,7 +12,15 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
 from resilin.elastic.agent.streams import Plan, WorkerStreams
 from resilin.elastic.agent.supervise import Starting, Worker
-from resilin.elastic.failure import LINE_CHARS, MESSAGE_CHARS, OTHERS_LINES, TRACEBACK_CHARS, Failure, shorten
+from resilin.elastic.failure import (
+    LINE_CHARS,
+    MESSAGE_CHARS,
+    OTHERS_LINES,
+    TAIL_LINES,
+    TRACEBACK_CHARS,
+    Failure,
+    shorten,
+)
 from resilin.elastic.hangs import looking
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.spawn.program import Program
@@ -74,6 +82,7 @@ class LocalSlot:
         self.sent = 0  # number of the last world sent
         self.sent_at = 0.0  # when, monotonic
         self.taken_up = 0  # number of the last generation it said it works in
+        self._ranks = {generation: rank}  # its rank in that one, and in those it was given since
         self.timeout_s = 0.0  # how long its program waits for a rank that does not answer; 0: for ever
         self.aborted = 0  # number of the last generation aborted
         self.done_in = 0  # number of the generation it said it is done in
@@ -105,6 +114,11 @@ class LocalSlot:
         return Path(self._owner.inherited.get("RESILIN_TRACE_DIR") or self.streams.error_file.parent)
 
     @property
+    def known_as(self) -> tuple[int, int]:
+        """Its rank as people know it, and the generation of that: the last one it has worked in, if it has in any."""
+        return self._ranks.get(self.taken_up, self.rank), self.taken_up or self.generation
+
+    @property
     def redoing(self) -> bool:
         """See `records.Slot.redoing`."""
         return self.record.redoing
@@ -118,6 +132,7 @@ class LocalSlot:
             state=self.state,
             endpoint=self.endpoint,
             pid=self.worker.pid if self.worker is not None and self.worker.alive else 0,
+            ended=self.worker.pid if self.worker is not None and self.state == "done" and not self.endpoint else 0,
             fault="" if self.state != "failed" else "own" if self.fault == "own" else "external",
             limit=self.limit,
             done_in=self.done_in,
@@ -156,7 +171,7 @@ class LocalSlot:
         owner = self._owner
         self.incarnation, self.started_at = incarnation, owner.clock.monotonic()
         self.streams = owner.plan.open(
-            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.rank)
+            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.known_as[0])
         )
 
     def _adopt(self, worker: Worker) -> None:
@@ -166,12 +181,18 @@ class LocalSlot:
 
     # ---------------------------------------------------------------------------------------- running
 
+    def place(self, rank: int, generation: int) -> None:
+        """The process is `rank` in a new generation."""
+        self.rank, self.generation = rank, generation
+        self._ranks[generation] = rank
+
     def _said(self, worker: Worker, message: control.Message) -> None:
         if worker is not self.worker:
             return
         if isinstance(message, control.Progress):
             self.step, self.at = message.step, message.at
             self.taken_up = message.generation
+            self._ranks = {number: rank for number, rank in self._ranks.items() if number >= self.taken_up}
         elif isinstance(message, control.Committed):
             self.step, self.at = message.step + 1, ""
             self.committed = message.step
@@ -233,21 +254,26 @@ class LocalSlot:
         tail, hang = streams.tail(), self.hang
         hang_stack = hang.stack if hang is not None else ""
         told: Mapping[str, Any] = self.report or failure.read_error_file(streams.error_file)
-        if not told and worker.code > 0:
+        if not told and worker.code == 1:  # as Python ends when nothing catches an exception
             told = failure.guess_exception(tail)
         if worker.refused is not None:
             told = {"type": "OSError", "message": f"cannot run {owner.program.command[0]}: {worker.refused.strerror}"}
+        untold = not streams.stderr_shown or (worker.code > 0 and not told)
         step = told.get("step", self.step)
         at = told.get("at", self.at)
         if not at and worker.code < 0 and not self.unanswered:  # it could not say itself where it was
             at = looking.inside(self.flights, worker.pid)
+        rank, generation = (
+            _number(told.get(name), known) for name, known in zip(("rank", "generation"), self.known_as, strict=True)
+        )
         return Failure(
-            rank=self.rank,
+            rank=rank,
+            became=self.rank if self.rank != rank else None,
             local_rank=self.index,
             node=owner.node_id,
             host=owner.host,
             pid=worker.pid,
-            generation=self.generation,
+            generation=generation,
             code=worker.code,
             step=step if isinstance(step, int) else None,
             at=shorten(str(at), LINE_CHARS),
@@ -256,10 +282,16 @@ class LocalSlot:
             traceback=shorten(str(told.get("traceback", "")) or hang_stack, TRACEBACK_CHARS),
             others=hang.others[:OTHERS_LINES] if hang is not None else (),
             hang_report=hang.report if hang is not None else "",
-            log_tail=() if streams.stderr_shown else tuple(shorten(line, LINE_CHARS) for line in tail),
+            log_tail=tuple(shorten(line, LINE_CHARS) for line in tail[-TAIL_LINES:]) if untold else (),
             shown=streams.stderr_shown,
+            kept=streams.stderr_kept,
             unanswered=self.unanswered,
+            entering=bool(told.get("entering")),
             worked_in=self.taken_up,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),
         )
+
+
+def _number(told: object, otherwise: int) -> int:
+    return told if isinstance(told, int) else otherwise

@@ -237,7 +237,11 @@ class WorkerStreams:
         """Whether people have seen its standard error already."""
         return self._plan.on_terminal(self._who, "stderr")
 
+    @property
+    def stderr_kept(self) -> bool:
+        """Whether its standard error is in a file."""
+        return self._plan.in_file(self._who, "stderr")
+
     def tail(self) -> tuple[str, ...]:
-        """The last lines of its standard error, if they are in a file."""
-        kept = self._plan.in_file(self._who, "stderr")
-        return failure.read_tail(self.folder / "stderr.log") if kept else ()
+        """The last lines of its standard error, if they are in a file: enough for a long traceback."""
+        return failure.read_tail(self.folder / "stderr.log") if self.stderr_kept else ()

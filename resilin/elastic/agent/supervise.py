@@ -91,9 +91,14 @@ class Worker:
         if self.alive:
             self._owner.request(op="signal", id=self._number, signal=int(number))
 
+    def wake(self) -> None:
+        """Let it run if it is stopped (SIGSTOP): it could not do what it is asked for."""
+        self.kill(signal.SIGCONT)
+
     async def stop(self, grace_s: float, number: int = signal.SIGTERM) -> int:
         """Ask it to end with signal `number`, kill it after `grace_s`; returns its exit code."""
         self.kill(number)
+        self.wake()
         try:
             return await asyncio.wait_for(asyncio.shield(self.ended), grace_s)
         except TimeoutError:

@@ -25,6 +25,7 @@ class Teller:
         self._slots = slots
         self._reporter = reporter
         self._lost: set[tuple[int, str]] = set()  # (generation, node) reported as gone
+        self._leaving: set[str] = set()  # nodes that were asked to
         self._standbys = False  # that some workers have no place
         self._missed_since: float | None = None  # when a worker first told of ranks it had waited for in vain
 
@@ -78,6 +79,7 @@ class Teller:
         current = view.generation
         if current is None:
             return False
+        self._leaving.update(seen.node.id for seen in view.nodes if seen.node.leaving)
         again = self._left_behind(current)
         gone = [m for m in current.members if facts.fate(view, m) in ("failed", "lost", "left", "stopped")]
         if not gone:
@@ -93,7 +95,8 @@ class Teller:
                 if node == self._node_id:
                     self._reporter.line("this node was taken for lost (its lease ran out) and joins again")
                 else:
-                    self._reporter.lost([m.rank for m in gone if m.node == node], node)
+                    asked = node in self._leaving
+                    self._reporter.lost([m.rank for m in gone if m.node == node], node, asked=asked)
         return again
 
     def _left_behind(self, current: Generation) -> bool:

@@ -75,6 +75,14 @@ class Waiting:
         self._advice = _ADVICE.format(place=meeting) if hosted else ""
         self._nodes, self._ranks, self._cause, self._change = _Wait(), _Wait(), _Wait(), _Wait()
 
+    def join_outage(self, error: str) -> None:
+        """The store went away while this node joined the job."""
+        place = f" at {self._meeting}" if self._meeting else ""
+        self._say(
+            f"the store{place} does not answer: this node joins when it does, and gives up after "
+            f"{self._outage_timeout_s:g} s ({error})"
+        )
+
     def look(self, view: View, situation: Situation, now: float) -> tuple[float | None, Closed | None]:
         """When to look again, and the job's end, if it is time for it. `now`: monotonic, in seconds."""
         members = facts.awaited(view) if situation.action == "steady" else ()

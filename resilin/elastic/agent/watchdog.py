@@ -23,7 +23,7 @@ from resilin.elastic.agent.slots import Hang, LocalSlot
 from resilin.elastic.agent.stragglers import LOOK_S as TEMPO_S
 from resilin.elastic.agent.stragglers import Looked, Stragglers
 from resilin.elastic.deciding.view import View
-from resilin.elastic.hangs import blame, circling, looking, stalls
+from resilin.elastic.hangs import blame, circling, flights, looking, stalls
 from resilin.elastic.hangs.blame import Verdict
 from resilin.elastic.hangs.circling import Circle
 from resilin.elastic.hangs.pace import Limits, Pace
@@ -105,9 +105,8 @@ class Watchdog:
             track.pause, track.pause_end = message.reason, now + message.at_most_s
 
     def _progress(self, track: _Track, generation: int, now: float, took: float) -> None:
-        if track.begun != generation:
-            self._step()  # from now on it is looked at sooner
-        elif not track.pause:
+        first = track.begun != generation
+        if not first and track.begun and not track.pause:
             self._pace.took(took)
         track.begun = generation
         track.goes_on(now)
@@ -115,8 +114,10 @@ class Watchdog:
             if any(said[0] == self.stall.generation for said in self._told):
                 self._reporter.line(f"training goes on, after {took:.0f} s without a step")
             self._told.clear()
-            self._step()  # the others see it
+            first = True  # the others see it
         self.stall, self._next = None, 0.0
+        if first:
+            self._step()  # from now on it is looked at sooner
 
     def _track(self, slot: LocalSlot, now: float) -> _Track:
         track = self._tracks.get(slot.index)
@@ -125,12 +126,19 @@ class Watchdog:
         return track
 
     def _poll(self, slot: LocalSlot, track: _Track, now: float) -> None:
-        """Take new calls in the flight recorder of a program that tells no steps for progress."""
+        """Take new calls in the flight recorder of a program that tells no steps for progress.
+
+        How long it was on the way to the first ones is no step's time; but they may be quick steps already.
+        """
         if now < track.polled + POLL_S or slot.streams is None or slot.worker is None:
             return
         count = looking.count(slot.flights, slot.worker.pid)
         if count > track.calls:
-            self._progress(track, slot.generation if track.calls else 0, now, max(0.0, now - track.last - POLL_S))
+            gaps = () if track.calls else flights.gaps(looking.calls(slot.flights, slot.worker.pid))
+            for seconds in gaps:
+                self._pace.took(seconds)
+            generation = slot.generation if track.calls or gaps else track.begun
+            self._progress(track, generation, now, max(0.0, now - track.last - POLL_S))
         track.calls, track.polled = count, now
 
     # ------------------------------------------------------------------------------------- the look
@@ -196,7 +204,7 @@ class Watchdog:
             return None
         if not slot.endpoint:
             self._poll(slot, track, now)
-            if not track.begun:
+            if not track.calls:
                 return now + POLL_S
         if track.last < slot.sent_at:  # a new world: what was before it is no part of this silence
             track.goes_on(slot.sent_at)
@@ -205,7 +213,7 @@ class Watchdog:
         return min(at, now + POLL_S) if not slot.endpoint and at > now else at
 
     def _limits(self, track: _Track, number: int) -> Limits:
-        return self._pace.limits(begun=track.begun == number)
+        return self._pace.limits(begun=track.begun == number, before=track.begun > 0)
 
     def _begin(self, current: Generation, number: int, mine: Sequence[LocalSlot]) -> None:
         self._seen = current.number, number
@@ -230,7 +238,8 @@ class Watchdog:
         samples = [written, *[await looking.gathered(working, self._clock) for _ in range(1, circling.SAMPLES)]]
         for pid, *_ in working:
             circle = self._track(pids[pid], self._clock.monotonic()).circle
-            circle.seen([each.get(pid, "") for each in samples], quiet=looking.is_quiet(before[pid], after[pid]))
+            quiet = looking.is_quiet(before[pid], after[pid], took_s)
+            circle.seen([each.get(pid, "") for each in samples], quiet=quiet)
         standings = [
             self._standing(slot, pid, doing[pid], written.get(pid, "")) for pid, slot in pids.items() if slot.running
         ]
@@ -265,7 +274,7 @@ class Watchdog:
             return self._found_at + SETTLE_S
         self._judged = current.number, self.stall.round
         standings = sorted((who for stall in said.values() for who in stall.workers), key=lambda who: who.rank)
-        verdict = blame.judge(standings)
+        verdict = blame.judge(standings, len(current.members))
         log.event(_log, 20, "training stands still", ranks=verdict.ranks, reason=verdict.reason)
         silent_s = now - min((self._track(s, now).last for s in self._members(current)), default=now)
         self._next = now + max(silent_s, LOOK_S)
@@ -302,7 +311,7 @@ class Watchdog:
             return
         self._next = min(self._next, now + end_s - silent_s)
         later = f"it is ended after {end_s:.0f} s" if end_s < float("inf") else "it has not made its first step yet"
-        later += ": it is at that line whenever it is looked at, and reads and writes nothing" * (doing == "circle")
+        later += ": it is at that line whenever it is looked at, and does nothing beside" * (doing == "circle")
         name = f"rank {who.rank} (host {self._config.host}, pid {who.pid})"
         self._tell(current, who.rank, doing, f"{name} holds the others up: {complaint}; {later}")
 

@@ -6,9 +6,10 @@ Questions alone: `membership` answers what follows from them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resilin.elastic import failure
 from resilin.elastic.deciding import poison
 from resilin.elastic.deciding.view import Config, Fate, View
 from resilin.elastic.records import Generation, GenerationMember, Node, Slot
@@ -45,9 +46,15 @@ def largest_world(view: View) -> int:
 
 
 def standing_by(view: View) -> tuple[GenerationMember, ...]:
-    """Workers that have no place, because the world is as large as it may be. Their rank is -1."""
+    """Workers that have no place, because the world is as large as it may be. Their rank is -1.
+
+    A member that is gone leaves a place, which stays open while the store is away.
+    """
     current = view.generation
-    if current is None or not 0 < largest_world(view) <= len(current.members):
+    if current is None:
+        return ()
+    here = sum(fate(view, m) in ("unstarted", "running", "ready", "done") for m in current.members)
+    if not 0 < largest_world(view) <= here:
         return ()
     newest = incarnations(current)
     return tuple(
@@ -173,7 +180,41 @@ def slot_of(view: View, member: GenerationMember) -> Slot:
 
 
 def failures(view: View) -> list[Mapping[str, Any]]:
-    """What nodes told of the current generation's failures, one for each node that had any."""
-    assert view.generation is not None
-    nodes = {m.node for m in view.generation.members if fate(view, m) == "failed"}
-    return [seen.node.failure for seen in view.nodes if seen.node.id in nodes and seen.node.failure is not None]
+    """What nodes told of the current generation's failures, one for each node that had any.
+
+    Where all of them only missed somebody, and who is not there any more has ended well: that is the cause, and stands
+    first.
+    """
+    current = view.generation
+    if current is None:
+        return []
+    fates = {m: fate(view, m) for m in current.members}
+    nodes = {m.node for m, value in fates.items() if value == "failed"}
+    told = [seen.node.failure for seen in view.nodes if seen.node.id in nodes and seen.node.failure is not None]
+    gone = [m for m, value in fates.items() if value in ("done", "lost", "left", "stopped")]
+    well = [m for m in gone if fates[m] == "done" and slot_of(view, m).ended]
+    if not well or len(well) < len(gone) or not told or not all(map(failure.follows, told)):
+        return told
+    return [_ended_early(view, current, well, told[0]), *told]
+
+
+def _ended_early(
+    view: View, current: Generation, members: Sequence[GenerationMember], missed: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The end of workers with code 0 that others waited for, as a failure: of the lowest rank."""
+    member = members[0]
+    node, slot = view.node(member.node), slot_of(view, member)
+    assert node is not None
+    said = str(missed.get("message", "")).strip().partition("\n")[0].partition(". ")[0]  # without the advice
+    others = ", ".join(str(m.rank) for m in members[1:])
+    also = f"; rank{'s' if len(members) > 2 else ''} {others} had ended, too" if others else ""
+    return failure.Failure(
+        rank=member.rank,
+        local_rank=member.slot,
+        node=node.id,
+        host=node.host,
+        pid=slot.ended,
+        generation=current.number,
+        code=0,
+        missed=failure.shorten(f"{missed.get('type')} of rank {missed.get('rank')}: {said}{also}", failure.LINE_CHARS),
+    ).to_json()

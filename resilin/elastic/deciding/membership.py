@@ -227,9 +227,11 @@ def _generation(
         master_port=first.master_port,
         restarts_used=(0 if fresh or current is None else current.restarts_used) + why.counted,
         reason=why.reason,
+        fresh=kind == "restart" or bool(why.joined),
         failed_step=failed.step,
         failed_times=failed.times,
         failed_on=failed.nodes,
+        failed_in=failed.last,
         unjoined=tuple(sorted(unjoined.items())),
         origin=current.origin if current is not None else members[0].node,
     )

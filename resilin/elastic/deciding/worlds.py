@@ -90,23 +90,18 @@ def world(view: View, generation: Generation, member: GenerationMember, known: t
 
 def first_cause(failures: Sequence[Failure]) -> Failure | None:
     """The first one that was not caused by another's end; the first one if all were; None without any."""
-    return min(failures, key=lambda each: failure.follows(each.type), default=None)
+    return min(failures, key=lambda each: each.follows, default=None)
 
 
 def unexplained(view: View) -> bool:
     """Whether only failures are known that follow from another one's, and somebody runs who may be that one."""
     current, first = view.generation, first_failure(view)
-    if current is None or first is None or not failure.follows(str(first.get("type", ""))):
+    if current is None or first is None or not (failure.follows(first) or first.get("missed")):
         return False
     return any(view.node(m.node) is not None and slot(view, m).alive for m in current.members)
 
 
 def first_failure(view: View) -> Mapping[str, Any] | None:
     """The first cause, as the records of the nodes have it that current members failed on."""
-    current = view.generation
-    if current is None:
-        return None
-    failed = {m.node for m in current.members if facts.fate(view, m) == "failed"}
-    found = [seen.node.failure for seen in view.nodes if seen.node.id in failed and seen.node.failure is not None]
-    first = first_cause([Failure.from_json(body) for body in found])
+    first = first_cause([Failure.from_json(body) for body in facts.failures(view)])
     return first.to_json() if first is not None else None

@@ -3,7 +3,8 @@
 stopped     one that a signal has stopped, wherever it stands
 outside     one that others wait for, while it is in no collective and no message: those that use no processor first
 ring        ranks that wait for one another: the one that most wait for, of these the highest
-nobody      all are inside the same collective, or nobody waits, or a rank has announced a pause or is debugged
+nobody      all are inside the same collective, or nobody waits, or a rank has announced a pause or is debugged, or
+            whoever the others may wait for is on a node that says nothing: that node's lease tells
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Verdict:
         return f"{describe(who)}; {self.reason}"
 
 
-def judge(standings: Sequence[Standing]) -> Verdict:
-    """Whom the workers of one generation wait for."""
+def judge(standings: Sequence[Standing], size: int) -> Verdict:
+    """Whom the workers of one generation of `size` wait for. Those that are not in `standings` are not heard of."""
     for who in standings:
         if who.doing == "traced":
             return Verdict(reason=f"rank {who.rank} is in a debugger")
@@ -47,7 +48,8 @@ def judge(standings: Sequence[Standing]) -> Verdict:
         if who.pause:
             return Verdict(reason=f"rank {who.rank} has announced a pause ({who.pause})")
     if not waits:
-        return _nobody_waits(standings, inside, found)
+        unheard = set(range(size)).difference(by_rank)
+        return _unheard(unheard, inside, found) if unheard else _nobody_waits(standings, inside, found)
     outside = {other: len(ranks) for other, ranks in waits.items() if other not in inside}
     if outside:
         idle = {rank: count for rank, count in outside.items() if by_rank[rank].doing == "idle"}
@@ -83,6 +85,12 @@ def _waits(found: Sequence[Group]) -> dict[int, set[int]]:
                 if call.state == State.RUNNING and call.root in group.members:
                     add(group, rank, call.root)
     return waits
+
+
+def _unheard(unheard: Collection[int], inside: Collection[int], found: Sequence[Group]) -> Verdict:
+    """A rank that waits for nobody known may wait for one of these, or, when it is dead, for the next world."""
+    where = f" ({_others(inside, found)})" if inside else ""
+    return Verdict(reason=f"nothing is heard of {_ranks(unheard)}, so nobody can be named{where}")
 
 
 def _nobody_waits(standings: Sequence[Standing], inside: Collection[int], found: Sequence[Group]) -> Verdict:

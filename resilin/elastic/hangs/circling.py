@@ -3,7 +3,8 @@
 A circle without an end: whenever somebody looks, the main thread is at the same lines, all the way up to the innermost
 frame, which may go to and fro between two (`while` and what it repeats); nothing is read or written, and no memory is
 touched for the first time. Work that takes long calls now this, now that. One call into C that computes for minutes
-looks like a circle: it has to be announced (`elastic.long_pause`).
+looks like a circle: it has to be announced (`elastic.long_pause`). A main thread that sleeps at one line, with others
+that do no more than say that they live, is no better than one that runs in a circle there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Circle:
     def seen(self, samples: Sequence[str], *, quiet: bool) -> None:
         """Take in one look. samples: what faulthandler wrote, each time it was asked; "" for no answer.
 
-        quiet: it has read and written nothing, and touched no new memory, while it used a processor.
+        quiet: it used a processor for nothing that shows: see `looking.is_quiet`.
         """
         frames = [stacks.main_thread(text)[1:] if text else [] for text in samples]
         around = {tuple(each[1:]) for each in frames}

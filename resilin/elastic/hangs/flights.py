@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from resilin._base.flight import JOIN, Call, Flight, State
 
 MESSAGES = ("send", "recv")
+_IN_STEPS = ("all_reduce", "reduce_scatter")  # of gradients; programs begin with broadcasts, barriers, gathers
+_ALIKE = 10  # of them: who has made so many is at work
 _OPEN = (State.QUEUED, State.RUNNING)
 
 
@@ -207,3 +209,13 @@ def cycle(found: Sequence[Group], before: float = math.inf) -> list[Wait]:
 
 def _is_message(call: Call) -> bool:
     return call.what in MESSAGES and call.state in _OPEN
+
+
+def gaps(calls: Iterable[Call]) -> tuple[float, ...]:
+    """Seconds between the ends of collectives that are alike, as steps make them; empty when there are too few."""
+    ends: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for call in calls:
+        if call.state == State.DONE and call.what.startswith(_IN_STEPS):
+            ends[call.group, call.key, call.what, call.dtype, call.shape].append(call.ended)
+    most: list[float] = max(ends.values(), key=len, default=[])
+    return tuple(after - before for before, after in pairwise(sorted(most))) if len(most) >= _ALIKE else ()

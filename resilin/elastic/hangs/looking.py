@@ -20,6 +20,8 @@ from resilin.errors import UsageError
 STACKS_S = 1.0  # a process that runs at all writes its stacks within this; asked for again, it adds to the same file
 _SETTLED_S = 0.05  # and what has not grown for this is whole
 _BUSY_SHARE = 0.02  # of one processor: what threads of an idle interpreter use by waking up
+_NOISE_SHARE = 0.1  # and what threads use beside one that sleeps to say that they live, to count, to write a line
+_NOISE_BYTES = 64 << 10  # a second, for the same
 _MOST_CHARS = 20_000
 
 
@@ -30,21 +32,22 @@ class Use:
     ticks: int  # of processors
     moved: int  # bytes read and written, by any system call
     faults: int  # pages touched for the first time
+    main: int = 0  # ticks of the worker's main thread
 
 
 def use_of(workers: Collection[int]) -> dict[int, Use]:
     """By worker, which leads a session of its own: what all processes of that session have used."""
-    result = {pid: Use(0, 0, 0) for pid in workers}
+    result = {pid: Use(0, 0, 0, _ticks(f"/proc/{pid}/task/{pid}")) for pid in workers}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or is not ours
-                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                fields = _fields(entry.path)
                 session, ticks = int(fields[3]), int(fields[11]) + int(fields[12])
                 if session in result:
                     known = result[session]
                     faults = int(fields[7]) + int(fields[9])
                     moved = _moved(int(entry.name))
-                    result[session] = Use(known.ticks + ticks, known.moved + moved, known.faults + faults)
+                    result[session] = Use(known.ticks + ticks, known.moved + moved, known.faults + faults, known.main)
     return result
 
 
@@ -58,9 +61,16 @@ def doing(pid: int, before: Use, after: Use, seconds: float) -> Doing:
     return "busy" if asleep_in_kernel or ticks > _BUSY_SHARE * seconds or after.moved != before.moved else "idle"
 
 
-def is_quiet(before: Use, after: Use) -> bool:
-    """Whether a worker has read and written nothing meanwhile, and touched no new memory."""
-    return (before.moved, before.faults) == (after.moved, after.faults)
+def is_quiet(before: Use, after: Use, seconds: float) -> bool:
+    """Whether a worker has read and written nothing meanwhile, and touched no new memory.
+
+    Or whether its main thread slept all the time, and the others did no more than make a little noise.
+    """
+    if (before.moved, before.faults) == (after.moved, after.faults):
+        return True
+    share = (after.ticks - before.ticks) / os.sysconf("SC_CLK_TCK") / seconds
+    noise = share <= _NOISE_SHARE and after.moved - before.moved <= _NOISE_BYTES * seconds
+    return before.main == after.main and noise
 
 
 def _moved(pid: int) -> int:
@@ -70,10 +80,22 @@ def _moved(pid: int) -> int:
     return 0
 
 
+def _ticks(folder: str) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = _fields(folder)
+        return int(fields[11]) + int(fields[12])
+    return 0
+
+
 def _state(pid: int) -> str:
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return _fields(f"/proc/{pid}")[0]
     return ""
+
+
+def _fields(folder: str) -> list[str]:
+    """Of the file `stat` of a process or thread, from its state on."""
+    return Path(folder, "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 # ---------------------------------------------------------------------------------------------- stacks

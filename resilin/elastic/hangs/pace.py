@@ -13,6 +13,7 @@ SPREADS = 3.0  # median absolute deviations above the median: still a usual step
 AGAIN = 2.0  # of the longest pause remembered: what was normal once may come again, and longer
 FLOOR_S = 5.0  # steps of milliseconds vary for reasons that are not theirs: a loaded machine, a slow disk
 FIRST_S = 30.0  # before the first step of a world: imports, compilation, state received, data opened
+FIRST_IDLE_S = 300.0  # nor has a process anything to sleep for so long there that all others wait
 BUSY_S = 600.0  # who computes may be evaluating or writing a checkpoint: PyTorch ends NCCL's waits after as long
 CIRCLE_S = 60.0  # who does nothing but run in a circle may be in one long call into C after all
 PAUSES = 3  # of a program that had so many, evaluations or checkpoints, it is known how long they are
@@ -26,11 +27,11 @@ class Limits:
     look: float
     """... everybody's state is gathered and whoever is waited for is named."""
     idle: float
-    """... that one is ended when it uses no processor; inf: not for that."""
+    """... that one is ended when it uses no processor."""
     circle: float
-    """... that one is ended when it runs in a circle (`circling`)."""
+    """... that one is ended when it runs in a circle (`circling`); inf: not for that."""
     busy: float
-    """... that one is ended whatever it does."""
+    """... that one is ended whatever it does; inf: not then either."""
 
 
 class Pace:
@@ -56,10 +57,11 @@ class Pace:
         middle = median(self._steps)
         return middle + SPREADS * median(abs(each - middle) for each in self._steps)
 
-    def limits(self, *, begun: bool) -> Limits:
-        """For a worker that has made a step in the present world (`begun`), or is on its way to its first one.
+    def limits(self, *, begun: bool, before: bool = False) -> Limits:
+        """For a worker that has made a step in the present world (`begun`), or is on its way to its first one there.
 
-        A worker that is stopped is ended after `look` in either case: there is no good reason for it to be.
+        before: it has made steps in an earlier world, so that imports, compilation and data are behind it.
+        A worker that is stopped is ended after `look` in any case: there is no good reason for it to be.
         """
         fixed = self._fixed_s
         if fixed and begun:
@@ -67,7 +69,9 @@ class Pace:
         longest = max(self._steps, default=0.0)
         look = fixed or max(FLOOR_S, FACTOR * self.usual_s, AGAIN * longest)
         if not begun:
-            return Limits(look=max(look, FIRST_S), idle=math.inf, circle=math.inf, busy=math.inf)
+            look = max(look, FIRST_S)
+        if not (begun or before):
+            return Limits(look=look, idle=max(look, FIRST_IDLE_S), circle=math.inf, busy=math.inf)
         busy = BUSY_S
         if len(self._pauses) >= PAUSES:
             busy = min(BUSY_S, max(CIRCLE_S, AGAIN * AGAIN * max(self._pauses)))

@@ -15,7 +15,7 @@ from typing import Any
 from resilin._base import log
 from resilin._base.clock import Clock
 from resilin.elastic.rendezvous import calls
-from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreTimeout, UsageError
+from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreTimeout
 
 _log = log.logger("elastic.rendezvous")
 RETRY_S = 0.5  # pause between attempts while the store is away
@@ -79,8 +79,8 @@ class Errands:
                     break
                 except LeaseLost:
                     work = self._rejoin
-                except (StoreError, UsageError) as error:
-                    if not _passes(error):
+                except ResilinError as error:
+                    if not passes(error):
                         self._refuse(error)
                         return
                     self._set_outage(str(error))
@@ -108,6 +108,6 @@ class Errands:
         self._on_change()
 
 
-def _passes(error: ResilinError) -> bool:
+def passes(error: ResilinError) -> bool:
     """Whether a call that failed so may succeed later: nobody answered, or a shared folder had trouble."""
     return isinstance(error, (StoreTimeout, StoreAmbiguous)) or isinstance(error.__cause__, OSError)

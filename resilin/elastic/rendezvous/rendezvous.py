@@ -23,11 +23,11 @@ from resilin.elastic.deciding.view import View
 from resilin.elastic.records import Closed, Generation, Live, Node
 from resilin.elastic.rendezvous import calls
 from resilin.elastic.rendezvous.crew import Crew
-from resilin.elastic.rendezvous.errands import Errands, Outage, Work
+from resilin.elastic.rendezvous.errands import RETRY_S, Errands, Outage, Work, passes
 from resilin.elastic.rendezvous.following import Followed
 from resilin.elastic.rendezvous.leading import Leading
 from resilin.elastic.rendezvous.remains import Remains
-from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused
+from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused, UsageError
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
@@ -88,16 +88,33 @@ class Rendezvous:
 
     # ------------------------------------------------------------------------------------------- life
 
-    async def join(self, node: Node) -> None:
-        """Register and read the job. StoreError when the store does not answer."""
+    async def join(self, node: Node, outage_s: float = 0.0, on_outage: Callable[[str], object] = str) -> None:
+        """Register and read the job. StoreError when the store refuses, or does not answer for `outage_s` seconds.
+
+        on_outage: takes the error, when it does not answer for the first time.
+        """
+        told, begun = False, self._clock.monotonic()
+        while True:
+            try:
+                await self._enter(node)
+                break
+            except (StoreError, UsageError) as error:
+                if not passes(error) or self._clock.monotonic() - begun >= outage_s:
+                    raise
+                if not told:
+                    told = True
+                    on_outage(str(error))
+                await asyncio.sleep(RETRY_S)
+        if not self._options.direct:
+            self._task = self._loop.create_task(self._errands.run())
+
+    async def _enter(self, node: Node) -> None:
         self._own = node
         entries, revision = await self._register_for_sure(node)
         while await self._remains.remove_of_earlier(entries):
             entries, revision = await self._register_for_sure(node)
         await self._end_old_leases()
         await self._follow(entries, revision)
-        if not self._options.direct:
-            self._task = self._loop.create_task(self._errands.run())
 
     async def leave(self) -> None:
         """Withdraw the node at once; the last one to leave removes the job's records. Takes a few seconds at most.

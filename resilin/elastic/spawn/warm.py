@@ -146,7 +146,9 @@ def _run(argv: Sequence[str], *, as_module: bool) -> None:
     if as_module:
         runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]  # what `python -m` calls
         return
-    path = os.path.join(os.getcwd(), argv[0])  # the program may go to another folder and ask for its file there
+    path = argv[0]
+    if not os.path.isabs(path):  # the program may go to another folder and ask for its file there
+        path = os.path.join(os.getcwd(), path)
     main.__file__, main.__cached__, main.__loader__ = path, None, SourceFileLoader("__main__", path)
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)

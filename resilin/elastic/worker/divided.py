@@ -20,7 +20,8 @@ from resilin.core.tensor import Tensor
 from resilin.dist.reconfigurable import Divided, Extent, Lot, Outline, Reconfigurable, Version
 from resilin.elastic.worker import cover, flows
 from resilin.elastic.worker.cover import Cover, Hole
-from resilin.elastic.worker.trees import digest, frozen, shape_of, text_of, thawed
+from resilin.elastic.worker.digests import digest
+from resilin.elastic.worker.trees import frozen, shape_of, text_of, thawed
 from resilin.errors import StateError, UsageError
 
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]

@@ -120,12 +120,14 @@ class _Loop:
         self._state = state
         self._timeout_s = timeout_s
         self._generation = 0
+        self._works = False  # in that generation: its group is formed, state is equal, and nothing has ended it
+        self._doing = ""  # before that
         self._group: dist.ProcessGroup | None = None  # at work, or the last one: the next takes its connections over
 
     def run(self, call: Callable[[], Any]) -> Any:
         while True:
             offer = self._tie.next_world(after=self._generation)
-            self._generation = offer.number
+            self._generation, self._works, self._doing = offer.number, False, ""
             try:
                 return self._generation_of(offer, call)
             except Leaving:
@@ -133,14 +135,26 @@ class _Loop:
                 raise
             except Exception as error:
                 if not self._recoverable(error, offer):
-                    self._tie.failed(self._report(error))
-                    self._leave_group(error)
-                    self._leave_group(None)
+                    self._fail(error, offer)
                     raise
                 log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
                 self._leave_group(copy_error(error))  # the copy holds no frames, so the call's memory is freed
             if self._state is not None:
-                self._state._roll_back()
+                self._roll_back(self._state, offer)
+
+    def _fail(self, error: Exception, offer: control.World) -> None:
+        """Tell the agent why this worker is about to end, and leave the others."""
+        self._tie.failed(self._report(error, offer))
+        self._leave_group(error)
+        self._leave_group(None)
+
+    def _roll_back(self, state: State, offer: control.World) -> None:
+        self._works, self._doing = False, f"the return to step {state.step}'s state"
+        try:
+            state._roll_back()
+        except Exception as error:
+            self._fail(error, offer)
+            raise
 
     def _recoverable(self, error: Exception, offer: control.World) -> bool:
         """Whether another world follows. Ranks that a collective waited for in vain are reported to the agent.
@@ -167,7 +181,8 @@ class _Loop:
         session.announce(offer)
         wired = SYSTEM.monotonic()
         if self._state is not None:
-            sync.make_equal(self._state, group, offer.rank, offer.world_size)
+            self._doing = "the comparison of all ranks' states"
+            sync.make_equal(self._state, group, offer.rank, offer.world_size, self._does)
         equal = SYSTEM.monotonic()
         log.event(
             _LOG,
@@ -178,6 +193,7 @@ class _Loop:
             wire_ms=round((wired - start) * 1e3, 1),
             state_ms=round((equal - wired) * 1e3, 1),
         )
+        self._works = True
         self._tie.working(self._step_at_work() or 1)
         result = call()
         if self._state is not None and env.get(records.FOLDER) is not None:
@@ -217,19 +233,24 @@ class _Loop:
             self._group = None
             group.close()
 
+    def _does(self, what: str) -> None:
+        self._doing = what
+
     def _step_at_work(self) -> int | None:
         """The step after the last committed one, counted from 1; None when there is no State to count them."""
         return self._state.step + 1 if self._state is not None else None
 
-    def _report(self, error: Exception) -> dict[str, Any]:
+    def _report(self, error: Exception, offer: control.World) -> dict[str, Any]:
         lines = traceback.format_exception(_without_own_frames(error))
         text = "".join(_shortened(line, _MAX_MESSAGE_CHARS) for line in lines)
+        where = {"step": self._step_at_work()} if self._works else {"step": None, "at": self._doing, "entering": True}
         return {
             "type": type(error).__name__,
             "message": _shortened(str(error), _MAX_MESSAGE_CHARS),
             "traceback": _shortened(text, _MAX_TRACEBACK_CHARS),
-            "generation": self._generation,
-            "step": self._step_at_work(),
+            "generation": offer.number,
+            "rank": offer.rank,
+            **where,
             "ours": isinstance(error, ResilinError),
         }
 

@@ -23,6 +23,7 @@ from resilin.elastic.worker.divided import DividedPart
 from resilin.elastic.worker.trees import frozen, join, shape_of, split, text_of, thawed
 from resilin.errors import StateError, UsageError
 from resilin.nn import Module
+from resilin.nn.modules import beside
 
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]  # (name, shape, dtype) of guarded tensors, in their order
 
@@ -93,12 +94,8 @@ class ModulePart:
     def capture(self) -> tuple[Any, list[Tensor]]:
         """Copies of the buffers and of what `get_extra_state` gives; the parameters, in the order of registration."""
         buffers = {name: buffer._array.copy() for name, buffer in self._module.named_buffers()}
-        extra = {name: frozen(module.get_extra_state()) for name, module in self._with_extra_state()}
+        extra = {name: frozen(state) for name, state in beside.extra_states(self._module).items()}
         return {"buffers": buffers, "extra": extra}, list(self._parameters.values())
-
-    def _with_extra_state(self) -> list[tuple[str, Any]]:
-        plain = Module.get_extra_state
-        return [(name, each) for name, each in self._module.named_modules() if type(each).get_extra_state is not plain]
 
     def layout(self) -> Layout:
         """The parameters'."""
@@ -106,13 +103,8 @@ class ModulePart:
 
     def restore(self, small: Any) -> None:
         """Write the buffers back, in place, and the extra state."""
-        for name, module in self._with_extra_state():
-            module.set_extra_state(thawed(small["extra"][name]))
-        buffers = dict(self._module.named_buffers())
-        for name, array in small["buffers"].items():
-            if name not in buffers or buffers[name]._array.shape != array.shape:
-                raise StateError(f"{self.name}: buffer {name!r} has changed its shape or is gone, cannot restore it")
-            _write(buffers[name], array)
+        extra = {name: thawed(state) for name, state in small["extra"].items()}
+        beside.write(self._module, small["buffers"], extra, self.name)
 
     def accept(self, layout: Layout) -> list[Tensor]:
         """The own parameters, which must have the names, shapes and dtypes of the source's."""
@@ -205,9 +197,3 @@ class ObjectPart:
 
 def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)  # bfloat16 and its like are known to numpy by name once ml_dtypes is imported, as core does
-
-
-def _write(tensor: Tensor, array: Any) -> None:
-    if not np.array_equal(tensor._array, array):
-        tensor._array[...] = array
-        tensor._bump()

@@ -21,6 +21,7 @@ from resilin.dist.reconfigurable import Version
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.elastic.worker import leaving as handing
 from resilin.elastic.worker import parts, session, trees
+from resilin.elastic.worker.digests import digest
 from resilin.elastic.worker.divided import DividedPart, Stand
 from resilin.errors import StateError, UsageError
 
@@ -42,8 +43,8 @@ class Small:
 
     def digests(self) -> dict[str, bytes]:
         """A hash per object. The random state is left out: ranks may draw differently outside shards."""
-        hashes = {name: trees.digest(small) for name, small in self.parts.items()}
-        return {**hashes, "plain values and step": trees.digest([self.step, self.former, self.plain])}
+        hashes = {name: digest(small) for name, small in self.parts.items()}
+        return {**hashes, "plain values and step": digest([self.step, self.former, self.plain])}
 
 
 @dataclass(slots=True)
@@ -201,10 +202,10 @@ class State:
         and with a fixed number of shards equal for any world and any history. With divided state (ZeRO) all ranks call
         it together, while their world lasts.
         """
-        hasher = hashlib.sha256(trees.digest([self.step, self._plain]))
+        hasher = hashlib.sha256(digest([self.step, self._plain]))
         for name, part in sorted(self._parts.items()):
             small, tensors = part.capture()
-            hasher.update(name.encode() + trees.digest(small) + trees.digest([tensor._array for tensor in tensors]))
+            hasher.update(name.encode() + digest(small) + digest([tensor._array for tensor in tensors]))
             if isinstance(part, DividedPart):
                 hasher.update(part.whole_digest())
         return hasher.hexdigest()

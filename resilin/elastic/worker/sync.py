@@ -11,6 +11,7 @@ check           what each object says of itself after load_state_dict() against 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,19 @@ from resilin.elastic.worker.roles import Choice, Report, choose
 from resilin.elastic.worker.state import Small, State
 
 _LOG = log.logger("elastic.sync")
+_RANKS_TOLD = 8
 
 
-def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: int) -> int:
+def _untold(_: str) -> None:
+    """Nobody wants to know."""
+
+
+def make_equal(
+    state: State, group: dist.ProcessGroup, rank: int, world_size: int, doing: Callable[[str], None] = _untold
+) -> int:
     """Bring `state` to the same step and bits on all ranks of `group`. Returns the bytes of tensors moved here.
 
+    doing: takes what is done now, for the report of an error.
     Errors: StateError (no source, other model, wrong hash); PeerLost and WorldChanged as any collective.
     """
     if state._last is None:
@@ -48,6 +57,9 @@ def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: in
         reports = [None] * world_size
         dist.all_gather_object(reports, report, group=group)
     choice = choose(reports)
+    if choice.receivers:
+        step = reports[choice.sources[0]].step
+        doing(f"the transfer of step {step}'s state from {_ranks(choice.sources)} to {_ranks(choice.receivers)}")
     division = Redivision(state._divided(), group)
     moved = division.prepare([each.divided for each in reports], choice.sources, choice.holders)
     if choice.receivers or not choice.agreed:
@@ -64,6 +76,12 @@ def make_equal(state: State, group: dist.ProcessGroup, rank: int, world_size: in
         moved_bytes=moved,
     )
     return moved
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0, 2"; of many the first few."""
+    shown = ", ".join(map(str, ranks[:_RANKS_TOLD])) + (", ..." if len(ranks) > _RANKS_TOLD else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:

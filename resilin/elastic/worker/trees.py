@@ -1,10 +1,8 @@
-"""Trees of state (dicts, lists, tuples, leaves): copied, taken apart from their tensors, hashed, compared. Pure."""
+"""Trees of state (dicts, lists, tuples, leaves): copied, taken apart from their tensors, compared. Pure."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core.tensor import Tensor
+from resilin.elastic.worker.digests import SCALARS, digest
 from resilin.errors import StateError
-
-_SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
 
 
 class Hole(int):
@@ -40,7 +37,7 @@ def split(tree: Any) -> tuple[Any, list[Tensor]]:
 
     def copied(node: Any) -> Any:
         kind = type(node)
-        if kind in _SCALARS:
+        if kind in SCALARS:
             return node
         if kind is dict:
             return {key: copied(value) for key, value in node.items()}
@@ -65,32 +62,6 @@ def join(tree: Any, tensors: list[Tensor]) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(join(value, tensors) for value in tree)
     return tree
-
-
-def digest(tree: Any) -> bytes:
-    """blake2b of a small tree, independent of the order of dict keys and of how equal objects are shared in it."""
-    hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, tree)
-    return hasher.digest()
-
-
-def _feed(hasher: Any, node: Any) -> None:
-    if isinstance(node, Mapping):
-        hasher.update(b"{%d" % len(node))
-        for key in sorted(node, key=repr):
-            _feed(hasher, key)
-            _feed(hasher, node[key])
-    elif isinstance(node, list | tuple):
-        hasher.update(b"[%d" % len(node))
-        for value in node:
-            _feed(hasher, value)
-    elif isinstance(node, np.ndarray):
-        hasher.update(f"a{node.dtype}{node.shape}".encode())
-        hasher.update(np.ascontiguousarray(node).reshape(-1).view(np.uint8))
-    elif type(node) in _SCALARS or isinstance(node, Hole):
-        hasher.update(f"{type(node).__name__}:{node!r};".encode())
-    else:
-        hasher.update(pickle.dumps(node))
 
 
 def difference(expected: Any, got: Any, common: bool = False, path: str = "") -> str | None:

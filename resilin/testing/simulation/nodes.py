@@ -35,7 +35,7 @@ PIPE_S = 0.0001  # a message between an agent and its worker
 class _NoStreams:
     """What a worker prints goes nowhere."""
 
-    stderr_shown = True
+    stderr_shown, stderr_kept = True, False
     error_file = folder = _NOWHERE
 
     def fd(self, name: str) -> None:
@@ -279,6 +279,8 @@ class SimProcess(Worker):
     def kill(self, number: int) -> None:
         if number == signal.SIGKILL:
             self._exit(-number)
+        elif number == signal.SIGCONT:
+            self._node.process.call_later(PIPE_S, self.process.resume)
         elif not self.process.dead:
             self.process.call_later(PIPE_S, self._signal, int(number))
 

@@ -3,8 +3,10 @@
     hanging_worker.py HOW MARK [plain]
 
 At step AT rank 1 leaves the file MARK and, as HOW says, is stopped, waits for a lock that it holds, has a thread that
-keeps the interpreter's lock, or runs in a circle; `work`: it computes for a while and goes on; `skip`: it leaves out a
-collective and waits elsewhere; `pause`: rank 0 announces a pause and makes it. With `plain` there is no `@elastic.run`.
+keeps the interpreter's lock, or runs in a circle; `noise`: it waits for a lock, with a thread that writes a line now
+and then; `work`: it computes for a while and goes on; `skip`: it leaves out a collective and waits elsewhere; `pause`:
+rank 0 announces a pause and makes it. `early`: it is stopped at step EARLY already; `soon`: it waits for a lock, at a
+step that comes a moment after the first one. With `plain` there is no `@elastic.run`.
 """
 
 import ctypes
@@ -18,18 +20,35 @@ from pathlib import Path
 import resilin as rs
 from resilin import dist, elastic
 
-AT, STEPS, FOREVER_S = 20, 40, 1000
+EARLY, STEPS, FOREVER_S = 1, 40, 1000
 HOW, MARK, PLAIN = sys.argv[1], Path(sys.argv[2]), "plain" in sys.argv
+AT = EARLY if HOW == "early" else 20
 
 
 def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+early = stop
+
+
 def lock() -> None:
     mine = threading.Lock()
     mine.acquire()
     mine.acquire()
+
+
+soon = lock
+
+
+def noise() -> None:
+    def live() -> None:
+        while True:
+            Path("/dev/null").write_text("alive\n")
+            time.sleep(0.05)
+
+    threading.Thread(target=live, daemon=True).start()
+    lock()
 
 
 def gil() -> None:
@@ -81,7 +100,8 @@ def train_plain() -> None:
     total = rs.ones(8)
     for number in range(STEPS):
         step(number, dist.get_rank(), total)
-        time.sleep(0.1)  # an agent that looks now and then is to see several steps
+        if HOW != "soon":
+            time.sleep(0.1)  # an agent that looks now and then is to see several steps
 
 
 if __name__ == "__main__":

@@ -93,9 +93,10 @@ def everybody(session: Session, folder: pathlib.Path, mark: str, world: control.
 def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, size: int) -> None:
     current: control.World | None = None
     step = 0
+    moves = True  # to another world: where all agree to at a commit (`2-change`), or when this one is over
     while True:
-        entered = False
-        while not entered and (current is None or over(session, folder, current) or session.world is not current):
+        moves = moves or over(session, folder, current)
+        while moves:
             if session.world is not None and not over(session, folder, session.world):
                 current = session.world
                 if not everybody(session, folder, "join", current):  # nobody commits any more: the count is final
@@ -103,7 +104,7 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
                 path = folder / "committed"
                 step = int(path.read_text()) if path.exists() else 0
                 print(f"world {current.number} rank {current.rank}/{current.world_size} step {step}", flush=True)
-                entered = True
+                moves = False
             else:
                 session.listen(1.0)
         if (folder / f"{current.number}-end").exists():
@@ -112,6 +113,7 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
                 session.listen(1.0)
             if session.finished:
                 return
+            moves = True
             continue
         session.say(control.Progress(generation=current.number, step=step))
         die_if_told(folder, step, current)
@@ -137,6 +139,7 @@ def train(session: Session, folder: pathlib.Path, steps: int, step_s: float, siz
                 return
             while session.world is current:
                 session.listen(1.0)
+            moves = True
 
 
 def main() -> None:

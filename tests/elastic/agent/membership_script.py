@@ -3,7 +3,7 @@
     job MIN:MAX [restarts N] [last-call S] [shards V] [same-step N]
     join NODE [slots N] [rank R]     lost NODE          leave NODE        wait SECONDS
     hello PLACE...                   replace PLACE
-    die PLACE own|external [STEP [GENERATION]] (in which it worked on the step)
+    die PLACE own|external [STEP|entering [GENERATION]] (in which it worked on the step)
     done PLACE...                    exit PLACE         stop NODE...    over PLACE... (told so)
     asked STEP PLACE... (to leave, and left after it)
     missed PLACE RANK...             unresponsive (adds a line with the ranks to be killed; each dies)
@@ -129,8 +129,9 @@ class Script:
             if (node, slot.index, slot.incarnation) not in members:
                 self._change(node, lambda known: replace(known, unjoined=known.unjoined + 1))
             self._set(node, replace(slot, state="failed", endpoint="", fault=fault))
-            told = {"node": node, "code": 1 if fault == "own" else -9, "step": int(step) if step else None}
-            told["worked_in"] = int(generation or (current.number if current is not None else 0))
+            told = {"node": node, "code": 1 if fault == "own" else -9, "step": int(step) if step.isdecimal() else None}
+            told["worked_in"] = told["generation"] = int(generation or (current.number if current is not None else 0))
+            told["entering"] = step == "entering"
             self._change(node, lambda known, told=told: replace(known, failure=known.failure or told))
 
     def _done(self, *places: str) -> None:

@@ -181,10 +181,32 @@ def test_what_a_warm_replacement_raises_before_it_joins_is_named(launch, script,
     assert line.endswith("raised ValueError: cannot start before it joined")
 
 
+def test_who_fails_on_the_way_to_another_world_is_named_by_its_rank_in_the_one_it_failed_in(launch, script):
+    program = script(
+        "import os, time\n"
+        "from resilin import elastic\n"
+        "from resilin.elastic.worker import session\n"
+        "@elastic.run\n"
+        "def train(state):\n"
+        "    if elastic.world().rank == 0:\n"
+        "        os._exit(3)\n"
+        "    while session.active()._heard.world.number == elastic.world().generation:\n"
+        "        time.sleep(0.01)  # until it is given another rank\n"
+        "    raise ValueError('of its own')\n"
+        "train(elastic.State(loss=0.0))\n"
+    )
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, program)
+    assert run.wait() == 1
+    told = [line for line in run.err.splitlines() if line.startswith("elastic-run: ")]
+    assert "rank 1 goes on as rank 0" in told[1]
+    (line,) = [line for line in told if "of its own" in line and "generation" not in line]
+    assert re.search(r": rank 1 \(.*pid \d+\) raised ValueError: of its own at step 1, before it became rank 0$", line)
+
+
 def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):
     (steps / "die-10").write_text("1 SIGSTOP")
     size = "--standalone", "--nproc-per-node", 3, "--max-restarts", 1
-    run = launch(*size, *command(steps, 40, size=3), PATIENCE_S="0.3")
+    run = launch(*size, *command(steps, 40, size=3), PATIENCE_S="2")
     assert run.wait() == 0
     told = [line.removeprefix("elastic-run: ") for line in run.err.splitlines()]
     assert told[0].startswith("worker died: rank 1 (pid ")
@@ -197,7 +219,7 @@ def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):
 def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launch, steps, free_port):
     (steps / "die-10").write_text("1 SIGSTOP")
     place = "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--max-restarts", 1
-    runs = [launch(*place, *command(steps, 40, size=2), PATIENCE_S="0.3") for _ in range(2)]
+    runs = [launch(*place, *command(steps, 40, size=2), PATIENCE_S="2") for _ in range(2)]
     assert [run.wait() for run in runs] == [0, 0]
     told = [run.err for run in runs]
     how = "did not answer and was killed (all_reduce: rank 1 did not answer)"
@@ -287,3 +309,47 @@ def test_a_step_that_fails_on_whoever_computes_it_ends_the_job_with_that_verdict
     run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 20, *command(steps, 50))
     assert run.wait() == 1
     assert "step 4 has failed 3 times in a row: the fault is of that step" in run.err
+
+
+REFUSES_STATE = """
+import os, signal, sys
+import numpy as np
+from resilin import dist, elastic
+
+class Picky:
+    def state_dict(self):
+        return {"value": 7}
+    def load_state_dict(self, given):
+        if elastic.world().generation > 1 and (state.total > 0) == (sys.argv[1] == "survivors"):
+            raise ValueError("no place for this")
+
+state = elastic.State(picky=Picky(), total=0)
+
+@elastic.run
+def train(state):
+    while state.total < 100_000:
+        dist.all_reduce(np.ones(3))
+        state.total += 1
+        if state.total == 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.commit()
+
+train(state)
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "where"),
+    [
+        ("newcomers", r"rank 1 .* in the transfer of step \d+'s state from rank 0 to rank 1"),
+        ("survivors", r"rank 0 .* in the return to step \d+'s state"),
+    ],
+)
+def test_who_cannot_enter_a_new_world_ends_the_job_with_that_verdict(launch, script, who, where):
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 9, script(REFUSES_STATE), who)
+    assert run.wait() == 1
+    first, *rest = run.err[run.err.index("job failed: ") :].splitlines()
+    assert "raised ValueError: no place for this" in first
+    assert re.match(f"job failed: {where}$", first), first
+    assert any("entering a new world" in line and "has failed 3 times in a row" in line for line in rest), run.err
+    assert run.err.count("raised ValueError: no place for this") == 3

@@ -41,7 +41,15 @@ def test_a_limit_that_somebody_chose_is_the_limit_and_the_first_step_may_take_wh
     limits = taught(*[0.1] * 5, fixed=7.0)
     assert (limits.look, limits.idle, limits.circle, limits.busy) == (7.0, 7.0, 7.0, 7.0)
     first = Pace().limits(begun=False)
-    assert (first.look, first.idle, first.circle, first.busy) == (pace.FIRST_S, math.inf, math.inf, math.inf)
+    assert (first.look, first.idle, first.circle, first.busy) == (30.0, 300.0, math.inf, math.inf)
+
+
+def test_who_has_made_steps_before_has_no_imports_before_its_first_one_in_another_world():
+    one = Pace()
+    one.took(0.1)
+    limits = one.limits(begun=False, before=True)
+    assert (limits.look, limits.idle, limits.circle, limits.busy) == (30.0, 30.0, 60.0, 600.0)
+    assert Pace(7.0).limits(begun=False, before=True).idle == pace.FIRST_S
 
 
 def stack(line, function="step", caller=9):

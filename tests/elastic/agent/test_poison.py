@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from resilin.elastic.deciding.poison import Judgement, Tally, judge, tally
+from resilin.elastic.deciding.poison import ENTERING, Judgement, Tally, judge, tally
 from resilin.elastic.deciding.view import Config
 from resilin.elastic.records import Generation
 
@@ -83,3 +83,29 @@ def test_fewer_failures_and_old_ones_are_neither():
     assert judge(replace(BEFORE, failed_times=1), [failure()], ("a", "b"), CONFIG) == nothing
     assert judge(replace(BEFORE, failed_times=3), [failure(code=-9)], ("a", "b"), CONFIG) == nothing
     assert judge(BEFORE, [failure()], ("a", "b"), replace(CONFIG, max_step_failures=0)) == nothing
+
+
+LOST = replace(BEFORE, failed_step=ENTERING, failed_times=2, failed_in=2)
+
+
+def entering(node="a", generation=4):
+    return failure(node, step=None) | {"entering": True, "generation": generation}
+
+
+def test_those_that_fail_on_the_way_into_one_world_count_once_whenever_they_are_seen():
+    assert tally(BEFORE, [entering(), entering("b")]) == Tally(ENTERING, 1, ("a", "b"), 4)
+    assert tally(LOST, [entering(generation=3)]) == Tally(ENTERING, 3, ("a",), 3), "a survivor, of the world before"
+    assert tally(LOST, [entering("b", generation=2)]) == Tally(ENTERING, 2, ("a", "b"), 2), "it was counted"
+
+
+def test_who_joined_and_came_to_work_ends_the_row_and_a_world_without_newcomers_does_not():
+    assert tally(replace(LOST, fresh=True), []) == Tally()
+    assert tally(replace(LOST, fresh=True), [failure(code=-9)]) == Tally()
+    assert tally(LOST, []) == Tally(ENTERING, 2, ("a",), 2)
+    assert tally(replace(LOST, fresh=True), [entering()]) == Tally(ENTERING, 3, ("a",), 4)
+
+
+def test_the_verdict_says_that_it_was_on_the_way_into_a_world():
+    verdict = judge(LOST, [entering("b")], ("a", "b"), CONFIG).verdict
+    assert verdict.startswith("entering a new world (")
+    assert "has failed 3 times in a row: the fault is of the state or the program" in verdict

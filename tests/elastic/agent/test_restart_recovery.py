@@ -132,6 +132,13 @@ def test_the_cause_is_named_though_the_rank_that_followed_from_it_ended_first(la
     assert last.endswith("raised ValueError: the cause")
 
 
+def test_the_cause_is_the_first_line_before_a_restart_too(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, script(FOLLOWS), 0.4)
+    assert run.wait() == 1
+    told = [line for line in run.err.splitlines() if "worker died" in line]
+    assert [line.partition(" (")[0] for line in told] == [f"elastic-run: worker died: rank {rank}" for rank in (1, 0)]
+
+
 def test_a_cause_that_does_not_show_is_not_waited_for(launch, script):
     run = launch("--standalone", "--nproc-per-node", 2, script(FOLLOWS), 1000)
     assert run.wait() == 1
@@ -155,6 +162,21 @@ def test_sigterm_reaches_the_workers_and_the_exit_code_says_so(launch, script):
     run.signal(signal.SIGTERM)
     assert run.wait() == 128 + signal.SIGTERM
     assert run.out.count("asked to stop") == 2
+
+
+def test_a_worker_that_is_stopped_is_let_run_to_end_itself(launch, script):
+    program = script(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('asked to stop'))\n"
+        "print('up', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "time.sleep(999)\n"
+    )
+    run = launch("--standalone", program)
+    run.until(lambda: "up" in run.out)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert "asked to stop" in run.err
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_timeout(launch, script):
@@ -310,3 +332,26 @@ def test_a_program_that_fails_at_once_is_started_again_at_growing_intervals(laun
     assert len(pauses) == 3
     assert pauses[1] > 0.25
     assert pauses[2] > 0.5
+
+
+ENDS_EARLY = """
+import os, sys
+import numpy as np
+from resilin import dist
+dist.init_process_group()
+for step in range(5):
+    if step == 3 and os.environ["RANK"] in sys.argv[1:]:
+        sys.exit(0)
+    dist.all_reduce(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize("early", ["1", "1 2"])
+def test_who_ends_well_while_others_wait_for_it_is_the_cause_and_not_those_that_miss_it(launch, script, early):
+    run = launch("--standalone", "--nproc-per-node", 3, "--max-restarts", 1, script(ENDS_EARLY), *early.split())
+    assert run.wait() == 1
+    (again,) = re.findall(r"generation 2: 3 workers, all started again \((.*)\)$", run.err, re.M)
+    assert re.match(r"ranks? (0|0, 2) failed: rank 1, pid \d+ on \S+, exited with code 0 while others waited", again)
+    (first,) = re.findall(r"job failed: (.*)", run.err)
+    assert re.match(r"rank 1 \(host \S+, pid \d+\) exited with code 0 while others waited for it \(PeerLost of", first)
+    assert ("rank 2 had ended, too" in first) is (early == "1 2")

@@ -1,5 +1,6 @@
 """`resilin status`, `top`, `drain` and `scale` of running jobs, through an agent of this machine or the job's store."""
 
+import contextlib
 import json
 import re
 import signal
@@ -59,7 +60,7 @@ def test_a_job_of_one_node_answers_though_nothing_listens(launch, steps, tmp_pat
     one.until(lambda: "world 1" in one.out)
     told = resilin("status", tmp_path.name)
     assert told.returncode == 0, told.stderr
-    assert "generation 1 (restart): 2 workers on 1 nodes" in told.stdout
+    assert "generation 1 (restart): 2 workers on 1 node" in told.stdout
     assert "slot 1: rank 1, ready, pid " in told.stdout
     table = resilin("top", tmp_path.name, "--once")
     assert table.returncode == 0, table.stderr
@@ -93,19 +94,29 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, scrip
     assert not path.exists(), "what a killed agent left is removed by the next who looks"
 
 
+def agent_of(job):
+    """A connection to an agent of the job, if there is one."""
+    wanted = None
+    for client in local.agents():
+        if client.job == job and wanted is None:
+            wanted = client
+        else:
+            client.close()
+    return wanted
+
+
+def test_who_asks_an_agent_that_is_killed_meanwhile_hears_that_it_has_ended(launch, script, tmp_path):
+    one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(1000)"))
+    client = one.until(lambda: agent_of(tmp_path.name))
+    one.signal(signal.SIGKILL)
+    one.process.wait()
+    with contextlib.closing(client), pytest.raises(local.StoreError, match="has ended"):
+        client.range(f"/resilin/{tmp_path.name}/")
+
+
 def test_a_socket_serves_the_keys_of_its_job_alone(launch, script, tmp_path):
     one = launch("--rdzv-id", tmp_path.name, script("import time; time.sleep(1000)"))
-
-    def connected():
-        wanted = None
-        for client in local.agents():
-            if client.job == tmp_path.name and wanted is None:
-                wanted = client
-            else:
-                client.close()
-        return wanted
-
-    client = one.until(connected)
+    client = one.until(lambda: agent_of(tmp_path.name))
     try:
         assert client.range(f"/resilin/{tmp_path.name}/")
         for wrong in (lambda: client.range("/resilin/"), lambda: client.compare_and_put("/other", 0, b"")):
@@ -149,11 +160,13 @@ def test_a_job_is_scaled_down_and_up_again(launch, steps, meeting):
     first.until(lambda: "world 1" in first.out)
     second = launch("--nnodes", "1:2", *flags, *inplace(steps))
     first.until(lambda: "world 2 rank 0/2" in first.out)
-    assert resilin("scale", *job, "1").stdout == "scaled to 1 nodes\n"
+    assert resilin("scale", *job, "1").stdout == "scaled to 1 node\n"
     first.until(lambda: "world 3 rank 0/1" in first.out)
     assert sorted(running(job).values()) == ["leads", "spare"]
     assert resilin("scale", *job, "1:2").returncode == 0
     first.until(lambda: "world 4 rank 0/2" in first.out)
+    said = resilin("scale", *job, "1:3").stdout
+    assert said == "scaled to 1 to 3 nodes, 2 of which take part: no more are there, or have work\n"
     (steps / "hold").unlink()
     assert [first.wait(), second.wait()] == [0, 0]
     assert "worker died" not in first.err + second.err

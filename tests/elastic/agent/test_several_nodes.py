@@ -119,6 +119,27 @@ def test_a_host_that_begins_anew_with_an_empty_store_is_not_the_one_before(launc
     anew.until(lambda: committed(fresh) > before + 5)
 
 
+def test_nodes_that_were_started_with_other_limits_say_so(launch, script, meeting):
+    program = script(PLACE)
+    runs = [launch("--nnodes", 2, "--max-restarts", count, *meeting, program, 2) for count in (0, 3)]
+    assert [run.wait() for run in runs] == [0, 0]
+    for run in runs:
+        (line,) = [line for line in run.err.splitlines() if "were started differently" in line]
+        assert "with --max-restarts 0" in line
+        assert "with --max-restarts 3" in line
+
+
+def test_who_serves_the_store_says_that_it_gave_up_before_it_waits_for_the_others_to_leave(launch, script, free_port):
+    place = ("--nnodes", 3, "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-conf")
+    other = launch(*place, "is_host=false,join_timeout=1000,lease_ttl=100,read_timeout=100", script("pass"))
+    host = launch(*place, "is_host=true,join_timeout=5,lease_ttl=100", script("pass"))
+    host.until(lambda: "gave up after 5 s: " in host.err)
+    if "2 of at least 3 nodes" in host.err.splitlines()[-1]:  # else the other one came too late to be waited for
+        assert host.process.poll() is None, "it serves the other one as long as its lease"
+    other.signal(signal.SIGTERM)
+    assert [host.wait(), other.wait()] == [4, 128 + signal.SIGTERM]
+
+
 def committed(steps):
     path = steps / "committed"
     return int(path.read_text()) if path.exists() else 0

@@ -57,6 +57,14 @@ class Leaky(MemoryStore):
         self._check()
         return super().put(*args)
 
+    def lease(self, *args):
+        self._check()
+        return super().lease(*args)
+
+    def range(self, *args):
+        self._check()
+        return super().range(*args)
+
 
 def agent(folder, program, store, process, stream, **changes):
     command = (sys.executable, str(program), str(folder))
@@ -109,6 +117,37 @@ def test_a_node_asked_to_leave_keeps_its_grace_when_the_store_has_been_away_for_
     outcome = play(scenario)
     assert (outcome.code, outcome.reason) == (128 + signal.SIGUSR1, "ended by SIGUSR1")
     assert (tmp_path / "saved").exists(), "the worker was killed before it had saved"
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("asked_to_leave", [False, True], ids=["it is back", "asked to leave"])
+def test_a_node_that_loses_the_store_while_it_joins_joins_when_it_is_back(tmp_path, script, asked_to_leave):
+    stream = io.StringIO()
+
+    async def scenario(store, process):
+        store.away = True
+        one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream)
+        running = asyncio.create_task(one.run())
+        await until(lambda: "here:1 does not answer: this node joins when it does" in stream.getvalue())
+        if not asked_to_leave:
+            store.away = False
+            await until((tmp_path / "up").exists)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return await running
+
+    outcome = play(scenario)
+    assert (outcome.code, outcome.reason) == (128 + signal.SIGUSR1, "ended by SIGUSR1")
+    assert stream.getvalue().count("does not answer") == 1
+
+
+@pytest.mark.multiproc
+def test_a_node_gives_up_to_join_a_store_that_stays_away(tmp_path, script):
+    async def scenario(store, process):
+        store.away = True
+        await agent(tmp_path, script("pass"), store, process, io.StringIO(), outage_timeout_s=0.1).run()
+
+    with pytest.raises(StoreTimeout, match="planned"):
+        play(scenario)
 
 
 @pytest.mark.multiproc
@@ -188,6 +227,18 @@ def test_too_few_nodes_are_waited_for_from_when_they_were_missed_first():
     assert one.patience(Situation(action="steady", reason=""), None, 0.0, 6.0) is None
     end, outcome = one.patience(wait, None, 0.0, 8.0)
     assert (end, outcome.code, outcome.reason) == (15.0, 4, "gave up after 7 s: 1 of at least 2 nodes are there")
+
+
+def test_a_replacement_that_a_silent_store_keeps_out_does_not_stand_by():
+    script = Script()
+    for line in ("job 1:1 restarts 3 shards 2", "join a slots 3", "hello all"):
+        script.do(line)
+    (spare,) = facts.standing_by(script.view)
+    assert spare.slot == 2
+    script._die("a/1", "external")  # nobody decides anything
+    script._replace("a/1")
+    script._hello("a/1")
+    assert facts.standing_by(script.view) == (), "there is a place for both, which only the store could say"
 
 
 @pytest.mark.parametrize(

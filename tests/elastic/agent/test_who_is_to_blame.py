@@ -1,13 +1,14 @@
 """How long steps may take, and who is to blame when none comes: pure functions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from resilin._base.flight import JOIN, Call, State
 from resilin.elastic import records
-from resilin.elastic.hangs import blame, stalls
-from resilin.elastic.hangs.pace import BUSY_S, FIRST_S, FLOOR_S, KEPT, Pace
+from resilin.elastic.hangs import blame, flights, stalls
+from resilin.elastic.hangs.pace import BUSY_S, FIRST_IDLE_S, FIRST_S, FLOOR_S, KEPT, Pace
 from resilin.elastic.hangs.stalls import Stall, Standing
 from resilin.elastic.records import Node, Slot
 
@@ -50,10 +51,10 @@ def test_who_computes_has_longer_than_who_does_nothing():
     assert pace(*[100.0] * 9).limits(begun=True).busy == 1000.0, "but never less than steps of that length need"
 
 
-def test_before_the_first_step_of_a_world_nothing_but_a_stopped_worker_is_a_hang():
+def test_before_its_first_step_nothing_but_a_worker_that_is_stopped_or_sleeps_for_minutes_is_a_hang():
     for made in (pace(), pace(*[0.1] * 9), pace(fixed_s=3.0)):
         limits = made.limits(begun=False)
-        assert (limits.look, limits.idle, limits.busy) == (FIRST_S, math.inf, math.inf)
+        assert (limits.look, limits.idle, limits.busy) == (FIRST_S, FIRST_IDLE_S, math.inf)
 
 
 def test_a_limit_that_was_chosen_counts_for_all():
@@ -84,12 +85,30 @@ def waits(rank, sequence, **options):
     return stands(rank, joined(rank), call(rank, sequence - 1, State.DONE), call(rank, sequence), **options)
 
 
+def judge(standings):
+    """Of a world in which all are heard of."""
+    return blame.judge(standings, len(standings))
+
+
 def outside(rank, last, **options):
     return stands(rank, joined(rank), call(rank, last, State.DONE), **options)
 
 
+def made(count, state=State.DONE, **options):
+    return [replace(call(0, number, state, **options), ended=0.5 * number) for number in range(count)]
+
+
+def test_ten_collectives_that_are_alike_are_steps_and_their_gaps_what_they_take():
+    assert flights.gaps(made(10)) == (0.5,) * 9
+    assert flights.gaps([*made(10), call(0, 10)]) == (0.5,) * 9, "one that runs has no end"
+    assert flights.gaps([*made(9), *made(9, group="other"), *made(99, State.RUNNING)]) == ()
+    for what in ("broadcast", "all_gather"):
+        assert flights.gaps([*made(99, what=what), *made(9)]) == (), "a program may begin with those"
+    assert flights.gaps([]) == ()
+
+
 def test_who_is_missing_from_a_collective_is_to_blame():
-    verdict = blame.judge([waits(0, 7), outside(1, 6), waits(2, 7)])
+    verdict = judge([waits(0, 7), outside(1, 6), waits(2, 7)])
     assert verdict.ranks == (1,)
     assert verdict.complaint(outside(1, 6)) == (
         "it is blocked at train.py:3 in step; ranks 0, 2 wait in all_reduce #7 float32[8] SUM of group 'world'"
@@ -97,18 +116,18 @@ def test_who_is_missing_from_a_collective_is_to_blame():
 
 
 def test_who_was_stopped_inside_the_collective_of_all_is_to_blame():
-    verdict = blame.judge([waits(0, 7), waits(1, 7), waits(2, 7, doing="stopped")])
+    verdict = judge([waits(0, 7), waits(1, 7), waits(2, 7, doing="stopped")])
     assert verdict.ranks == (2,)
     assert verdict.reason.startswith("ranks 0, 1 wait in all_reduce #7")
 
 
 def test_of_two_that_are_missing_the_one_that_does_nothing_is_to_blame():
     standings = [waits(0, 7), outside(1, 6, doing="busy"), outside(2, 6)]
-    assert blame.judge(standings).ranks == (2,)
+    assert judge(standings).ranks == (2,)
 
 
 def test_when_most_are_still_on_their_way_nobody_is_to_blame():
-    verdict = blame.judge([waits(0, 7), outside(1, 6, doing="busy"), outside(2, 6, doing="busy")])
+    verdict = judge([waits(0, 7), outside(1, 6, doing="busy"), outside(2, 6, doing="busy")])
     assert verdict.ranks == ()
     assert verdict.reason == "ranks 1, 2 are all still on their way to rank 0"
 
@@ -121,7 +140,7 @@ def test_a_chain_leads_to_the_one_that_waits_for_nobody():
         stands(1, joined(1), joined(0, **pair), call(0, 0, **pair)),
         stands(2, joined(1, **pair)),
     ]
-    verdict = blame.judge(standings)
+    verdict = judge(standings)
     assert verdict.ranks == (2,), "rank 1 of the group 'pair' is rank 2 of the job"
 
 
@@ -132,7 +151,7 @@ def test_of_ranks_that_wait_for_one_another_the_one_most_wait_for_is_to_blame():
         stands(1, joined(1), joined(1, **pair), call(1, 0, **pair, what="barrier")),
         stands(2, joined(2), call(2, 0)),
     ]
-    verdict = blame.judge(standings)
+    verdict = judge(standings)
     assert verdict.ranks == (1,)
     assert verdict.reason.startswith("a deadlock, each waits for the next: ")
 
@@ -142,11 +161,11 @@ def test_who_receives_from_one_that_does_not_send_waits_for_it():
         stands(0, joined(0, size=2), call(0, -1, what="recv", root=1, size=2)),
         stands(1, joined(1, size=2), call(1, 0, State.DONE, size=2)),
     ]
-    assert blame.judge(standings).ranks == (1,)
+    assert judge(standings).ranks == (1,)
 
 
 def test_all_inside_the_same_collective_is_nobodys_fault():
-    verdict = blame.judge([waits(0, 7), waits(1, 7), waits(2, 7)])
+    verdict = judge([waits(0, 7), waits(1, 7), waits(2, 7)])
     assert verdict.ranks == ()
     assert verdict.reason.startswith(
         "all ranks are in the same collective, so none waits for another: ranks 0, 1, 2 wait in all_reduce #7"
@@ -157,24 +176,37 @@ def test_all_inside_the_same_collective_is_nobodys_fault():
 def test_ranks_in_a_collective_of_their_own_group_say_nothing_of_those_outside():
     pair = {"group": "pair", "size": 2, "key": 2}
     standings = [stands(rank, joined(rank, **pair), call(rank, 7, **pair)) for rank in (0, 1)]
-    verdict = blame.judge([*standings, stands(2)])
+    verdict = judge([*standings, stands(2)])
     assert verdict.ranks == ()
     assert verdict.reason.startswith("all that are in a collective are in the same one: ranks 0, 1 wait in")
 
 
 @pytest.mark.parametrize("doing", ["busy", "idle"])
 def test_when_no_rank_waits_nobody_is_to_blame(doing):
-    assert blame.judge([outside(rank, 6, doing=doing) for rank in range(3)]).ranks == ()
+    assert judge([outside(rank, 6, doing=doing) for rank in range(3)]).ranks == ()
 
 
 def test_the_only_worker_is_to_blame_for_its_own_silence():
-    assert blame.judge([outside(0, 6)]).ranks == (0,)
+    assert judge([outside(0, 6)]).ranks == (0,)
+
+
+@pytest.mark.parametrize("standing", [outside(0, 6), waits(0, 7)])
+def test_the_only_worker_that_is_heard_of_is_not_to_blame(standing):
+    """The other one's node was lost, or the store is away: this one waits for the next world, and holds the state."""
+    verdict = blame.judge([standing], 2)
+    assert verdict.ranks == ()
+    assert verdict.reason.startswith("nothing is heard of rank 1, so nobody can be named")
+
+
+def test_who_is_stopped_or_waited_for_is_to_blame_though_not_all_are_heard_of():
+    assert blame.judge([waits(0, 7), waits(1, 7, doing="stopped")], 3).ranks == (1,)
+    assert blame.judge([waits(0, 7), outside(1, 6)], 3).ranks == (1,)
 
 
 def test_a_pause_or_a_debugger_excuses_all_but_the_stopped():
     for excuse in ({"pause": "evaluation"}, {"doing": "traced"}):
-        assert blame.judge([waits(0, 7), outside(1, 6, **excuse)]).ranks == ()
-    assert blame.judge([outside(0, 6, pause="evaluation"), outside(1, 6, doing="stopped")]).ranks == (1,)
+        assert judge([waits(0, 7), outside(1, 6, **excuse)]).ranks == ()
+    assert judge([outside(0, 6, pause="evaluation"), outside(1, 6, doing="stopped")]).ranks == (1,)
 
 
 def test_where_a_rank_stands_fits_in_a_record_and_comes_back_from_it():
@@ -184,4 +216,4 @@ def test_where_a_rank_stands_fits_in_a_record_and_comes_back_from_it():
     data = records.to_bytes(node)
     assert records.node("nodes/a", data) == node
     assert len(data) < 2000
-    assert blame.judge([waits(0, 500), *stall.workers[:1]]).ranks == ()
+    assert judge([waits(0, 500), *stall.workers[:1]]).ranks == ()

@@ -20,7 +20,7 @@ import resilin
 from resilin import dist
 from resilin._base import moments
 from resilin.dist import phases
-from resilin.elastic.worker import session, sync, trees
+from resilin.elastic.worker import digests, session, sync, trees
 from resilin.elastic.worker.loop import RECOVERABLE
 from resilin.elastic.worker.session import World
 from resilin.elastic.worker.state import State
@@ -59,7 +59,7 @@ def digest(state: State) -> str:
     """Of parameters, buffers, optimizer, scheduler, sampler, plain values, the random state and the step."""
     saved = {name: value for name, value in state.state_dict().items() if name != "generation"}
     tree, tensors = trees.split(saved)
-    return trees.digest([tree, [tensor._array for tensor in tensors]]).hex()
+    return digests.digest([tree, [tensor._array for tensor in tensors]]).hex()
 
 
 def play(make: Callable[[int], State], train: Train, size: int, changes: Sequence[Change] = ()) -> list[str]:

@@ -156,8 +156,8 @@ def test_a_world_that_cannot_form_any_more_is_left_at_once(
         heard(session, agent, news)
     result = connecting(session, 1)
     if not early:
-        with session.listener._lock:
-            assert session.listener._lock.wait_for(lambda: session.listener._expected, WAIT_S)
+        with session.listener._news:
+            assert session.listener._news.wait_for(lambda: session.listener._expected, WAIT_S)
         agent.send(news)
     error = result()
     assert isinstance(error, WorldChanged)

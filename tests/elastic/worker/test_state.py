@@ -16,6 +16,7 @@ from resilin.data import ElasticSampler
 from resilin.elastic import ledger
 from resilin.elastic.ledger import Entry, Ledger
 from resilin.elastic.worker import sync, transfer, trees
+from resilin.elastic.worker.digests import digest
 from resilin.elastic.worker.state import State
 from resilin.elastic.worker.sync import Report, choose
 from resilin.errors import PeerLost, StateError, UsageError
@@ -50,7 +51,7 @@ def contents(state: State) -> bytes:
     """Everything that a rollback must bring back."""
     left_out = ("rng", "generation")
     tree, tensors = trees.split({name: value for name, value in state.state_dict().items() if name not in left_out})
-    return trees.digest([tree, [tensor._array for tensor in tensors]])
+    return digest([tree, [tensor._array for tensor in tensors]])
 
 
 def test_a_rollback_brings_back_everything_that_a_half_step_changed() -> None:

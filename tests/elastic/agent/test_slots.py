@@ -1,0 +1,137 @@
+"""One place for a worker: what its end is told as."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from resilin.elastic import control
+from resilin.elastic.agent import placing
+from resilin.elastic.agent.slots import LocalSlot, Owner
+from resilin.elastic.agent.streams import Plan
+from resilin.elastic.records import Generation, GenerationMember
+from resilin.elastic.spawn.program import Program
+
+
+class Process:
+    """A worker that the test makes speak and end."""
+
+    def __init__(self, on_message):
+        self.pid, self.code, self.refused = os.getpid(), None, None
+        self.ended = asyncio.get_running_loop().create_future()
+        self.say = on_message
+
+    @property
+    def alive(self):
+        return self.code is None
+
+    async def end(self, code):
+        self.code = code
+        self.ended.set_result(code)
+        await asyncio.sleep(0)  # callbacks run
+
+
+class Starts:
+    """Starts `Process`es."""
+
+    def start(self, command, on_message):
+        self.last = Process(on_message)
+        return self.last
+
+
+class Asked(Plan):
+    """Remembers whom lines come from, as they are asked for each time."""
+
+    def open(self, attempt, local_rank, role, host, who):
+        object.__setattr__(self, "who", who)
+        return super().open(attempt, local_rank, role, host, who)
+
+
+@pytest.fixture
+def play(tmp_path):
+    """`play(story)`: awaits `story(slot, process)` of a worker that was started as rank 2 of generation 1."""
+
+    def run(story):
+        async def whole():
+            starts, plan = Starts(), Asked(base=tmp_path, keep=False)
+            owner = Owner(
+                node_id="n",
+                host="box",
+                role="default",
+                program=Program(command=("x",), argv=("x",)),
+                plan=plan,
+                supervisor=starts,
+                inherited={},
+                on_message=lambda slot, message: None,
+                on_end=lambda slot: None,
+            )
+            slot = LocalSlot(0, owner)
+            slot.start(1, 2, 1, lambda error_file: {})
+            starts.last.say(control.Hello(pid=1, endpoint="e"))
+            slot.who = plan.who
+            await story(slot, starts.last)
+            return slot
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def moved(number, rank):
+    """A generation in which the worker has this rank."""
+    member = GenerationMember(node="n", slot=0, incarnation=1, rank=rank)
+    return Generation(
+        number=number, kind="inplace", members=(member,), nodes=("n",), master_addr="", master_port=1,
+        restarts_used=0, reason="",
+    )  # fmt: skip
+
+
+def test_who_is_killed_before_it_takes_up_its_new_rank_has_the_one_that_people_know(play):
+    async def story(slot, process):
+        process.say(control.Progress(generation=1, step=7))
+        for new in (moved(2, rank=1), moved(3, rank=0)):
+            placing.place(new, [slot], new.members)
+        assert slot.known_as == (2, 1)
+        await process.end(-signal.SIGKILL)
+
+    failure = play(story).failure
+    assert failure.sentence.startswith("rank 2 (host box, pid ")
+    assert failure.sentence.endswith("killed by SIGKILL at step 7, before it became rank 0")
+    assert (failure.rank, failure.generation, failure.became) == (2, 1, 0)
+
+
+def test_who_is_killed_after_it_took_up_its_new_rank_has_that_one(play):
+    async def story(slot, process):
+        process.say(control.Progress(generation=1, step=7))
+        for new in (moved(2, rank=1), moved(3, rank=0)):
+            placing.place(new, [slot], new.members)
+        process.say(control.Progress(generation=2, step=7))  # said before it heard of the third
+        assert slot.known_as == (1, 2)
+        process.say(control.Progress(generation=3, step=8))
+        await process.end(-signal.SIGKILL)
+
+    failure = play(story).failure
+    assert (failure.rank, failure.generation, failure.became, failure.step) == (0, 3, None, 8)
+
+
+def test_who_dies_before_its_first_step_has_the_rank_it_was_given_last(play):
+    async def story(slot, process):
+        placing.place(moved(2, rank=0), [slot], moved(2, rank=0).members)
+        await process.end(1)
+
+    failure = play(story).failure
+    assert (failure.rank, failure.generation, failure.became) == (0, 2, None)
+
+
+def test_lines_have_the_rank_that_people_know_before_them(play):
+    async def story(slot, process):
+        process.say(control.Progress(generation=1, step=7))
+        placing.place(moved(2, rank=1), [slot], moved(2, rank=1).members)
+        shown.append(slot.who())
+        process.say(control.Progress(generation=2, step=7))
+        shown.append(slot.who())
+
+    shown = []
+    play(story)
+    assert shown == [(0, 2), (0, 1)]
