@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from resilin.core import pieces
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError, UsageError
@@ -109,6 +110,7 @@ class GradScaler:
             raise UsageError("unscale_() has already been called on this optimizer since the last update()")
         if progress.stage is _Stage.STEPPED:
             raise UsageError("unscale_() is being called after step(): call it before, or update() first")
+        self._check_whole(optimizer)
         gradients = list(_gradients(optimizer))
         if any(gradient._array.dtype == np.float16 for gradient in gradients):
             raise UsageError(
@@ -117,6 +119,12 @@ class GradScaler:
             )
         progress.overflowed = self._agreed(_unscale(gradients, 1 / self._scale), bool(gradients))
         progress.stage = _Stage.UNSCALED
+
+    def _check_whole(self, optimizer: SteppedOptimizer) -> None:
+        """UsageError for gradients of which other ranks have the rest."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        why = "so a rank would leave out a step that the others do; use zero.ShardedGradScaler"
+        pieces.refuse("GradScaler", enumerate(params), why)
 
     def _agreed(self, overflowed: bool, gradients: bool) -> bool:
         """Whether the step is left out, from what this rank found in its `gradients`, if it has any."""

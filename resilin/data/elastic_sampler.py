@@ -4,8 +4,9 @@
     step's batch    |  i0 i1 i2 i3 i4 i5 |                         next 6 positions
     shards          |  i0 i1 | i2 i3 | i4 i5 |                     shards = 3, 2 samples each
     world of 2      |  rank 0| rank 1        |                     run(rank) of the shards
+      in rounds     |  rank 0| rank 1| rank 0| rank 1 repeats      as many shards for each rank
 
-Only the last line knows the world. The position moves when a step is committed, never by iterating.
+Only the last lines know the world. The position moves when a step is committed, never by iterating.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin._base.runs import run_of
+from resilin._base.runs import run_of, turns_of
 from resilin.data.shuffle import permutation
 from resilin.errors import UsageError
 
@@ -27,7 +28,7 @@ class Shard:
     """One shard of a step's global batch: the samples that are computed together, alone, on one rank."""
 
     number: int
-    """Which shard of the step, 0 to `total` - 1."""
+    """Which shard of the step, 0 to `total` - 1; beyond that one that only repeats (see `counts`)."""
     total: int
     """Shards per step."""
     epoch: int
@@ -35,9 +36,14 @@ class Shard:
     step: int
     """Number of the step since the start of training; (step, number) keys the shard's random draws."""
     indices: NDArray[np.int64]
-    """Samples of the shard, in order. Empty for a late shard of a ragged batch."""
+    """Samples of the shard, in order. Empty for a late shard of a ragged batch, but with `in_rounds`."""
     weight: float
-    """`len(indices) / size of the step`: the share of the shard in the step's mean loss."""
+    """`len(indices) / size of the step`: the share of the shard in the step's mean loss; 0 where it does not count."""
+    counts: bool = True
+    """False, only with `in_rounds`: the samples are those of shard 0, so that all ranks compute as often. Nothing that
+    comes of them goes into gradients, buffers and sums."""
+    in_rounds: bool = False
+    """Whether shards were dealt out in rounds."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -63,8 +69,8 @@ class StepPlan:
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """The samples of all of this rank's shards, in order."""
-        return np.concatenate([np.empty(0, np.int64), *(shard.indices for shard in self.shards)])
+        """The samples of all of this rank's shards that count, in order."""
+        return np.concatenate([np.empty(0, np.int64), *(shard.indices for shard in self.shards if shard.counts)])
 
 
 class ElasticSampler:
@@ -76,12 +82,15 @@ class ElasticSampler:
     seed:        with the epoch, the key of the order (`resilin.data.shuffle.permutation`).
     shuffle:     False: the order is 0, 1, 2, ... in every epoch.
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
+    in_rounds:   deal shards out one by one, for `zero.shard(..., shards=V)`: see below.
 
     Rules: a step is the next `batch_size` positions of the epoch's order. Of its n samples shard s of V owns those from
     `s*n//V` up to `(s+1)*n//V`: sizes differ by one at most, weights make up for it. A ragged last step that has fewer
     than two samples for each shard fills only its first `n//2` shards, and the others are empty (with batches of
     fewer than two samples a shard: the first n).
-    Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`.
+    Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`; with `in_rounds` shards r, r + W, r + 2W, ...: in each round
+    every rank has one. What is missing in the last round, and an empty shard, repeats the samples of shard 0 and does
+    not count (`Shard.counts`). So all ranks compute as many shards, none of them empty.
 
         sampler = ElasticSampler(len(data), batch_size=64, shards=8)
         for plan in sampler.steps(rank, world_size):
@@ -98,6 +107,8 @@ class ElasticSampler:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
+        *,
+        in_rounds: bool = False,
     ) -> None:
         self.length = length if isinstance(length, int) else len(length)
         self.batch_size = batch_size
@@ -105,6 +116,7 @@ class ElasticSampler:
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.in_rounds = in_rounds
         for name in ("length", "batch_size", "shards"):
             if getattr(self, name) < 1:
                 raise UsageError(f"ElasticSampler: {name} must be at least 1, got {getattr(self, name)}")
@@ -150,20 +162,29 @@ class ElasticSampler:
         batch = self._order_of(epoch)[position : position + size]
         least = max(1, min(2, self.batch_size // self.shards))  # a single sample has no batch statistics
         filled = min(self.shards, max(1, size // least))
-        shards = []
-        for number in run_of(rank, world_size, self.shards):
+
+        def cut(number: int) -> Shard:
             indices = batch[min(number, filled) * size // filled : min(number + 1, filled) * size // filled]
-            weight = len(indices) / size
-            shards.append(
-                Shard(number=number, total=self.shards, epoch=epoch, step=step, indices=indices, weight=weight)
+            weight, repeats = len(indices) / size, self.in_rounds and not len(indices)
+            return Shard(
+                number=number,
+                total=self.shards,
+                epoch=epoch,
+                step=step,
+                indices=batch[: size // filled] if repeats else indices,
+                weight=weight,
+                counts=not repeats,
+                in_rounds=self.in_rounds,
             )
+
+        dealt = turns_of if self.in_rounds else run_of
         return StepPlan(
             epoch=epoch,
             step=step,
             position=position,
             size=size,
             ends_epoch=position + size >= self._end(),
-            shards=tuple(shards),
+            shards=tuple(map(cut, dealt(rank, world_size, self.shards))),
         )
 
     def advance(self, plan: StepPlan) -> None:
@@ -210,8 +231,8 @@ class ElasticSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`. UsageError when it was made over another number of samples.
 
-        seed, shuffle and drop_last are taken over (they decide what the position means); batch_size and shards stay as
-        constructed, so both may change between runs.
+        seed, shuffle and drop_last are taken over (they decide what the position means); batch_size, shards and
+        in_rounds stay as constructed, so all three may change between runs.
         """
         if state["length"] != self.length:
             raise UsageError(

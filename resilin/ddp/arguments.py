@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import resilin.dist as dist
+from resilin.core import pieces
 from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, flat, misuse
@@ -81,6 +82,7 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
                 f"{_NAME}: {where} is a {_NAME} already, which averages its gradients; wrap the module inside of it "
                 f"({name + '.' if name else ''}module), or only the whole"
             )
+    pieces.refuse(_NAME, module.named_parameters(), "and its module averages gradients itself: use that as it is")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise UsageError(f"{_NAME}: {name} is uninitialized; call the module with an input before wrapping it")

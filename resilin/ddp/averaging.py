@@ -13,7 +13,7 @@ from resilin.core.machine.threads import get_num_threads
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, misuse
 from resilin.ddp.flat import Flat
-from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
+from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
 from resilin.dist.future import Future
@@ -84,7 +84,7 @@ class Averaging:
                 future.wait()
             else:
                 with misuse.of_a_hook(self._group, self.hook, flat.spec.index):
-                    take_result(future.wait(self._group.timeout_s), flat)
+                    take_result(future.wait(limit_s(self._group)), flat)
             if scale != 1:
                 np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)
 

@@ -58,12 +58,13 @@ class Flat:
 class Lone(Flat):
     """The bucket of one large gradient, which is reduced where backward put it: it is never copied."""
 
-    __slots__ = ()
+    __slots__ = ("_nothing",)
 
     def __init__(self, spec: BucketSpec, params: Sequence[Tensor]) -> None:
         self.spec = spec
         param = params[spec.slots[0].param]
-        self._hold(np.empty((0,) * max(1, param.dim()), param._array.dtype))
+        self._nothing: Array = np.empty((0,) * max(1, param.dim()), param._array.dtype)
+        self.settle()
 
     def _hold(self, array: Array) -> None:
         self.array = array.reshape(-1)
@@ -81,8 +82,9 @@ class Lone(Flat):
         self._hold(grad._array)
 
     def settle(self) -> None:
-        """Let go of the gradient, so that its memory is free as soon as the parameter drops it."""
-        self._hold(self.array[:0])
+        """Let go of the gradient, so that its memory is free as soon as the parameter drops it: the next backward puts
+        its gradient there, where it is in the caches. (An empty slice would hold all of it.)"""
+        self._hold(self._nothing)
 
 
 class Layout:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.flat import Flat
 from resilin.ddp.traffic import Traffic
@@ -14,6 +15,7 @@ from resilin.dist.future import Future
 from resilin.dist.work import Work
 from resilin.errors import UsageError
 
+_LATER_S = 1.0  # a collective ends by itself, and says which rank was missing: leave it the time to do so
 Hook = Callable[[Any, "GradBucket"], Future[Tensor]]
 
 
@@ -71,6 +73,11 @@ def checked_future(returned: Any) -> Future[Any]:
         return returned
     hint = "; call get_future() of the Work" if isinstance(returned, Work) else ""
     raise UsageError(f"it must return a Future of the reduced tensor, got {type(returned).__name__}{hint}")
+
+
+def limit_s(group: dist.ProcessGroup) -> float:
+    """How long to wait for the future of a hook, in seconds."""
+    return group.timeout_s + _LATER_S
 
 
 def take_result(result: Any, flat: Flat) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -11,29 +11,37 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.machine import arithmetic
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import CollectiveMismatch
 
 FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a broadcast's latency is paid rarely
 
-Entry = tuple[str, tuple[int, ...], str]
+Entry = tuple[str, tuple[int, ...], str, bool]
 
 
-def check_equal(named: Sequence[tuple[str, Tensor]], setting: Any, group: dist.ProcessGroup, told: Any) -> list[Any]:
-    """Compare names, shapes and dtypes of all tensors (and `setting`) over the ranks; what each rank `told`.
+def check_equal(
+    named: Sequence[tuple[str, Tensor]], settings: Mapping[str, str], group: dist.ProcessGroup, told: Any
+) -> list[Any]:
+    """Compare names, shapes, dtypes and `requires_grad` of all tensors, and `settings`, over the ranks; what each rank
+    `told`.
 
-    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides. Ranks whose
-    arithmetic differs (native code on some only, other instruction sets) are allowed, with a warning on rank 0.
+    Raises CollectiveMismatch on every rank; it names the first tensor or setting that differs, and both sides. Ranks
+    whose arithmetic differs (native code on some only, other instruction sets) are allowed, with a warning on rank 0.
     """
-    mine: list[Entry] = [(name, tensor._array.shape, tensor._array.dtype.name) for name, tensor in named]
+    mine: list[Entry] = [
+        (name, each._array.shape, each._array.dtype.name, isinstance(each, Parameter) and not each._rg)
+        for name, each in named
+    ]
     everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, (mine, setting, arithmetic.describe(), told), group=group)
-    first, first_setting, _, _ = everybody[0]
-    for rank, (theirs, their_setting, _, _) in enumerate(everybody):
-        if their_setting != first_setting:
-            raise CollectiveMismatch(
-                f"DistributedDataParallel: rank 0 was made with {first_setting}, rank {rank} with {their_setting}"
-            )
+    dist.all_gather_object(everybody, (mine, settings, arithmetic.describe(), told), group=group)
+    first, first_settings, _, _ = everybody[0]
+    for rank, (theirs, their_settings, _, _) in enumerate(everybody):
+        for name, value in first_settings.items():
+            if their_settings.get(name) != value:
+                raise CollectiveMismatch(
+                    f"DistributedDataParallel: rank 0 was made with {name}={value}, rank {rank} with "
+                    f"{name}={their_settings.get(name)}"
+                )
         for zero, other in zip_longest(first, theirs):
             if zero != other:
                 name = (zero or other)[0]
@@ -59,7 +67,10 @@ def _warn_of_mixed_arithmetic(everybody: Sequence[str]) -> None:
 
 
 def _text(entry: Entry | None) -> str:
-    return "absent" if entry is None else f"{entry[0]} of shape {entry[1]} and dtype {entry[2]}"
+    if entry is None:
+        return "absent"
+    name, shape, dtype, frozen = entry
+    return f"{name} of shape {shape} and dtype {dtype}{', frozen' if frozen else ''}"
 
 
 def broadcast(tensors: Sequence[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:

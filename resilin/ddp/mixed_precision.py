@@ -44,7 +44,7 @@ class Precision:
         for name, dtype in vars(policy).items():
             if dtype is not None and not (isinstance(dtype, dtypes.dtype) and dtype.is_floating_point):
                 raise UsageError(f"DistributedDataParallel: mixed_precision: {name}={dtype!r} is no floating dtype")
-        self._module = module
+        self._module, self.policy = module, policy
         self._dtype = policy.param_dtype
         if policy.buffer_dtype is not None:
             _convert_buffers(module, policy.buffer_dtype)

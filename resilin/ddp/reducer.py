@@ -34,7 +34,7 @@ class Reducer:
         self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options, beside: bool
     ) -> None:
         self.named = list(named)
-        self.unreduced = False  # whether gradients were accumulated on this rank alone since the last reduction
+        self._accumulated: set[int] = set()  # parameters with gradients of this rank alone, since the last reduction
         self._params = [param for _, param in named]
         self._averaging = Averaging(group, self._params, beside)
         self.timings = self._averaging.timings
@@ -54,9 +54,14 @@ class Reducer:
         self._running = False  # between the first ready gradient and the end of the backward
         self._left: list[int] = []  # per parameter: gradients that are still to come
         self._missing: list[int] = []  # per bucket: parameters that are not ready
-        self._fired: set[int] = set()  # parameters that got a gradient in this backward
+        self._fired: set[int] = set()  # parameters that this rank brings a gradient of: from this backward, or before
         self._next = 0  # the bucket to start next
         self._seen: set[int] | None = None  # with skip_unused: the parameters that the last backward used
+
+    @property
+    def unreduced(self) -> bool:
+        """Whether this rank has gradients that were accumulated here alone since the last reduction."""
+        return any(self._params[number]._grad is not None for number in self._accumulated)
 
     def set_hook(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
@@ -98,7 +103,7 @@ class Reducer:
     def on_ready(self, number: int) -> None:
         """A gradient of parameter `number` is final for this backward."""
         if not self._sync:
-            self.unreduced = True
+            self._accumulated.add(number)
             return
         if not self._running:
             self._start()
@@ -120,7 +125,7 @@ class Reducer:
 
     def _start(self) -> None:
         self._running = True
-        self._fired = set()
+        self._fired = {number for number in self._accumulated if self._params[number]._grad is not None}
         self._left = list(self._awaits)
         self._next = 0
         self._averaging.start()
@@ -199,7 +204,7 @@ class Reducer:
         self._share(layout)
         for flat in layout.flats:
             flat.settle()
-        self.unreduced = False
+        self._accumulated = set()
 
     def _share(self, layout: Layout) -> None:
         """Parameters that any rank used get the mean; those that no rank used keep what they have."""

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 import resilin.dist as dist
+from resilin._base.runs import run_of, turns_of
 from resilin.core.tensor import Tensor
 from resilin.ddp.flat import Array
-from resilin.ddp.shards import Shard
 from resilin.dist import tree
 from resilin.dist.tree import Subtree
 from resilin.errors import UsageError
+from resilin.shards.block import Shard
 
 
 class ShardSums:
@@ -31,8 +32,9 @@ class ShardSums:
     shards:         the number that the sampler and DistributedDataParallel have.
     process_group:  default: the world.
 
-    A shard that adds nothing counts as zero; what it adds in several calls is summed in their order. In evaluation it
-    works the same: give an `ElasticSampler(..., shuffle=False)` over the other data, and no `model.shard` is needed.
+    A shard that adds nothing counts as zero; what it adds in several calls is summed in their order; what a shard adds
+    that does not count (`Shard.counts`, of a sampler with `in_rounds`) is left out. In evaluation it works the same:
+    give an `ElasticSampler(..., shuffle=False)` over the other data, and no `model.shard` is needed.
     """
 
     def __init__(self, *names: str, shards: int, process_group: dist.ProcessGroup | None = None) -> None:
@@ -50,20 +52,24 @@ class ShardSums:
             )
         self._places = {name: place for place, name in enumerate(names)}
         self._group = group
-        self._plan = tree.plan(shards, group.size())
+        self._root, self._total = tree.plan(shards, 1).root, shards
         self._values: dict[int, Array] = {}  # of the shards that added something since the last reduce()
 
     def add(self, shard: Shard, **values: Any) -> None:
         """Add numbers, or tensors of one element, to the sums of `shard`, which must be one of this rank's."""
-        run = self._plan.run(self._group.rank())
-        if shard.total != self._plan.shards or shard.number not in run:
+        rank, world = self._group.rank(), self._group.size()
+        dealt = turns_of if getattr(shard, "in_rounds", False) else run_of
+        own = dealt(rank, world, self._total)
+        if shard.total != self._total or shard.number not in own:
             raise UsageError(
-                f"ShardSums.add: expected one of the shards {list(run)} of {self._plan.shards}, got shard "
-                f"{shard.number} of {shard.total}"
+                f"ShardSums.add: expected one of the shards {list(own)} of {self._total}, got shard {shard.number} of "
+                f"{shard.total}"
             )
         unknown = values.keys() - self._places.keys()
         if unknown:
             raise UsageError(f"ShardSums.add: {sorted(unknown)} is not among the names {list(self._places)}")
+        if not getattr(shard, "counts", True):
+            return
         sums = self._values.setdefault(shard.number, self._zeros())
         for name, value in values.items():
             sums[self._places[name]] += float(value.item() if isinstance(value, Tensor) else value)
@@ -73,22 +79,24 @@ class ShardSums:
 
         Errors: those of any collective.
         """
-        parts = {node: Tensor._wrap(self._sum(node)) for node in self._plan.subtrees(self._group.rank())}
+        every = np.zeros((self._total, len(self._places)))
+        for number, values in self._values.items():
+            every[number] = values
         self._values = {}
-        if self._plan.world_size == 1:
-            (total,) = parts.values()
-        else:
-            total = Tensor._wrap(self._zeros())
-            dist.tree_all_reduce(parts, total, self._plan, group=self._group)
-        return dict(zip(self._places, total._array.tolist(), strict=True))
-
-    def _sum(self, node: Subtree) -> Array:
-        children = node.children()
-        if children is None:
-            return self._values.get(node.start, self._zeros())
-        left, right = children
-        summed: Array = self._sum(left) + self._sum(right)
-        return summed
+        if self._group.size() > 1:  # no two ranks have one shard, so this adds nothing but zeros
+            dist.all_reduce(Tensor._wrap(every), group=self._group)
+        every += 0.0  # as the all-reduce does to negative zeros
+        return dict(zip(self._places, _sum(self._root, every).tolist(), strict=True))
 
     def _zeros(self) -> Array:
         return np.zeros(len(self._places))
+
+
+def _sum(node: Subtree, values: Array) -> Array:
+    children = node.children()
+    if children is None:
+        leaf: Array = values[node.start]
+        return leaf
+    left, right = children
+    summed: Array = _sum(left, values) + _sum(right, values)
+    return summed

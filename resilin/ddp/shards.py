@@ -11,38 +11,26 @@ A rank sums the subtrees it owns as they become complete, so at most log2 V part
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import resilin.dist as dist
 from resilin._base.clock import SYSTEM
-from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.ops.regions import Product
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Array, Flat, offer_products
-from resilin.ddp.partials import Partials, put
-from resilin.ddp.shard_buffers import ShardBuffers
 from resilin.dist import tree
 from resilin.dist.tree import Plan
 from resilin.errors import UsageError
-from resilin.nn import SyncBatchNorm
-
-
-class Shard(Protocol):
-    """What `DistributedDataParallel.shard` needs of a shard; `resilin.data.Shard` is one."""
-
-    number: int
-    total: int
-    step: int
-    weight: float
-
-    def __len__(self) -> int: ...
+from resilin.shards import block
+from resilin.shards.block import Shard
+from resilin.shards.buffers import RunSum, ShardBuffers
+from resilin.shards.partials import Partials, put
 
 
 class _Bucket:
@@ -80,18 +68,8 @@ class ShardReducer:
         find_unused: bool,
     ) -> None:
         rank, world_size = group.rank(), group.size()
-        if not isinstance(shards, int) or shards < world_size:
-            raise UsageError(
-                f"DistributedDataParallel(shards={shards!r}): expected an integer of at least the world size "
-                f"({world_size}), so that every rank has a shard; use fewer workers or more shards, or register the "
-                "ElasticSampler in elastic.State: then workers beyond its shards stand by"
-            )
-        for name, part in module.named_modules():
-            if isinstance(part, SyncBatchNorm):
-                raise UsageError(
-                    f"DistributedDataParallel(shards={shards}): {name or 'the module'} is a SyncBatchNorm, whose "
-                    "statistics depend on the number of ranks; use BatchNorm, which normalizes each shard alone"
-                )
+        block.check_world("DistributedDataParallel", shards, world_size)
+        block.check_module("DistributedDataParallel", shards, module)
         self._plan = tree.plan(shards, world_size)
         self._run = self._plan.run(rank)
         self._group = group
@@ -103,7 +81,7 @@ class ShardReducer:
         self._where = {
             slot.param: (bucket, place) for bucket in self._buckets for place, slot in enumerate(bucket.spec.slots)
         }
-        self._buffers = ShardBuffers(module, self._plan, group)
+        self._buffers = ShardBuffers(module, group, lambda make: RunSum(make, self._plan, group))
         self._expected = self._run.start  # the shard that comes next
         self._carry: dict[int, Array] = {}  # gradients from before the step, when they were not zeroed
         self._shard: Shard | None = None  # the one whose block is open
@@ -123,23 +101,15 @@ class ShardReducer:
         """Whether a shard's block is open."""
         return self._shard is not None
 
-    @contextlib.contextmanager
-    def shard(self, shard: Shard) -> Iterator[None]:
-        """Compute one shard inside the block: draws keyed by (step, shard), the gradient weighted by its share."""
-        self._enter(shard)
-        try:
-            with rng.keyed(shard.step, shard.number):
-                yield
-            self._exit(shard)
-        except BaseException:
-            self._abandon()
-            raise
-        finally:
-            self._shard = None
-
-    def _enter(self, shard: Shard) -> None:
+    def enter(self, shard: Shard) -> None:
+        """See Sharder."""
         if self._shard is not None:
             raise UsageError(f"shard {shard.number} opened inside the block of shard {self._shard.number}")
+        if getattr(shard, "in_rounds", False):
+            raise UsageError(
+                "DistributedDataParallel.shard: the shard comes from an ElasticSampler(..., in_rounds=True), which is "
+                "for zero.shard(..., shards=V); leave in_rounds out, so that each rank has one run of shards"
+            )
         if shard.total != self._plan.shards or shard.number != self._expected:
             raise UsageError(
                 f"DistributedDataParallel.shard: expected shard {self._expected} of {self._plan.shards} (this rank has "
@@ -267,14 +237,15 @@ class ShardReducer:
             for slot, view in zip(bucket.spec.slots, out.views, strict=True):
                 before = self._carry.pop(slot.param, None)
                 if before is not None:
-                    np.add(view, before, out=view)
+                    np.add(view, before, out=view, where=before != 0)  # so that no negative zero becomes a positive one
                 self._params[slot.param]._grad = Tensor._wrap(view)
         self._steps += 1
         self._wait_s += SYSTEM.monotonic() - start
 
     # ------------------------------------------------------------------ end of a block
 
-    def _exit(self, shard: Shard) -> None:
+    def leave(self, shard: Shard) -> None:
+        """See Sharder."""
         if not self._done:
             if len(shard):
                 raise UsageError(
@@ -290,9 +261,11 @@ class ShardReducer:
         if self._expected == self._run.stop:
             self._expected = self._run.start
             self._buffers.finish()
+        self._shard = None
 
-    def _abandon(self) -> None:
-        """A block ended by an error: the step's partial sums mean nothing any more."""
+    def abandon(self) -> None:
+        """See Sharder."""
+        self._shard = None
         self._expected = self._run.start
         self._carry = {}
         for bucket in self._buckets:

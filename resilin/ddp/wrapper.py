@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,11 +20,13 @@ from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.logging_data import logging_data
 from resilin.ddp.mixed_precision import Precision, _MixedPrecision
 from resilin.ddp.reducer import Reducer
-from resilin.ddp.shards import Shard, ShardReducer
+from resilin.ddp.shards import ShardReducer
 from resilin.ddp.timings import now
 from resilin.errors import UsageError
 from resilin.nn import Module, SyncBatchNorm
+from resilin.shards.block import Shard, computing
 
+_NOT_COPIED = ("process_group", "_join_config", "_comm_hook", "_reducer", "_sharder", "_stop")
 _attached: weakref.WeakKeyDictionary[Module, weakref.ref[DistributedDataParallel]] = weakref.WeakKeyDictionary()
 
 
@@ -113,22 +116,38 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             self._make_equal(buffers_too)
         self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
         self._frozen = [(name, param) for name, param in module.named_parameters() if not param.requires_grad]
-        self._comm_hook: Hook | None = None
-        self._reducer: Reducer | None = None
-        self._sharder: ShardReducer | None = None
-        self._stop: Callable[[], None] | None = None
         self._attach(named)
-        _attached[module] = weakref.ref(self)
 
     def _make_equal(self, buffers_too: bool) -> None:
         tensors = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers_too else ())]
         told = initial.check_equal(
-            tensors, f"shards={self.shards}", self.process_group, averaging.overlaps(self.process_group)
+            tensors, self._settings(), self.process_group, averaging.overlaps(self.process_group)
         )
         self._beside = all(told)  # one answer for all: other collectives of a backward must stay in the same order
         initial.broadcast([tensor for _, tensor in tensors], self.process_group)
 
+    def _settings(self) -> dict[str, str]:
+        """The arguments on which collectives depend, as text."""
+        options = self._options
+        found = {
+            "shards": self.shards,
+            "bucket_cap_mb": [cap / (1 << 20) for cap in options.caps],
+            "find_unused_parameters": options.find_unused,
+            "static_graph": options.static,
+            "skip_all_reduce_unused_params": options.skip_unused,
+            "delay_all_reduce_named_params": sorted(options.late),
+            "param_to_hook_all_reduce": options.until,
+            "forward_sync_buffers": self.broadcast_buffers,
+            "mixed_precision": None if self._precision is None else self._precision.policy,
+        }
+        return {name: str(value) for name, value in found.items()}
+
     def _attach(self, named: arguments.Named) -> None:
+        """Follow the gradients of the module's parameters `named`."""
+        self._comm_hook: Hook | None = None
+        self._reducer: Reducer | None = None
+        self._sharder: ShardReducer | None = None
+        self._stop: Callable[[], None] | None = None
         if self.shards is not None:
             plan = buckets.assign(specs_of(named), self._options.caps)
             self._sharder = ShardReducer(
@@ -139,6 +158,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             self._attach_reducer(named)
         if self._precision is not None and self._precision.hook is not None:
             self.register_comm_hook(self.process_group, self._precision.hook)
+        _attached[self.module] = weakref.ref(self)
 
     def _attach_reducer(self, named: arguments.Named) -> Reducer:
         self._reducer = Reducer(named, self.process_group, self._options, self._beside)
@@ -154,6 +174,38 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         if self._stop is not None:
             self._stop()
             self._stop = None
+
+    # ------------------------------------------------------------------ copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
+        """A wrapper of its own around a copy of the module, in the same group. It does not communicate, and has no
+        communication hook."""
+        made: DistributedDataParallel = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made._become(copy.deepcopy(self._content(), memo), self.process_group)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, as in PyTorch: without the group and the communication hook. UsageError unless the group is the
+        default one, which `__setstate__` takes where it is read."""
+        if not dist.is_initialized() or self.process_group is not dist.default_group():
+            raise UsageError(
+                "DistributedDataParallel: it can be pickled with the default process group only, which is the one that "
+                "it gets where it is read; save its state_dict(), or pickle its module"
+            )
+        return self._content()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._become(state, arguments.group_of(None))
+
+    def _content(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+
+    def _become(self, content: dict[str, Any], group: dist.ProcessGroup) -> None:
+        super().__setstate__(content)
+        uneven.UnevenInputs.__init__(self)
+        self.process_group = group
+        self._attach(arguments.trained(self.module, DistributedDataParallel))
 
     # ------------------------------------------------------------------ forward
 
@@ -224,7 +276,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         """
         if self._sharder is None:
             raise UsageError("shard() needs DistributedDataParallel(..., shards=V) with the sampler's number of shards")
-        return self._sharder.shard(shard)
+        return computing(self._sharder, shard)
 
     # ------------------------------------------------------------------ extras
 
@@ -272,8 +324,11 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 def steps_in_gradients(module: Any) -> set[int]:
     """The sampler's steps that were summed into the gradients of `module` by its last fixed-shard step.
 
-    Empty when it is not wrapped with shards.
+    Empty when it is not wrapped with shards. A module that reduces by itself (`zero.shard`) says so itself.
     """
+    own: set[int] | None = getattr(module, "steps_in_gradients", None)
+    if own is not None:
+        return own
     former = _attached.get(module) if isinstance(module, Module) else None
     wrapper = former() if former is not None else None
     return set() if wrapper is None or wrapper._sharder is None else wrapper._sharder.steps_in_gradients

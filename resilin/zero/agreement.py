@@ -13,22 +13,34 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
+from resilin.dist.world import resolve
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError
+from resilin.zero.owned import options_of
 
 NAME = "ZeroRedundancyOptimizer"
 Entry = tuple[str, tuple[int, ...], str]
 
 
-def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.ProcessGroup) -> None:
-    """Compare the parameter groups over the ranks: names where there are any, shapes, dtypes, and `setting`.
+def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """`process_group`, or the default group if there is one. UsageError on ranks that are not in it."""
+    if process_group is None:
+        return dist.default_group() if dist.is_initialized() else None
+    group = resolve(process_group)
+    if group is None:
+        raise UsageError(f"{name}: this rank is not in process_group; call it on its members only")
+    return group
 
-    Raises CollectiveMismatch on every rank; it names the first parameter that differs, and both sides.
+
+def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.ProcessGroup) -> None:
+    """Compare the parameter groups over the ranks: names where there are any, shapes, dtypes, options, and `setting`.
+
+    Raises CollectiveMismatch on every rank; it names the first parameter or option that differs, and both sides.
     """
-    mine = (setting, _entries(groups))
+    mine = (setting, _entries(groups), _options(groups))
     everybody: list[Any] = [None] * group.size()
     dist.all_gather_object(everybody, mine, group=group)
-    first_setting, first = everybody[0]
-    for rank, (their_setting, theirs) in enumerate(everybody):
+    first_setting, first, first_options = everybody[0]
+    for rank, (their_setting, theirs, their_options) in enumerate(everybody):
         if their_setting != first_setting:
             raise CollectiveMismatch(f"{NAME}: rank 0 was made with {first_setting}, rank {rank} with {their_setting}")
         for zero, other in zip_longest(first, theirs):
@@ -37,6 +49,22 @@ def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.Pro
                     f"{NAME}: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; all "
                     "ranks must give the same parameters, in the same groups and order"
                 )
+        for name in {**first_options, **their_options}:
+            zero, other = first_options.get(name, "absent"), their_options.get(name, "absent")
+            if zero != other:
+                raise CollectiveMismatch(
+                    f"{NAME}: {name} is {zero} on rank 0 and {other} on rank {rank}; each rank would update its range "
+                    "in its own way, so all must give the same options"
+                )
+
+
+def _options(groups: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The options of each group as text: "lr of group 0" and the like."""
+    return {
+        f"{name} of group {index}": repr(value.tolist() if isinstance(value, Tensor) else value)
+        for index, group in enumerate(groups)
+        for name, value in options_of(group).items()
+    }
 
 
 def _entries(groups: Sequence[dict[str, Any]]) -> list[Entry]:

@@ -6,6 +6,7 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.amp import GradScaler
+from resilin.amp.grad_scaler import SteppedOptimizer
 from resilin.core.tensor import Tensor
 
 
@@ -29,6 +30,9 @@ class ShardedGradScaler(GradScaler):
     ) -> None:
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self.process_group = process_group
+
+    def _check_whole(self, optimizer: SteppedOptimizer) -> None:
+        """Pieces are what this is for."""
 
     def _agreed(self, overflowed: bool, gradients: bool) -> bool:
         found = np.array([overflowed, gradients], np.uint8)

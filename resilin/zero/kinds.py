@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from resilin.core import pieces
+from resilin.core.tensor import Tensor
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import LBFGS, SGD, Adam, Optimizer
 from resilin.optim.elementwise import Elementwise
@@ -29,6 +32,12 @@ def check_class(optimizer_class: Any) -> None:
                 f"ZeroRedundancyOptimizer: {optimizer_class.__name__} cannot be divided among ranks: {reason}; use it "
                 "directly, or divide another optimizer"
             )
+
+
+def check_whole(params: Iterable[Tensor], optimizer_class: type[Optimizer]) -> None:
+    """UsageError for pieces of a sharded module, which are divided already."""
+    why = f"and with it its state; make optim.{optimizer_class.__name__} of model.parameters() instead"
+    pieces.refuse("ZeroRedundancyOptimizer", enumerate(params), why)
 
 
 def is_elementwise(optimizer_class: type[Optimizer]) -> bool:

@@ -14,7 +14,7 @@ from resilin.dist.join import Join, Joinable, JoinHook
 from resilin.errors import UsageError
 from resilin.optim import Optimizer
 from resilin.optim.optimizer import Closure, Group, Params
-from resilin.zero import agreement, kinds, state
+from resilin.zero import agreement, kinds, state, uneven
 from resilin.zero.content import OptimizerContent
 from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
@@ -70,7 +70,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Joinable.__init__(self)
         self.reconfigurable = Survivor(OptimizerContent(self), buddies)
         self._given = process_group is not None
-        self._group = process_group or (dist.default_group() if dist.is_initialized() else None)
+        self._group = agreement.group_of(NAME, process_group)
         self.parameters_as_bucket_view, self.overlap_with_ddp = parameters_as_bucket_view, overlap_with_ddp
         self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
         self._rank = 0 if self._group is None else self._group.rank()
@@ -80,8 +80,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._consolidated = False
         self._begun = False  # whether there is state, or may be
         self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
+        self._early = False  # whether some hook updates inside backward
         super().__init__(params, dict(defaults))
         self._user_defaults = dict(defaults)
+        kinds.check_whole(self.parameters(), optimizer_class)
         self._compare_layout(self.param_groups)
         self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
@@ -96,6 +98,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             return
         added = self.param_groups[-1:]
         try:
+            kinds.check_whole(added[0]["params"], self._optimizer_class)
             self._compare_layout(added)
             self._take(added, [added[0]["params"]])
         except BaseException:
@@ -144,8 +147,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def step(self, closure: Closure | None = None, **kwargs: Any) -> Any:
         """Update this rank's range, then gather all. Returns the loss of `closure` (called first) or None.
 
-        With `overlap_with_ddp` backward has done it already, and only `closure` is called. `kwargs` go to the step of
-        `optimizer_class`.
+        With `overlap_with_ddp` backward has done it already, and only `closure` is called; UsageError when no hook
+        does. `kwargs` go to the step of `optimizer_class`.
         """
         Join.notify_join_context(self)
         loss = None
@@ -154,14 +157,40 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 loss = closure()
         if not self.overlap_with_ddp:
             self._advance(**kwargs)
+        elif not self._early:
+            raise UsageError(
+                f"{NAME}.step: made with overlap_with_ddp=True, but no hook updates it inside backward, so nothing "
+                "would be trained; register hook_with_zero_step(hook, model, optimizer) with model.register_comm_hook, "
+                "or leave overlap_with_ddp out"
+            )
         return loss
 
     def _advance(self, **kwargs: Any) -> None:
         self._compare_values()
         with agreement.or_abort(self._group):
             self._follow()
+            if self._join_config.enable:
+                self._tell_others(kwargs)
             self._update_own(**kwargs)
         self._publish([param for param in self.parameters() if param._grad is not None])
+
+    def _tell_others(self, kwargs: Mapping[str, Any]) -> None:
+        """Inside a Join: the first rank that trains tells those without data what they update with."""
+        training = uneven.who_trains(True, self.process_group)
+        if training.index(True) == self._rank:
+            joined = [rank for rank, trains in enumerate(training) if not trains]
+            uneven.tell(self._rows, self.param_groups, kwargs, joined, self.process_group)
+
+    def advance_with_others(self) -> None:
+        """The step of a rank without data: its range, with the options and gradients of a rank that trains."""
+        self._compare_values()
+        training = uneven.who_trains(False, self.process_group)
+        with agreement.or_abort(self._group):
+            self._follow()
+            source = training.index(True)
+            gradients, kwargs = uneven.listen(self._rows, self.param_groups, source, self.process_group)
+            self._update_own(gradients, cut=True, **kwargs)
+        self._publish(self.parameters())
 
     def _follow(self) -> None:
         for gathering in self._gatherings:
@@ -258,6 +287,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             )
         return super().state_dict()
 
+    @property
+    def _kind(self) -> Optimizer:
+        return self.owned.optimizer
+
     def _forget(self) -> None:
         if self._consolidated:
             self.state.clear()
@@ -266,9 +299,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         """Take this rank's pieces of a state of any number of ranks, or of the plain optimizer; or nothing."""
         saved = list(state_dict["param_groups"])
-        sizes, got = [len(group["params"]) for group in self.param_groups], [len(group["params"]) for group in saved]
-        if sizes != got:
-            raise UsageError(f"{NAME}.load_state_dict: groups of {got} parameters in the state, {sizes} here")
         places = [key for group in saved for key in group["params"]]
         by_number = {
             number: state_dict["state"][key] for number, key in enumerate(places) if key in state_dict["state"]
@@ -349,6 +379,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._recut(buckets)
         self._compare_values()
         self._follow()
+        self._early = True
 
     def _recut(self, buckets: Sequence[Sequence[Tensor]]) -> None:
         if self._begun:
@@ -374,11 +405,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
 
 class _StepWithOthers(JoinHook):
-    """A rank without data: the same step as the others'."""
+    """A rank without data: the same step as the others'. Steps of ranks that train are as many as their iterations."""
 
     def __init__(self, optimizer: ZeroRedundancyOptimizer) -> None:
         self._optimizer = optimizer
 
     def main_hook(self) -> None:
         """See JoinHook."""
-        self._optimizer._advance()
+        self._optimizer.advance_with_others()

@@ -58,12 +58,13 @@ class Owned:
         for each in self.held:
             each.follow()
 
-    def update(self, gradients: Mapping[int, Tensor | None] | None = None, **kwargs: Any) -> None:
+    def update(self, gradients: Mapping[int, Tensor | None] | None = None, *, cut: bool = False, **kwargs: Any) -> None:
         """One step of this rank's pieces of the parameters that have a gradient, with the outer groups' options.
 
-        gradients: by id of the parameter, instead of every parameter's own; the others are left alone.
+        gradients: by id of the parameter, instead of every parameter's own; the others are left alone. cut: they are
+        those of this rank's pieces alone.
         """
-        touched = [each for each in self.held if each.take_gradient(self._gradient(each, gradients))]
+        touched = [each for each in self.held if each.take_gradient(self._gradient(each, gradients), cut)]
         try:
             self.optimizer.step(**kwargs)
         finally:

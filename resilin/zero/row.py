@@ -93,10 +93,14 @@ class Held:
         check_contiguous(self.param, self.number)
         self.proxy._array, self._seen = self.part(array), array
 
-    def take_gradient(self, grad: Tensor | None) -> bool:
-        """Give the proxy its part of the parameter's gradient `grad`; whether there is one."""
+    def take_gradient(self, grad: Tensor | None, cut: bool = False) -> bool:
+        """Give the proxy its part of the parameter's gradient `grad`, which is that part with `cut`; whether there is
+        one."""
         if grad is None:
             return False
+        if cut:
+            self.proxy._grad = grad
+            return True
         if grad._array.shape != self._seen.shape:
             raise UsageError(
                 f"ZeroRedundancyOptimizer: the gradient of parameter {self.number} has shape "

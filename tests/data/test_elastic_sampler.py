@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilin.data import ElasticSampler
+from resilin.data import ElasticSampler, ShardBatches
 from resilin.errors import UsageError
 
 sizes = st.fixed_dictionaries(
@@ -214,3 +214,57 @@ def test_plans_cannot_change_the_order_they_show():
     plan = next(ElasticSampler(6, batch_size=3, shards=1).steps())
     with pytest.raises(ValueError, match="read-only"):
         plan.shards[0].indices[0] = 5
+
+
+@given(options=sizes, drop_last=st.booleans(), world_size=st.integers(1, 6))
+def test_dealt_in_rounds_all_ranks_have_as_many_shards_and_those_that_count_are_the_same(
+    options, drop_last, world_size
+):
+    if drop_last and options["length"] < options["batch_size"]:
+        return
+    runs = list(ElasticSampler(**options, drop_last=drop_last).steps(0, 1))
+    dealing = ElasticSampler(**options, drop_last=drop_last, in_rounds=True)
+    dealt = [list(dealing.steps(rank, world_size)) for rank in range(world_size)]
+    for number, plan in enumerate(runs):
+        ranks = [plans[number] for plans in dealt]
+        assert {(each.step, each.position, each.size, each.ends_epoch) for each in ranks} == {
+            (plan.step, plan.position, plan.size, plan.ends_epoch)
+        }
+        assert len({len(each.shards) for each in ranks}) == 1
+        everything = [shard for turn in zip(*(each.shards for each in ranks), strict=True) for shard in turn]
+        assert [shard.number for shard in everything] == list(range(len(everything)))
+        counted = [shard for shard in everything if shard.counts]
+        filled = [shard for shard in plan.shards if len(shard)]
+        assert [(shard.number, shard.weight, shard.indices.tolist()) for shard in counted] == [
+            (shard.number, shard.weight, shard.indices.tolist()) for shard in filled
+        ]
+        for shard in everything:
+            assert shard.in_rounds
+            assert shard.counts or (shard.weight == 0 and shard.indices.tolist() == counted[0].indices.tolist())
+        assert sum(len(each.indices) for each in ranks) == plan.size
+
+
+def test_dealing_in_rounds_is_no_part_of_the_state():
+    sampler = ElasticSampler(10, batch_size=4, shards=2, shuffle=False, in_rounds=True)
+    plan = next(sampler.steps(1, 3))
+    assert [(shard.number, shard.indices.tolist(), shard.counts) for shard in plan.shards] == [(1, [2, 3], True)]
+    assert next(sampler.steps(2, 3)).shards[0].indices.tolist() == [0, 1]
+    sampler.advance(plan)
+    in_runs = ElasticSampler(10, batch_size=4, shards=2)
+    in_runs.load_state_dict(sampler.state_dict())
+    assert in_runs.state_dict() == sampler.state_dict()
+    assert not in_runs.in_rounds
+
+
+def test_a_loader_of_shards_dealt_in_rounds_has_a_batch_for_each_also_for_those_that_do_not_count():
+    sampler = ElasticSampler(11, batch_size=8, shards=4, shuffle=False, in_rounds=True)
+    sampler.bind(1, 3)
+    batches = ShardBatches(sampler)
+    assert list(batches) == [
+        [2, 3],
+        [0, 1],
+        [8, 9, 10],
+        [8, 9, 10],
+    ]  # 4 shards are two rounds of 3; the last has 3 samples
+    assert len(batches) == 4
+    assert [plan.indices.tolist() for plan in sampler.steps()] == [[2, 3], []]

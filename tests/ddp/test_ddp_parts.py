@@ -3,6 +3,7 @@ follows backward."""
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ddp_models import (
     mean_gradients,
 )
 
+import resilin
 from resilin import dist, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
@@ -132,3 +134,22 @@ def test_an_interrupted_first_backward_leaves_the_next_one_whole() -> None:
     results = run_ranks(2, train).results()
     assert_close(results[0], mean_gradients(modules[0], inputs))
     assert_same_bits(results)
+
+
+def test_the_memory_of_a_large_gradient_is_free_when_it_is_dropped() -> None:
+    def work(rank: int) -> list[bool]:
+        model, alive = DDP(nn.Linear(1024, 1024, bias=False)), []
+        for _ in range(3):
+            model(resilin.ones(2, 1024)).sum().backward()
+            (weight,) = model.parameters()
+            assert weight.grad is not None
+            owner = weight.grad._array
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            held = weakref.ref(owner)
+            del owner
+            model.zero_grad()
+            alive.append(held() is not None)
+        return alive
+
+    assert run_ranks(2, work).results() == [[False] * 3] * 2

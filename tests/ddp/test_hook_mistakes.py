@@ -97,6 +97,8 @@ def test_a_future_that_never_comes_is_given_up_at_the_limit_of_the_group() -> No
     outcome = train(lambda state, bucket: Future(), timeout_s=1.0)
     assert isinstance(outcome.errors[0], CollectiveTimeout)
     assert outcome.errors.keys() == {0, 1}
+    with pytest.raises(CollectiveTimeout, match="rank 0 did not arrive"):  # not that a wait was too long
+        raise outcome.errors[1]
 
 
 def test_ranks_with_different_hooks_are_told_so_by_the_collectives() -> None:

@@ -261,6 +261,7 @@ def test_what_diloco_knows_after_an_outer_step_is_equal_on_all_ranks_for_elastic
     ("make", "said"),
     [
         (lambda module: PeriodicModelAverager(0), "period must be positive, got 0"),
+        (lambda module: PeriodicModelAverager(1.5), r"period must be positive, got 1\.5; it counts steps"),  # type: ignore[arg-type]
         (lambda module: PeriodicModelAverager(2, -1), "warmup_steps must not be negative"),
         (lambda module: HierarchicalModelAverager({}), "must not be empty"),
         (lambda module: HierarchicalModelAverager({0: 1}), "positive periods and group sizes that grow"),

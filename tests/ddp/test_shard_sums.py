@@ -14,11 +14,11 @@ from resilin.testing.ranks import run_ranks
 VALUES = np.random.default_rng(0).standard_normal(29) * 10.0 ** np.arange(29) % 1e9
 
 
-def evaluate(rank: int, world: int, shards: int, batch: int) -> list[dict[str, float]]:
+def evaluate(rank: int, world: int, shards: int, batch: int, in_rounds: bool = False) -> list[dict[str, float]]:
     """A pass over the data without gradients, as a validation would be."""
     sums = ShardSums("total", "count", shards=shards)
     found = []
-    for plan in ElasticSampler(len(VALUES), batch, shards, shuffle=False).steps(rank, world):
+    for plan in ElasticSampler(len(VALUES), batch, shards, shuffle=False, in_rounds=in_rounds).steps(rank, world):
         for shard in plan.shards:
             for index in shard.indices:
                 sums.add(shard, total=VALUES[index])
@@ -34,7 +34,8 @@ def test_the_sums_have_the_same_bits_on_all_ranks_of_every_world(shards: int, ba
     assert sum(step["count"] for step in alone) == len(VALUES)
     assert sum(step["total"] for step in alone) == pytest.approx(VALUES.sum())
     for world in range(2, shards + 1):
-        assert run_ranks(world, evaluate, world, shards, batch).results() == [alone] * world
+        for in_rounds in (False, True):
+            assert run_ranks(world, evaluate, world, shards, batch, in_rounds).results() == [alone] * world
 
 
 def test_the_order_of_the_shards_does_not_matter_and_a_step_starts_from_zero() -> None:

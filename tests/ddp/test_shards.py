@@ -224,6 +224,28 @@ def test_shards_must_come_in_order_and_of_the_right_number() -> None:
     in_a_world_of_one(wrong)
 
 
+def test_shards_that_were_dealt_in_rounds_are_refused() -> None:
+    def wrong(model: DDP) -> None:
+        (plan,) = ElasticSampler(2, 2, 2, in_rounds=True).steps(0, 1)
+        with pytest.raises(UsageError, match=r"in_rounds=True\), which is for zero\.shard.*leave in_rounds out"):
+            model.shard(plan.shards[0]).__enter__()
+
+    in_a_world_of_one(wrong)
+
+
+def test_a_negative_zero_stays_one_when_it_is_added_to_gradients_of_nothing() -> None:
+    """So that the sum of an element is told by that element alone, whatever others of the parameter are."""
+
+    def step(rank: int) -> np.ndarray:
+        model = DDP(nn.Linear(2, 1, bias=False), shards=1)
+        model.module.weight.grad = Tensor._wrap(np.array([[0.0, 1.0]], np.float32))
+        with model.shard(OneShard(0, 1, weight=1.0)):
+            (model.module.weight * Tensor._wrap(np.array([[-0.0, 2.0]], np.float32))).sum().backward()
+        return np.signbit(model.module.weight.grad.numpy())
+
+    assert run_ranks(1, step).results()[0].tolist() == [[True, False]]
+
+
 def test_a_shard_with_samples_but_without_backward_is_refused() -> None:
     def forgetful(model: DDP) -> None:
         with pytest.raises(UsageError, match="shard 0 has 1 samples, but no backward ran"), model.shard(OneShard(0, 2)):

@@ -5,19 +5,69 @@ from __future__ import annotations
 import copy
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
-from ddp_models import IN, OUT, assert_close, batches, copies, gradients, loss_of, make_model, mean_gradients
+from ddp_models import (
+    IN,
+    OUT,
+    assert_close,
+    batches,
+    copies,
+    gradients,
+    loss_of,
+    make_model,
+    mean_gradients,
+)
 
-from resilin import dist, nn
+from resilin import bfloat16, dist, nn
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.machine import arithmetic
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import averaging, initial
+from resilin.ddp.mixed_precision import _MixedPrecision
 from resilin.errors import CollectiveMismatch, DistBackendError, GroupAborted, UsageError
 from resilin.testing.ranks import run_ranks
+
+
+def test_ranks_that_train_other_parameters_are_told_which() -> None:
+    def wrap(rank: int) -> None:
+        module = make_model()
+        module[2].bias.requires_grad_(rank == 0)
+        said = r"2\.bias of shape \(3,\) and dtype float32 on rank 0 and 2\.bias of .*, frozen on rank 1;"
+        with pytest.raises(CollectiveMismatch, match=said):
+            DDP(module)
+
+    run_ranks(2, wrap).results()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("bucket_cap_mb", (25, 2), r"bucket_cap_mb=\[1\.0, 25\.0\], rank 1 with bucket_cap_mb=\[1\.0, 2\.0\]"),
+        (
+            "find_unused_parameters",
+            (True, False),
+            "find_unused_parameters=True, rank 1 with find_unused_parameters=False",
+        ),
+        ("static_graph", (False, True), "static_graph=False, rank 1 with static_graph=True"),
+        ("skip_all_reduce_unused_params", (False, True), "skip_all_reduce_unused_params=False, rank 1"),
+        ("forward_sync_buffers", (True, False), "forward_sync_buffers=True, rank 1 with"),
+        (
+            "mixed_precision",
+            (None, _MixedPrecision(reduce_dtype=bfloat16)),
+            r"mixed_precision=None, rank 1 with mixed_precision=_MixedPrecision\(.*reduce_dtype=resilin\.bfloat16",
+        ),
+    ],
+)
+def test_ranks_with_other_arguments_are_told_which(name: str, values: tuple[Any, Any], said: str) -> None:
+    def wrap(rank: int) -> None:
+        with pytest.raises(CollectiveMismatch, match=f"rank 0 was made with {said}"):
+            DDP(make_model(), **{name: values[rank]})
+
+    run_ranks(2, wrap).results()
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -11,11 +11,12 @@ import pytest
 from sharded_nets import Language, adamw, arrays, differences, loss_of, tensor, tokens, train
 
 from resilin import nn, optim
+from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.errors import CollectiveMismatch, GroupAborted, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
-from resilin.zero import shard
+from resilin.zero import ZeroRedundancyOptimizer, shard
 
 
 def alone(fn: Callable[[], Any]) -> Any:
@@ -242,3 +243,37 @@ def _fail(model: Any, where: str, error: type[Exception], rank: int) -> None:
     with pytest.raises(error):
         loss_of(model, tokens(9, rank)).backward()
     out.remove()
+
+
+def test_ranks_that_shard_other_modules_are_told_which_parameter_differs() -> None:
+    def run(rank: int) -> None:
+        other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        other[1].bias.requires_grad_(rank == 0)
+        with pytest.raises(CollectiveMismatch, match=r"1\.bias is .* on rank 0 and 1\.bias of .*, frozen on rank 1"):
+            shard(other)
+        named = nn.ModuleDict({"ab"[rank]: nn.Linear(2, 2)})
+        with pytest.raises(CollectiveMismatch, match=r"a\.weight is a\.weight .* on rank 0 and b\.weight of"):
+            shard(named)
+
+    run_ranks(2, run).results()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_pieces_are_refused_where_whole_gradients_are_needed(stage: int) -> None:
+    def run(rank: int) -> None:
+        model = shard(nn.Linear(16, 16, bias=False), stage)  # two pieces of one shape: nothing else would notice
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        model(tensor(np.ones((2, 16)) * (rank + 1))).sum().backward()
+        before = [piece.grad.numpy().copy() for piece in model.parameters()]
+        with pytest.raises(UsageError, match=r"call clip_grad_norm_\(max_norm\) of the sharded module"):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with pytest.raises(UsageError, match=r"use zero\.ShardedGradScaler"):
+            GradScaler().step(optimizer)
+        with pytest.raises(UsageError, match=r"weight is a piece of a parameter that zero\.shard has divided"):
+            DDP(model)
+        with pytest.raises(UsageError, match=r"parameter 0 is a piece .* make optim\.AdamW of model\.parameters\(\)"):
+            ZeroRedundancyOptimizer(model.parameters(), optim.AdamW)
+        after = [piece.grad.numpy() for piece in model.parameters()]
+        assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+    run_ranks(2, run).results()

@@ -555,3 +555,16 @@ def test_every_unit_is_gathered_before_it_is_used_and_gone_after() -> None:
     for here, after in run_ranks(2, run).results():
         assert here == [2] * 6  # the root's own parameter, and the block
         assert after == 0
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_freezing_between_two_forwards_without_a_step_is_followed(stage: int) -> None:
+    def run(rank: int) -> None:
+        model = shard(nn.Linear(2, 1), stage)
+        x = Tensor._wrap(np.ones((3, 2), np.float32))
+        for wanted in (True, False, True):
+            for piece in model.parameters():
+                piece.requires_grad_(wanted)
+            assert model(x).requires_grad == wanted
+
+    run_ranks(2, run).results()

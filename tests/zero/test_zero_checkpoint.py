@@ -84,3 +84,27 @@ def test_a_checkpoint_of_another_model_changes_nothing(tmp_path: Path) -> None:
         return bits(params)
 
     assert run_ranks(2, load).results() == [want] * 2
+
+
+def test_a_checkpoint_of_another_kind_of_optimizer_changes_nothing(tmp_path: Path) -> None:
+    params, optimizer = plain_of("SGD")
+    train(params, optimizer, SAVED)
+    checkpoint.save(tmp_path, {"params": params, "optimizer": optimizer})
+
+    def load(rank: int) -> tuple[list[bytes], list[bytes]]:
+        params, optimizer = divided("AdamW")
+        train(params, optimizer, SAVED)
+        before = bits(params)
+        with pytest.raises(CheckpointMismatch, match=r"optimizer: ZeroRedundancyOptimizer.*another kind, as SGD is"):
+            checkpoint.load(tmp_path, {"params": params, "optimizer": optimizer})
+        return before, bits(params)
+
+    for before, after in run_ranks(2, load).results():
+        assert before == after
+
+
+def plain_of(name: str) -> tuple[list[Any], Any]:
+    """Parameters and a plain optimizer of them."""
+    cls, options = ALL[name]
+    params = parameters(shapes_for(name))
+    return params, cls(params, **options)

@@ -12,7 +12,7 @@ import resilin
 from resilin import dist, nn, optim
 from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
-from resilin.zero import ZeroRedundancyOptimizer
+from resilin.zero import ZeroRedundancyOptimizer, shard
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,34 @@ def test_ranks_with_other_arguments_are_told() -> None:
             CollectiveMismatch, match=r"rank 0 was made with optimizer_class=AdamW.*rank 1 with.*=Adam,"
         ):
             ZeroRedundancyOptimizer(parameters(), [optim.AdamW, optim.Adam][rank])
+
+    run_ranks(2, work).results()
+
+
+def test_options_that_differ_are_named_with_both_sides() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(CollectiveMismatch, match=r"lr of group 0 is 0\.1 on rank 0 and 0\.2 on rank 1; each rank"):
+            ZeroRedundancyOptimizer(parameters(), optim.SGD, lr=0.1 * (rank + 1))
+        first, *rest = parameters()
+        optimizer = ZeroRedundancyOptimizer([first], optim.SGD, lr=resilin.tensor(0.1))
+        with pytest.raises(CollectiveMismatch, match=r"momentum of group 0 is 0\.9 on rank 0 and 0 on rank 1"):
+            optimizer.add_param_group({"params": rest, "momentum": 0 if rank else 0.9})
+        assert len(optimizer.param_groups) == 1
+
+    run_ranks(2, work).results()
+
+
+def test_a_rank_outside_of_the_group_is_told() -> None:
+    def work(rank: int) -> None:
+        group = dist.new_group([0])
+        if rank == 0:
+            ZeroRedundancyOptimizer(parameters(), optim.SGD, process_group=group, lr=0.1)
+            shard(nn.Linear(2, 2), process_group=group)
+            return
+        with pytest.raises(UsageError, match="ZeroRedundancyOptimizer: this rank is not in process_group"):
+            ZeroRedundancyOptimizer(parameters(), optim.SGD, process_group=group, lr=0.1)
+        with pytest.raises(UsageError, match=r"zero\.shard: this rank is not in process_group"):
+            shard(nn.Linear(2, 2), process_group=group)
 
     run_ranks(2, work).results()
 

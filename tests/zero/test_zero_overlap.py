@@ -14,7 +14,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import default_hooks, powerSGD_hook
 from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import lr_scheduler
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ZeroRedundancyOptimizer
@@ -193,7 +193,13 @@ def test_what_cannot_overlap_is_refused() -> None:
         more = ZeroRedundancyOptimizer([*params, nn.Parameter(resilin.zeros(3))], optim.AdamW, overlap_with_ddp=True)
         with pytest.raises(UsageError, match=r"parameters \[6\] of the optimizer are not among those"):
             hook_with_zero_step(hook, model, more)
+        with pytest.raises(UsageTypeError, match=r"expected a ZeroRedundancyOptimizer\(.*, got AdamW"):
+            hook_with_zero_step(hook, model, optim.AdamW(params))
+        with pytest.raises(UsageTypeError, match="expected a DistributedDataParallel, got Sequential"):
+            hook_with_zero_step(hook, model.module, more)
         ours = ZeroRedundancyOptimizer(params, optim.AdamW, overlap_with_ddp=True)
+        with pytest.raises(UsageError, match=r"no hook updates it inside backward.* register hook_with_zero_step"):
+            ours.step()
         with pytest.raises(UsageError, match="Join has no meaning with overlap_with_ddp=True"):
             ours.join_hook()
         model.register_comm_hook(None, hook_with_zero_step(hook, model, ours))

@@ -175,11 +175,8 @@ def test_a_state_of_another_model_changes_nothing() -> None:
         train(params, optimizer, range(2))
         with pytest.raises(UsageError, match=r"groups of \[2\] parameters in the state, \[7\] here"):
             optimizer.load_state_dict(foreign.state_dict())
-        if 0 in {each.number for each in optimizer.owned.held}:
-            with pytest.raises(
-                UsageError, match=r"exp_avg of shape \[4, 4\] does not fit parameter 0 of shape \[7, 5\]"
-            ):
-                optimizer.load_state_dict(fitting_groups)
+        with pytest.raises(UsageError, match=r"of parameter 0, exp_avg has the shape \[4, 4\] .* has \[7, 5\] here"):
+            optimizer.load_state_dict(fitting_groups)
         with pytest.raises(TypeError, match="expected the dict"):
             optimizer.load_state_dict([])
         train(params, optimizer, range(2, 4))

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
-from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
+from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.wrapper import DistributedDataParallel
 from resilin.dist.future import Future
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 class EarlyOptimizer(Protocol):
@@ -78,6 +78,7 @@ class _Stepping:
         shard_buckets: bool,
         interleaved: bool,
     ) -> None:
+        _check_kinds(ddp, zero)
         self._hook, self._ddp, self._zero, self._interleaved = hook, ddp, zero, interleaved
         options = ddp._options
         self._at_end = options.find_unused or options.static or options.skip_unused
@@ -103,7 +104,7 @@ class _Stepping:
         self._seen.append((bucket, future))
         if bucket.is_last() and not self._interleaved and not self._at_end:
             for other, its in self._seen:
-                its.wait(self._ddp.process_group.timeout_s)
+                its.wait(limit_s(self._ddp.process_group))
                 self._update(other)
         return future
 
@@ -131,6 +132,16 @@ class _Stepping:
             params = [param for param in params if param._grad is not None]
             self._zero.update_early(params, [param._grad for param in params if param._grad is not None])
         self._zero.finish_early(params)
+
+
+def _check_kinds(ddp: Any, zero: Any) -> None:
+    if not isinstance(ddp, DistributedDataParallel):
+        raise UsageTypeError(f"hook_with_zero_step: ddp: expected a DistributedDataParallel, got {type(ddp).__name__}")
+    if not callable(getattr(zero, "begin_early", None)):
+        raise UsageTypeError(
+            "hook_with_zero_step: zero: expected a ZeroRedundancyOptimizer(..., overlap_with_ddp=True), got "
+            f"{type(zero).__name__}"
+        )
 
 
 def _check_parameters(named: Sequence[tuple[str, Tensor]], zero: EarlyOptimizer) -> None:

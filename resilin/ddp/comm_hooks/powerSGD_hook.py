@@ -59,9 +59,15 @@ class PowerSGDState(FeedbackState):
         batch_tensors_with_same_shape: bool = False,
     ) -> None:
         super().__init__(process_group, use_error_feedback)
-        if matrix_approximation_rank < 1:
+        if not isinstance(matrix_approximation_rank, int) or matrix_approximation_rank < 1:
             raise UsageError(
-                f"PowerSGDState: matrix_approximation_rank must be at least 1: {matrix_approximation_rank}"
+                "PowerSGDState: matrix_approximation_rank must be an integer of at least 1, got "
+                f"{matrix_approximation_rank!r}"
+            )
+        if min_compression_rate < 0 or orthogonalization_epsilon < 0:
+            raise UsageError(
+                "PowerSGDState: min_compression_rate and orthogonalization_epsilon must not be negative, got "
+                f"{min_compression_rate} and {orthogonalization_epsilon}"
             )
         if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
             raise UsageError(

@@ -55,8 +55,8 @@ class PeriodicModelAverager(ModelAverager):
     def __init__(self, period: int, warmup_steps: int = 0, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__(process_group)
         check_warmup("PeriodicModelAverager", warmup_steps)
-        if period < 1:
-            raise UsageError(f"PeriodicModelAverager: period must be positive, got {period}")
+        if not isinstance(period, int) or period < 1:
+            raise UsageError(f"PeriodicModelAverager: period must be positive, got {period}; it counts steps")
         if period == 1:
             warn_of_period_1("PeriodicModelAverager")
         self.period, self.warmup_steps = period, warmup_steps
@@ -64,7 +64,7 @@ class PeriodicModelAverager(ModelAverager):
     def average_parameters(self, params: Iterable[Any]) -> None:
         """Average when it is time: at step `warmup_steps` and every `period` steps later."""
         if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
-            utils.average_parameters(utils.get_params_to_average(params), self._group(), self.traffic)
+            utils.average_parameters_or_parameter_groups(params, self._group(), self.traffic)
         self.step += 1
 
 

@@ -50,5 +50,5 @@ class HierarchicalModelAverager(ModelAverager):
         if self.step >= self.warmup_steps:
             due = [group for period, group in self.period_process_group_dict.items() if self.step % period == 0]
             if due:
-                utils.average_parameters(utils.get_params_to_average(params), due[-1], self.traffic)
+                utils.average_parameters_or_parameter_groups(params, due[-1], self.traffic)
         self.step += 1

@@ -46,6 +46,13 @@ def average_parameters(params: Sequence[Tensor], process_group: Any, traffic: Tr
             param._bump()
 
 
+def average_parameters_or_parameter_groups(
+    params: Iterable[Any], process_group: Any, traffic: Traffic | None = None
+) -> None:
+    """`average_parameters` of those with a gradient among `params`: parameters, or an optimizer's groups."""
+    average_parameters(get_params_to_average(params), process_group, traffic)
+
+
 def averaged(arrays: Sequence[Any], group: dist.ProcessGroup, traffic: Traffic | None = None) -> list[Any]:
     """The means of `arrays`, of one dtype, over `group`: new arrays of the same shapes."""
     flat = np.concatenate([array.reshape(-1) for array in arrays])

@@ -33,6 +33,10 @@ class WrappingOptimizer(Optimizer):
         """Those of the wrapped optimizer."""
         return self.optim.defaults
 
+    @property
+    def _kind(self) -> Optimizer:
+        return self.optim._kind
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the wrapped optimizer's."""
         self.optim.zero_grad(set_to_none)

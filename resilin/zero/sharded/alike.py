@@ -23,16 +23,16 @@ def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.Process
     dist.all_gather_object(everybody, mine, group=group)
     first_setting, first = everybody[0]
     for rank, (their_setting, theirs) in enumerate(everybody):
-        if their_setting != first_setting:
-            raise CollectiveMismatch(
-                f"zero.shard: rank 0 was called with {first_setting}, rank {rank} with {their_setting}"
-            )
         for zero, other in zip_longest(first, theirs):
             if zero != other:
                 raise CollectiveMismatch(
                     f"zero.shard: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; "
                     "all ranks must shard the same module, with parameters registered in the same order"
                 )
+        if their_setting != first_setting:
+            raise CollectiveMismatch(
+                f"zero.shard: rank 0 was called with {first_setting}, rank {rank} with {their_setting}"
+            )
 
 
 def _text(entry: Entry | None) -> str:

@@ -194,7 +194,9 @@ class Fetcher:
     def prepare_all(self) -> None:
         """Stage 2: start to fetch all units, in the order of registration; each is waited for when it is read."""
         for unit in self.units:
-            if not unit.here:
+            if unit.here:
+                unit.follow_pieces()  # frozen, maybe, since it came
+            else:
                 self._begin(unit)
 
     def _begin(self, unit: Unit) -> None:

@@ -19,12 +19,15 @@ from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.state import IncompatibleKeys
 from resilin.optim import Optimizer
+from resilin.shards.block import Shard, computing
 from resilin.zero.elastic import Survivor
 from resilin.zero.sharded import alike, clipping, cutting, states
+from resilin.zero.sharded.averaging import Averaging
 from resilin.zero.sharded.fetching import Fetcher
 from resilin.zero.sharded.optimizer_state import OptimizerState
 from resilin.zero.sharded.policy import MixedPrecisionPolicy
 from resilin.zero.sharded.reducing import Reducing
+from resilin.zero.sharded.rounds import Rounds
 from resilin.zero.sharded.slabs import Slab
 from resilin.zero.sharded.surviving import Life, Seats, hand_over
 from resilin.zero.sharded.unit import Unit
@@ -49,6 +52,7 @@ class ShardedModule(Module):
         find_unused: bool,
         buddies: bool,
         movable: bool,
+        shards: int | None,
     ) -> None:
         super().__init__()
         self.module = module
@@ -59,9 +63,14 @@ class ShardedModule(Module):
         self._by_name = {name: (unit, n) for unit in units for n, name in enumerate(unit.names)}
         self._order = [self._by_name[name] for name, _ in module.named_parameters()]
         self._fetcher = Fetcher(units, group, keep=stage == 2)
+        self.shards = shards
+        self._rounds = None if shards is None else Rounds(module, self._fetcher, shards)
         reduce_dtype = precision.reduce_dtype
         self._reducing = Reducing(
-            self._fetcher, find_unused=find_unused, reduce_dtype=None if reduce_dtype is None else reduce_dtype.np
+            self._fetcher,
+            self._rounds or Averaging(self._fetcher, find_unused),
+            find_unused=find_unused,
+            reduce_dtype=None if reduce_dtype is None else reduce_dtype.np,
         )
         self._fetcher.begin = self._begin
         for unit in units:
@@ -143,7 +152,9 @@ class ShardedModule(Module):
         group = self.process_group
         if mode.grad:
             self._reducing.sync = self.require_backward_grad_sync
-        if self.training and mode.grad and self._broadcast_buffers and self.require_backward_grad_sync:
+        if self._rounds is not None:
+            self._rounds.check_forward(self.training)
+        elif self.training and mode.grad and self._broadcast_buffers and self.require_backward_grad_sync:
             alike.broadcast([buffer for _, buffer in self.module.named_buffers()], group)
         if self.stage == 2:
             self._fetcher.prepare_all()
@@ -151,12 +162,47 @@ class ShardedModule(Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of forwards inside the block stay whole on this rank and add up; the next outside reduces them."""
+        if self._rounds is not None:
+            raise UsageError(
+                "no_sync() has no meaning with shards=...: each shard's gradient is reduced by itself. For larger "
+                "batches give the sampler a larger batch_size, or leave zero_grad() out between steps"
+            )
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    def shard(self, shard: Shard) -> contextlib.AbstractContextManager[None]:
+        """Fixed shards: compute one shard of the step inside the block.
+
+            for shard in plan.shards:        # of an ElasticSampler(..., shards=V, in_rounds=True)
+                with model.shard(shard):
+                    loss = loss_fn(model(x[shard.indices]), y[shard.indices])
+                    loss.backward()
+            optimizer.step()
+
+        As `DistributedDataParallel.shard`: random draws are a function of (seed, step, shard, call), float buffers
+        start from their values at the step's beginning, and the shard's gradient is multiplied by `shard.weight` and
+        summed along one binary tree over shard numbers. So pieces get their ranges of what DistributedDataParallel
+        with as many shards gives, to the bit, on any number of ranks. A rank enters every one of its shards, in order,
+        with one backward in each, also those that do not count (`shard.counts`). The pieces' gradients, and buffers,
+        are there after the last one.
+        """
+        if self._rounds is None:
+            raise UsageError("shard() needs zero.shard(..., shards=V) with the sampler's number of shards")
+        return computing(self._rounds, shard)
+
+    @property
+    def steps_in_gradients(self) -> set[int]:
+        """The sampler's steps that were summed into the gradients by the last step in fixed shards."""
+        return set() if self._rounds is None else self._rounds.steps_in_gradients
+
+    def check_complete(self, what: str) -> None:
+        """UsageError when gradients are used before all of a step's shards are in them; what: by whom."""
+        if self._rounds is not None:
+            self._rounds.check_complete(what)
 
     @contextlib.contextmanager
     def gathered(self, writeback: bool = True) -> Iterator[Module]:
@@ -212,15 +258,22 @@ class ShardedModule(Module):
         """The module's buffers, which are not divided."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget every piece's gradient, or set it to zero in place; and what `no_sync()` accumulated on this rank."""
+        super().zero_grad(set_to_none)
+        for unit, number in self._order:
+            unit.pieces[number].drop_accumulated()
+
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
         """Scale all gradients so that their norm, over all ranks and as one vector, is at most `max_norm`.
 
-        Returns the norm before, the same bits on all ranks. All ranks call it. Order of summation: squares (or powers)
-        of a rank's range in float64, then the ranks' sums in order of ranks; `nn.utils.clip_grad_norm_` sums float32
-        norms of whole tensors, so the two agree to about 1e-6. The factor is max_norm / (norm + 1e-6), at most 1.
+        Returns the norm before, the same bits on all ranks, and of the same gradients in any world. All ranks call it.
+        Order of summation: squares (or powers) in float64 along a binary tree over each unit's elements, then the units
+        in their order; `nn.utils.clip_grad_norm_` sums float32 norms of whole tensors, so the two agree to about 1e-6.
+        The factor is max_norm / (norm + 1e-6), at most 1.
         """
-        pieces = list(self.parameters())
-        return clipping.clip_grad_norm_(pieces, max_norm, norm_type, error_if_nonfinite, self.process_group)
+        self.check_complete("clip_grad_norm_()")
+        return clipping.clip_grad_norm_(self._units, max_norm, norm_type, error_if_nonfinite, self.process_group)
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
@@ -310,6 +363,7 @@ class ShardedModule(Module):
             "units": {unit.name or "(root)": unit.nbytes for unit in self._units},
             "piece_bytes": sum(unit.share * int(unit.dtype.itemsize) for unit in self._units),
             "fetched": self._fetcher.fetched,
+            **({} if self.shards is None else {"shards": self.shards}),
             "backwards": self._reducing.backwards,
             "wait_s": self._reducing.wait_s,
             **self.reconfigurable.stats(),

@@ -1,6 +1,8 @@
 """From whole gradients to this rank's range of their mean, while backward runs.
 
-    gradient ready ─► into its unit's row ─► unit complete: reduce-scatter starts ─► end of backward: pieces' gradients
+    gradient ready ─► into its unit's row ─► unit complete: its sum starts ─► end of backward: pieces' gradients
+
+What is summed, and when it is all there, is the `Way`: `averaging.py` over ranks, `rounds.py` over fixed shards.
 
 In stage 3 gradients are written over the parameters themselves, which nobody reads any more in this backward: so a unit
 takes its memory once, not twice. Where somebody still looks there (a view that is not known of), they get their own.
@@ -10,17 +12,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, NoReturn, Protocol
 
 import resilin.dist as dist
 from resilin._base.clock import SYSTEM
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.state.hooks import RemovableHandle, add_hook
-from resilin.core.tensor import Tensor, wrap
-from resilin.errors import UsageError
+from resilin.core.tensor import Tensor
 from resilin.zero.sharded.fetching import Fetcher
+from resilin.zero.sharded.refusing import refuse
 from resilin.zero.sharded.slabs import Slab
 from resilin.zero.sharded.unit import Unit
 
@@ -28,25 +28,36 @@ Array = Any
 _NAMES_SHOWN = 8
 
 
-class _Pending(NamedTuple):
-    unit: Unit
-    work: dist.Work
-    mean: Array  # this rank's range
-    fired: frozenset[int]  # the parameters that had a gradient here
+class Way(Protocol):
+    """How rows of whole gradients become this rank's range of their sum."""
+
+    def expect(self) -> str:
+        """Why no gradient may come now; empty: it may."""
+
+    def start(self, unit: Unit, given: Array, home: bool) -> dist.Work | None:
+        """Sum `given`, the whole row of `unit`, which may be overwritten. Returns what reads it until it ends.
+
+        home: the row is on the device of the pieces.
+        """
+
+    def finish(self) -> bool:
+        """A backward ends: collect its sums. Whether the pieces have their gradients now."""
+
+    def give_up(self) -> None:
+        """The backward, or the step, died half-way: what was under way is dropped."""
 
 
 class Reducing:
-    """Follows the backwards of one module. Main thread only; reduce-scatters run on the group's worker thread.
+    """Follows the backwards of one module. Main thread only; collectives run on the group's worker thread.
 
-    find_unused:  parameters without a gradient count as zero, and keep none where no rank had one.
+    find_unused:  parameters without a gradient count as zero.
     reduce_dtype: what gradients are summed in; None: their own.
     """
 
-    def __init__(self, fetcher: Fetcher, *, find_unused: bool, reduce_dtype: Any) -> None:
-        self._fetcher, self._units = fetcher, fetcher.units
+    def __init__(self, fetcher: Fetcher, way: Way, *, find_unused: bool, reduce_dtype: Any) -> None:
+        self._fetcher, self._units, self._way = fetcher, fetcher.units, way
         self._find_unused, self._reduce_dtype = find_unused, reduce_dtype
         self.sync = True  # whether the gradients of the last forward are reduced
-        self._pending: list[_Pending] = []
         self._turn = len(self._units) - 1  # stage 2: the unit to reduce next
         self.backwards, self.wait_s = 0, 0.0
         fetcher.end, fetcher.failed = self._finish, self._give_up
@@ -77,8 +88,10 @@ class Reducing:
         self._fetcher.notice_backward()
         if not self.sync:
             return  # it stays with the parameter, and the next backward that reduces adds to it
-        param = unit.params[number]
-        grad, param._grad = param._grad, None
+        refused = self._way.expect()
+        if refused:
+            self._refuse(refused)
+        grad = self._taken(unit, number)
         assert grad is not None, "a post-accumulate hook runs after the gradient was accumulated"
         if mode.grad:
             self._refuse(
@@ -90,18 +103,23 @@ class Reducing:
                 f"the gradient of {unit.names[number]} was ready twice in one backward, and reduced after the first "
                 "time: use checkpoint(..., use_reentrant=False)"
             )
-        array = grad._array
-        if array.shape != unit.shapes[number] or array.dtype != unit.here_dtype:
-            self._refuse(
-                f"the gradient of {unit.names[number]} has shape {array.shape} and dtype {array.dtype}, expected "
-                f"{unit.shapes[number]} and {unit.here_dtype}"
-            )
-        self._put(unit, number, array)
-        del grad, array
+        self._put(unit, number, grad._array)
+        del grad
         if unit.is_complete():
             self._complete(unit)
 
+    @staticmethod
+    def _taken(unit: Unit, number: int) -> Tensor | None:
+        param = unit.params[number]
+        grad, param._grad = param._grad, None
+        return grad
+
     def _put(self, unit: Unit, number: int, gradient: Array) -> None:
+        if gradient.shape != unit.shapes[number] or gradient.dtype != unit.here_dtype:
+            self._refuse(
+                f"the gradient of {unit.names[number]} has shape {gradient.shape} and dtype {gradient.dtype}, expected "
+                f"{unit.shapes[number]} and {unit.here_dtype}"
+            )
         again = number in unit.ready
         into = self._room(unit, number)
         if again:  # in a backward inside this one, as of a reentrant checkpoint
@@ -171,12 +189,7 @@ class Reducing:
         summed = self._reduce_dtype or given.dtype
         if summed != given.dtype:
             given = given.astype(summed)
-        mean = unit.home_dev.xp.empty(unit.share, summed)
-        work = dist.reduce_scatter_tensor(
-            unit.tensor(mean, home), unit.tensor(given, home), op=dist.ReduceOp.AVG, group=self._group, async_op=True
-        )
-        assert work is not None, "async_op gives a Work"
-        self._pending.append(_Pending(unit, work, mean, frozenset(unit.ready)))
+        work = self._way.start(unit, given, home)
         slab.work = work if given is row else None
         if own:
             self._fetcher.slabs.give(slab)
@@ -187,69 +200,42 @@ class Reducing:
     def _finish(self) -> None:
         if not self.sync:
             return
-        if not self._pending and not any(unit.ready for unit in self._units):
+        if not any(unit.reduced or unit.ready for unit in self._units):
             return  # it passed gradients through, but got none of its own
         missing = [unit for unit in reversed(self._units) if unit.expected() and not unit.reduced]
         if missing and not self._find_unused:
             self._refuse_unused(missing)
         for unit in missing:
+            self._bring_accumulated(unit)
             self._reduce(unit)
         start = SYSTEM.monotonic()
-        pending, self._pending = self._pending, []
-        for one in pending:
-            one.work.wait()
-        used = self._used(pending) if self._find_unused else None
-        for one in pending:
-            self._deliver(one, used)
+        complete = self._way.finish()
         self.wait_s += SYSTEM.monotonic() - start
         self.backwards += 1
         self._begin_again()
-        if self._fetcher.keep:
+        if complete and self._fetcher.keep:
             self._fetcher.stale()
+
+    def _bring_accumulated(self, unit: Unit) -> None:
+        """Gradients from `no_sync()` of parameters that the backward which reduces did not use."""
+        for number in unit.expected() - unit.ready:
+            grad = self._taken(unit, number)
+            if grad is not None:
+                self._put(unit, number, grad._array)
 
     def _begin_again(self) -> None:
         self._turn = len(self._units) - 1
         for unit in self._units:
             unit.begin_again()
 
-    def _used(self, pending: Collection[_Pending]) -> dict[int, Array]:
-        """By unit: which of its parameters had a gradient on any rank."""
-        flags = np.zeros(sum(len(unit.params) for unit in self._units), np.uint8)
-        places, at = {}, 0
-        for unit in self._units:
-            places[unit.index] = flags[at : at + len(unit.params)]
-            at += len(unit.params)
-        for one in pending:
-            places[one.unit.index][list(one.fired)] = 1
-        dist.all_reduce(Tensor._wrap(flags), op=dist.ReduceOp.MAX, group=self._group)
-        return places
-
-    def _deliver(self, one: _Pending, used: dict[int, Array] | None) -> None:
-        unit, mean = one.unit, one.mean
-        if mean.dtype != unit.dtype:
-            mean = mean.astype(unit.dtype)
-        for number, (piece, part) in enumerate(zip(unit.pieces, unit.spread(mean), strict=True)):
-            if not piece._rg or (used is not None and not used[unit.index][number]):
-                continue
-            if piece._grad is None:
-                piece._grad = wrap(part, unit.home_dev)
-            else:
-                piece._grad._array += part
-                piece._grad._bump()
-
     # ---- what goes wrong -------------------------------------------------------------------------------------------
 
     def _give_up(self) -> None:
-        pending, self._pending = self._pending, []
-        for one in pending:
-            one.work.get_future().settled_within(None)
+        self._way.give_up()
         self._begin_again()
 
-    def _refuse(self, what: str) -> None:
-        """UsageError, and the group is aborted with it: others would wait for this rank's gradients for ever."""
-        error = UsageError(f"zero.shard, rank {self._group.rank()}: {what}")
-        self._group.abort(error)
-        raise error
+    def _refuse(self, what: str) -> NoReturn:
+        refuse(self._group, what)
 
     def _refuse_unused(self, units: Collection[Unit]) -> None:
         lost = [unit.names[number] for unit in units for number in sorted(unit.expected() - unit.ready)]

@@ -11,6 +11,8 @@ from resilin.core.tensor import Parameter
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
+from resilin.shards import block
+from resilin.zero import agreement
 from resilin.zero.sharded import alike, cutting, stepping
 from resilin.zero.sharded.module import ShardedModule
 from resilin.zero.sharded.policy import MixedPrecisionPolicy
@@ -36,6 +38,7 @@ def shard(
     find_unused_parameters: bool = False,
     bucket_cap_mb: float | None = None,
     buddies: bool = True,
+    shards: int | None = None,
 ) -> ShardedModule:
     """Divide the training of `module` among the ranks of a group.
 
@@ -59,21 +62,30 @@ def shard(
                     while they are used.
     init_sync:      modules are compared, and parameters and buffers made equal to those of rank 0. False: the caller
                     knows that they are, or loads them; no rank communicates (as when others `reshard`).
-    broadcast_buffers: buffers are made equal to rank 0's before each forward in training.
-    find_unused_parameters: parameters that get no gradient count as zero; where no rank has one, none is given.
+    broadcast_buffers: buffers are made equal to rank 0's before each forward in training (not with shards).
+    find_unused_parameters: parameters that get no gradient count as zero; where no rank has one, none is given (with
+                    shards zero is, as DistributedDataParallel does).
     bucket_cap_mb:  stage 2: gradients are reduced in rows of about so many MiB (25).
     buddies:        within `elastic.run`, whether another rank keeps a second copy of this one's pieces and of what the
                     optimizer remembers of them, so that the loss of a worker costs no step. False: nothing is kept
                     twice or sent, and such a loss needs a checkpoint.
+    shards:         fixed shards, see `ShardedModule.shard`: the same bits for any number of ranks, which are those of
+                    DistributedDataParallel with as many shards. Each sum is rounded to reduce_dtype.
 
     Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
     CollectiveMismatch on all ranks when they shard different modules: it names the first difference.
     """
     policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
-    group = process_group or (dist.default_group() if dist.is_initialized() else None)
+    group = agreement.group_of("zero.shard", process_group)
     rank, world = (0, 1) if group is None else (group.rank(), group.size())
+    if shards is not None:
+        block.check_world("zero.shard", shards, world)
+        block.check_module("zero.shard", shards, module)
+        _check_buffers(module)
     members = choose(module, units) if stage == 3 else buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
-    setting = f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}"
+    setting = (
+        f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, shards={shards}"
+    )
     if group is not None and world > 1 and init_sync:
         alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
         alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
@@ -83,7 +95,7 @@ def shard(
     ]
     movable = process_group is None
     sharded = ShardedModule(
-        module, made, group, stage, policy, broadcast_buffers, find_unused_parameters, buddies, movable
+        module, made, group, stage, policy, broadcast_buffers, find_unused_parameters, buddies, movable, shards
     )
     if group is not None and world > 1 and init_sync:
         for unit in made:
@@ -120,6 +132,15 @@ def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float
             raise UsageError(f"zero.shard: {where} is sharded already; use what the first call returned")
     _check_parameters(module)
     return mixed_precision or MixedPrecisionPolicy()
+
+
+def _check_buffers(module: Module) -> None:
+    for name, buffer in module.named_buffers():
+        if buffer._dev is not CPU and buffer.numel():
+            raise UsageError(
+                f"zero.shard(shards=...): buffer {name} is on {buffer._dev}; buffers are averaged over shards on the "
+                "CPU only. Use modules without buffers (LayerNorm in the place of BatchNorm), or leave shards out"
+            )
 
 
 def _check_parameters(module: Module) -> None:

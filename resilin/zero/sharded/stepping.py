@@ -56,6 +56,7 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
                 )
 
     for module in _of(optimizer):
+        module.check_complete(f"{name}.step")
         module.life.updating(optimizer)
 
 

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 import resilin.dist as dist
 from resilin._base import moments
 from resilin.core.tensor import Tensor
 from resilin.dist.reconfigurable import Lot, Slice, Version
-from resilin.errors import StateError, UsageError
+from resilin.errors import UsageError
 from resilin.nn import Module
+from resilin.nn.modules import beside
 from resilin.optim import Optimizer
 from resilin.zero import lots, partition
 from resilin.zero.content import common_options, load_options
@@ -116,23 +115,12 @@ class ModuleContent(_Cut):
     def common_state(self) -> Any:
         """The buffers, and what `get_extra_state` gives."""
         module = self._owner.module
-        return {
-            "buffers": dict(module.named_buffers()),
-            "extra": {name: part.get_extra_state() for name, part in _with_extra_state(module)},
-        }
+        return {"buffers": dict(module.named_buffers()), "extra": beside.extra_states(module)}
 
     def load_common_state(self, state: Any) -> None:
         """See `Content`."""
-        module = self._owner.module
-        buffers = dict(module.named_buffers())
-        for name, saved in state["buffers"].items():
-            if name not in buffers or buffers[name]._array.shape != saved._array.shape:
-                raise StateError(f"zero.shard: buffer {name!r} has changed its shape or is gone, cannot restore it")
-            if not np.array_equal(buffers[name]._array, saved._array):
-                buffers[name]._array[...] = saved._array
-                buffers[name]._bump()
-        for name, part in _with_extra_state(module):
-            part.set_extra_state(state["extra"][name])
+        buffers = {name: saved._array for name, saved in state["buffers"].items()}
+        beside.write(self._owner.module, buffers, state["extra"], "zero.shard")
 
     def own(self, version: Version) -> Lot:
         """See `Content`."""
@@ -199,11 +187,6 @@ class PiecesContent(_Cut):
 
 def _covers(held: Iterable[Holding]) -> dict[str, range]:
     return {str(each.number): range(each.piece.start, each.piece.stop) for each in held}
-
-
-def _with_extra_state(module: Module) -> list[tuple[str, Module]]:
-    plain = Module.get_extra_state
-    return [(name, part) for name, part in module.named_modules() if type(part).get_extra_state is not plain]
 
 
 class Life:

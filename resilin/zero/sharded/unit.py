@@ -31,9 +31,12 @@ class ShardedParameter(Parameter):
     What `named_parameters()` of a sharded module yields and optimizers update.
     """
 
+    is_piece = True
+    """Told to what needs whole gradients (norms, loss scaling, DistributedDataParallel), which refuses a piece."""
     logical_shape: tuple[int, ...]
     start: int
     unit: weakref.ref[Unit]
+    place: int  # in the unit
 
     def divided(self, optimizer: Any) -> Any:
         """See `dist.reconfigurable.divided`: what knows the state of an optimizer of such pieces."""
@@ -41,6 +44,12 @@ class ShardedParameter(Parameter):
         if unit is None or unit.state_of is None:
             raise UsageError(f"{self!r}: the module that it is a piece of is gone")
         return unit.state_of(optimizer)
+
+    def drop_accumulated(self) -> None:
+        """Forget the whole parameter's gradient, which `no_sync()` accumulated on this rank: part of `zero_grad`."""
+        unit = self.unit()
+        if unit is not None:
+            unit.params[self.place]._grad = None
 
     def __repr__(self) -> str:
         held = f"[{self.start}, {self.start + self.numel()})"
@@ -128,7 +137,7 @@ class Unit:
             made.data, made._grad = view, None
         else:
             made = ShardedParameter(view, self.params[number]._rg)
-            made.unit = weakref.ref(self)
+            made.unit, made.place = weakref.ref(self), number
         made.logical_shape, made.start = tuple(self.shapes[number]), piece.start
         return made
 
@@ -163,15 +172,20 @@ class Unit:
     def appear(self, slab: Slab, dtype: Any = None) -> None:
         """The whole row lies in `slab`: parameters, and views of them that graphs keep, look into it."""
         row = slab.array(dtype or self.here_dtype, self.length)
-        for param, array, piece in zip(self.params, self.views(row), self.pieces, strict=True):
+        for param, array in zip(self.params, self.views(row), strict=True):
             _look(param, array)
-            param._rg = piece._rg
+        self.follow_pieces()
         for view in self._views:
             tensor = view.tensor()
             if tensor is not None:
                 at = view.at * row.itemsize
                 _look(tensor, np.ndarray(view.shape, row.dtype, slab.memory, at, view.strides))
         self.slab, self.here = slab, True
+
+    def follow_pieces(self) -> None:
+        """Parameters require gradients where their pieces do."""
+        for param, piece in zip(self.params, self.pieces, strict=True):
+            param._rg = piece._rg
 
     def vanish(self) -> Slab | None:
         """Send all parameters away. Gives the slab that they were in."""
@@ -209,10 +223,14 @@ class Unit:
                 arrays.add(id(tensor._array))
         return len(arrays)
 
+    def trained(self) -> frozenset[int]:
+        """The numbers of the parameters that are trained now."""
+        return frozenset(number for number, piece in enumerate(self.pieces) if piece._rg)
+
     def expected(self) -> frozenset[int]:
         """The numbers of the parameters that get a gradient in the backward that runs."""
         if self._expected is None:
-            self._expected = frozenset(number for number, piece in enumerate(self.pieces) if piece._rg)
+            self._expected = self.trained()
         return self._expected
 
     def is_complete(self) -> bool:

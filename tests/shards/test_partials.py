@@ -5,15 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets
-from resilin.ddp.flat import Flat, specs_of
-from resilin.ddp.partials import CHUNK_ELEMENTS, Partials, merges, put
 from resilin.dist import tree
 from resilin.dist.tree import Subtree
+from resilin.shards.buffers import Row
+from resilin.shards.partials import CHUNK_ELEMENTS, Partials, merges, put
 
-PARAMS = [Tensor._wrap(np.zeros(3, np.float32))]
+BUFFERS = [Tensor._wrap(np.zeros(3, np.float32))]
 WEIGHTS = np.random.default_rng(9).random(33).astype(np.float32)
-(SPEC,) = buckets.assign(specs_of([("p", PARAMS[0])]))
 
 
 def naive(node: Subtree, leaves: list[np.ndarray]) -> np.ndarray:
@@ -30,10 +28,10 @@ def test_partial_sums_equal_the_trees_nodes_bit_for_bit(shards: int, world: int,
     leaves = list(np.random.default_rng(seed).standard_normal((shards, 3)).astype(np.float32))
     plan = tree.plan(shards, world)
     for rank in range(world):
-        made: list[Flat] = []
+        made: list[Row] = []
 
-        def make(made: list[Flat] = made) -> Flat:
-            made.append(Flat(SPEC, PARAMS))
+        def make(made: list[Row] = made) -> Row:
+            made.append(Row(BUFFERS))
             return made[-1]
 
         partials = Partials(plan, rank, make)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from resilin.ddp.flat import Array, Flat
 from resilin.dist.tree import Plan, Subtree
 
+Array = NDArray[Any]
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB of float32: two pieces and a scratch fit in a core's own cache
 
 
@@ -47,29 +49,38 @@ def put(view: Array, value: Array, weight: float, fresh: bool) -> None:
         np.add(a, np.multiply(b, factor, out=scratch[: b.size]), out=a)
 
 
-class Partials:
+class Memory(Protocol):
+    """What a partial sum lies in."""
+
+    array: Any
+
+
+M = TypeVar("M", bound=Memory)
+
+
+class Partials(Generic[M]):
     """The partial sums of one bucket: `open` and `close` each shard in order, then `parts()` are the rank's subtrees.
 
     A shard that is the right child of a leaf's parent is added straight to its sibling's sum. Arrays come from `make`
     and are used again after `clear`.
     """
 
-    def __init__(self, plan: Plan, rank: int, make: Callable[[], Flat]) -> None:
+    def __init__(self, plan: Plan, rank: int, make: Callable[[], M]) -> None:
         self._subtrees = plan.subtrees(rank)
         self._merges = merges(plan, rank)
         self._make = make
-        self._free: list[Flat] = []
-        self._stack: list[Flat] = []
+        self._free: list[M] = []
+        self._stack: list[M] = []
 
-    def take(self) -> Flat:
+    def take(self) -> M:
         """An array that is not in use."""
         return self._free.pop() if self._free else self._make()
 
-    def give(self, flat: Flat) -> None:
+    def give(self, flat: M) -> None:
         """Take `flat` back for later use."""
         self._free.append(flat)
 
-    def open(self, shard: int) -> tuple[Flat, bool]:
+    def open(self, shard: int) -> tuple[M, bool]:
         """Where to `put` the contribution of `shard`, and whether that memory is fresh."""
         fresh = self._merges[shard] == 0 or not self._stack
         if fresh:
@@ -83,11 +94,11 @@ class Partials:
             np.add(self._stack[-1].array, right.array, out=self._stack[-1].array)
             self._free.append(right)
 
-    def parts(self) -> dict[Subtree, Flat]:
+    def parts(self) -> dict[Subtree, M]:
         """Every subtree of the rank with its sum, once the last shard was closed."""
         return dict(zip(self._subtrees, self._stack, strict=True))
 
-    def steal(self) -> Flat:
+    def steal(self) -> M:
         """The only part, in a world of one; the caller gives it back later."""
         (root,) = self._stack
         self._stack = []

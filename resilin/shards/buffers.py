@@ -8,32 +8,90 @@ A value that no shard changed keeps its bits: only differences are summed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets
-from resilin.ddp.flat import Array, Flat, specs_of
-from resilin.ddp.partials import Partials, put
 from resilin.dist.tree import Plan
 from resilin.errors import CollectiveMismatch
+from resilin.shards.partials import Array, Partials, put
+
+
+class Row:
+    """One flat array for changes of buffers of one dtype, and a view for each."""
+
+    __slots__ = ("array", "tensor", "views")
+
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        arrays = [buffer._array for buffer in buffers]
+        self.array: Array = np.zeros(sum(array.size for array in arrays), arrays[0].dtype)
+        self.tensor = Tensor._wrap(self.array)
+        stops = np.cumsum([array.size for array in arrays])
+        self.views: list[Array] = [
+            self.array[stop - array.size : stop].reshape(array.shape) for array, stop in zip(arrays, stops, strict=True)
+        ]
+
+
+class Sum(Protocol):
+    """Sums flat changes over all shards of a step along the tree."""
+
+    def add(self, shard: int, weight: float, changes: Sequence[Array]) -> None:
+        """The changes of this rank's `shard`, one for each view. Called for all of its shards, in their order."""
+
+    def total(self) -> Row:
+        """The finished sum, after the last shard."""
+
+    def clear(self, reuse: bool) -> None:
+        """Forget the step. reuse=False: somebody may still read its memory."""
+
+
+class RunSum:
+    """A `Sum` where each rank has one run of shards: the ranks complete it at the end."""
+
+    def __init__(self, make: Callable[[], Row], plan: Plan, group: dist.ProcessGroup) -> None:
+        self._plan, self._group = plan, group
+        self._partials = Partials(plan, group.rank(), make)
+
+    def add(self, shard: int, weight: float, changes: Sequence[Array]) -> None:
+        """See Sum."""
+        row, fresh = self._partials.open(shard)
+        for view, change in zip(row.views, changes, strict=True):
+            put(view, change, weight, fresh)
+        self._partials.close(shard)
+
+    def total(self) -> Row:
+        """See Sum."""
+        if self._plan.world_size == 1:
+            total = self._partials.steal()
+        else:
+            tensors = {node: row.tensor for node, row in self._partials.parts().items()}
+            total = self._partials.take()
+            dist.tree_all_reduce(tensors, total.tensor, self._plan, group=self._group)
+        self._partials.give(total)  # it stays as it is until the next shard begins
+        return total
+
+    def clear(self, reuse: bool) -> None:
+        """See Sum."""
+        self._partials.clear(reuse)
 
 
 class ShardBuffers:
-    """The buffers of `module` over the shards of one step."""
+    """The buffers of `module` over the shards of one step. summing: how the changes of one flat array are summed."""
 
-    def __init__(self, module: Any, plan: Plan, group: dist.ProcessGroup) -> None:
+    def __init__(self, module: Any, group: dist.ProcessGroup, summing: Callable[[Callable[[], Row]], Sum]) -> None:
         named = [(name, buffer) for name, buffer in module.named_buffers() if buffer is not None and buffer.numel()]
         self._floats = [buffer for _, buffer in named if buffer.is_floating_point()]
         self._others = [(name, buffer) for name, buffer in named if not buffer.is_floating_point()]
-        self._plan = plan
         self._group = group
-        float_specs = specs_of([item for item in named if item[1].is_floating_point()])
-        self._specs = buckets.assign(float_specs, order=range(len(float_specs)))
-        self._sums = [Partials(plan, group.rank(), partial(Flat, spec, self._floats)) for spec in self._specs]
+        kinds: dict[Any, list[int]] = {}  # numbers of float buffers, by dtype
+        for number, buffer in enumerate(self._floats):
+            kinds.setdefault(buffer._array.dtype.name, []).append(number)
+        self._kinds = list(kinds.values())
+        self._sums = [summing(partial(Row, [self._floats[number] for number in kind])) for kind in self._kinds]
         self._begin: list[Array] = []  # float buffers at the step's beginning
         self._begin_others: list[Array] = []
         self._end_others: list[Array] | None = None  # after the first shard that ran
@@ -52,15 +110,9 @@ class ShardBuffers:
             _assign(buffer, value)
 
     def leave(self, shard: int, weight: float, ran: bool) -> None:
-        """A shard ends: add its weighted change."""
-        for spec, partials in zip(self._specs, self._sums, strict=True):
-            flat, fresh = partials.open(shard)
-            for slot, view in zip(spec.slots, flat.views, strict=True):
-                now, begin = self._floats[slot.param]._array, self._begin[slot.param]
-                change = np.zeros_like(now)
-                np.subtract(now, begin, out=change, where=now != begin)
-                put(view, change, weight, fresh)
-            partials.close(shard)
+        """A shard ends: add its weighted change. ran: whether it had samples that count; else there is none."""
+        for kind, each in zip(self._kinds, self._sums, strict=True):
+            each.add(shard, weight, [self._change(number, ran) for number in kind])
         if not ran or not self._others:
             return
         if self._end_others is None:
@@ -73,31 +125,31 @@ class ShardBuffers:
                     f"the step with {value.tolist()!s:.80}; only float buffers may depend on the samples"
                 )
 
+    def _change(self, number: int, ran: bool) -> Array:
+        now, begin = self._floats[number]._array, self._begin[number]
+        change: Array = np.zeros_like(now)
+        if ran:
+            np.subtract(now, begin, out=change, where=now != begin)
+        return change
+
     def finish(self) -> None:
         """All of this rank's shards have ended: complete the sums over ranks and set the buffers."""
-        for spec, partials in zip(self._specs, self._sums, strict=True):
-            if self._plan.world_size == 1:
-                total = partials.steal()
-            else:
-                tensors = {node: flat.tensor for node, flat in partials.parts().items()}
-                total = partials.take()
-                dist.tree_all_reduce(tensors, total.tensor, self._plan, group=self._group)
-            for slot, view in zip(spec.slots, total.views, strict=True):
-                begin = self._begin[slot.param]
-                _assign(self._floats[slot.param], np.where(view == 0, begin, begin + view))
-            partials.give(total)
-            partials.clear()
+        for kind, each in zip(self._kinds, self._sums, strict=True):
+            for number, view in zip(kind, each.total().views, strict=True):
+                begin = self._begin[number]
+                _assign(self._floats[number], np.where(view == 0, begin, begin + view))
+            each.clear(reuse=True)
         self._agree_on_others()
 
     def abandon(self) -> None:
         """The step died half-way."""
-        for partials in self._sums:
-            partials.clear(reuse=False)
+        for each in self._sums:
+            each.clear(reuse=False)
 
     def _agree_on_others(self) -> None:
         if not self._others:
             return
-        if self._plan.world_size > 1:
+        if self._group.size() > 1:
             self._check_across_ranks()
         if self._end_others is not None:
             for (_, buffer), value in zip(self._others, self._end_others, strict=True):
