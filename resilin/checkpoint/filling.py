@@ -9,10 +9,10 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.checkpoint.flat import Flat, as_bytes
+from resilin.checkpoint.hashing import Hasher
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.reading import Block, Reader
 from resilin.checkpoint.safetensors import check_booleans
-from resilin.checkpoint.writing import Hasher
 from resilin.core.tensor import wrap
 from resilin.errors import CorruptFile
 

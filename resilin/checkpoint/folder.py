@@ -1,7 +1,7 @@
 """Folders of checkpoints: which are there, which are complete, which is the newest, which are deleted.
 
     run7/
-        latest                      text: the name of the newest complete one, for people
+        latest                      text: the name of the newest complete one, for people; `opened` takes it as a path
         step-40/manifest.json       written last: without it, or with files that do not fit it, a checkpoint is torn
                 data-00000-000-1f0c88a2b7d94e35.safetensors
         step-50/...
@@ -12,28 +12,32 @@ an earlier step writes newer checkpoints of lower steps.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resilin._base import log
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.manifest import File, Head, Manifest
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.opening import open_parent, open_storage
 from resilin.checkpoint.storage import Item, Storage, leftover
-from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError
+from resilin.errors import CheckpointError, CorruptFile, StorageDenied, StorageError, StorageMissing, UsageError
 
 _LOG = log.logger("checkpoint")
 LATEST = "latest"
+_BROKEN = (errno.EIO, errno.ELOOP, errno.ESTALE, errno.EUCLEAN)  # what lies there cannot be read; the storage answers
 _STEP = re.compile(r"step-(0|[1-9]\d*)")
 Root = str | os.PathLike[str] | Storage
 Before = Mapping[str, Mapping[str, int]]
 """What a save found when it began: by folder, the files that saves write, with their sizes. Of its own folder and of
-those without a manifest. What has not changed since is left from writers that ended; all else is somebody's at work."""
+those without a manifest; under "latest", what was to become that. What has not changed since is left from writers that
+ended; all else is somebody's at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,9 @@ class Found:
     step:    what it was saved as; None without.
     serial:  grows with each checkpoint of a path; None when the manifest does not tell.
     nbytes:  of its files.
-    problem: why it is torn, in words that begin with its path; None when it is complete: every file is there and has
-             its size. What the bytes are is `verify`'s question.
+    problem: why it is torn or unreadable, in words that begin with its path; None when it is complete: every file is
+             there and has its size. What the bytes are is `verify`'s question.
+    unreadable: what it is cannot be known: this process may not read it, or the medium fails there.
     """
 
     name: str
@@ -55,11 +60,21 @@ class Found:
     serial: int | None
     nbytes: int
     problem: str | None = None
+    unreadable: bool = False
 
     @property
     def is_complete(self) -> bool:
         """Whether it can be loaded, as far as the sizes of its files tell."""
         return self.problem is None
+
+
+def opened(path: Root, options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage of the checkpoints in `path`: of `run7/latest`, the file that names the newest, that of `run7`."""
+    storage = open_storage(path, options)
+    if isinstance(path, Storage) or storage.root.rpartition("/")[2] != LATEST:
+        return storage
+    above, name = open_parent(storage.root, options)
+    return above if above.exists(name) else storage
 
 
 def step_name(step: int) -> str:
@@ -72,24 +87,28 @@ def joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def list_checkpoints(path: Root) -> list[Found]:
+def list_checkpoints(path: Root, *, options: Mapping[str, Any] | None = None) -> list[Found]:
     """The checkpoints in `path` (the one that it is, or its `step-<n>` folders), oldest first, torn ones included.
 
-    A folder in which no file is of a save is none, whatever its name. Order: by serial; those whose manifest is missing
-    or unreadable come last, by step. Errors are the storage's.
+    A folder in which no file is of a save is none, whatever its name; one that cannot be read may be one. Order: by
+    serial; those whose manifest is missing or unreadable come last, by step. Errors are the storage's, of `path` itself
+    or as a whole. options: for the storage of a URL, as of `load`.
     """
-    storage = open_storage(path)
+    storage = opened(path, options)
     return _all(storage, _folders(storage))
 
 
 def _all(storage: Storage, names: Iterable[str]) -> list[Found]:
-    listed = ((name, storage.list(name)) for name in names)
-    return sorted((_found(storage, name, items) for name, items in listed if _is_checkpoint(items)), key=_age)
+    return sorted(filter(None, (_found(storage, name) for name in names)), key=_age)
 
 
-def latest(path: Root) -> str | None:
-    """The path of the newest complete checkpoint in `path`, or None. Torn ones that may be newer are logged by name."""
-    storage = open_storage(path)
+def latest(path: Root, *, options: Mapping[str, Any] | None = None) -> str | None:
+    """The path of the newest complete checkpoint in `path`, or None. Others that may be newer are logged by name: torn
+    ones, and those that cannot be read; where there are only such, their error is raised.
+
+    options: for the storage of a URL, as of `load`.
+    """
+    storage = opened(path, options)
     name = latest_name(storage)
     return None if name is None else storage.full(name)
 
@@ -106,8 +125,15 @@ def latest_name(storage: Storage) -> str | None:
         names, before = names if complete else list(_folders(storage)), names
     newest = complete[-1] if complete else None
     for one in found[found.index(newest) + 1 if newest else 0 :]:
-        log.event(_LOG, logging.WARNING, "a checkpoint is torn", problem=one.problem)
-    return newest.name if newest else None
+        what = "a checkpoint cannot be read" if one.unreadable else "a checkpoint is torn"
+        log.event(_LOG, logging.WARNING, what, problem=one.problem)
+    if newest is not None:
+        return newest.name
+    for one in found:
+        if one.unreadable:  # to say that there is none would have a job begin anew
+            _read_complete(storage, one.name)
+            return one.name
+    return None
 
 
 def read_manifest(storage: Storage, folder: str) -> Manifest:
@@ -119,28 +145,47 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
         raise CheckpointError(_torn(storage, folder)) from None
     if size > manifests.MAX_BYTES:
         raise CorruptFile(f"{storage.full(name)} has {size} bytes, the limit is {manifests.MAX_BYTES}", name)
-    return manifests.parse(storage.read(name, 0, size), storage.full(name))
+    return manifests.parse(storage.read(name), storage.full(name))  # to its end: it may have been replaced since
 
 
 def read_head(storage: Storage, folder: str) -> Head | None:
     """The head of the manifest in `folder`, or None when there is none that can be read."""
     name = joined(folder, manifests.NAME)
     try:
-        return manifests.parse_head(storage.read(name, 0, min(storage.size(name), manifests.HEAD_BYTES)), name)
+        return manifests.parse_head(_start(storage, name, manifests.HEAD_BYTES), name)
     except (StorageMissing, CorruptFile):
         return None
 
 
+def _start(storage: Storage, name: str, most: int) -> bytes:
+    """The first `most` bytes of a file, or all of a shorter one: of one version, also when it is replaced meanwhile."""
+    before = None
+    while (size := storage.size(name)) > most:
+        try:
+            return storage.read(name, 0, most)
+        except CorruptFile:  # a shorter one has taken its place
+            if size == before:
+                raise
+            before = size
+    return storage.read(name)
+
+
 def survey(storage: Storage, where: str) -> tuple[int, Before]:
     """For a save to `where` that begins now: its serial, above that of any checkpoint there, and what it found."""
-    serial, before = 0, {where: written(storage, where)}
+    serial, unreadable, before = 0, 0, {where: written(storage, where)}
     for name in _folders(storage):
-        head = read_head(storage, name)
-        if head is not None:
-            serial = max(serial, head.serial)
-        elif name != where:
-            before[name] = written(storage, name)
-    return serial + 1, before
+        try:
+            head = read_head(storage, name)
+            if head is not None:
+                serial = max(serial, head.serial)
+            elif name != where:
+                before[name] = written(storage, name)
+        except StorageError as error:
+            if not _is_unreadable(error):
+                raise
+            unreadable += 1  # and as likely as not one of the last
+    before[LATEST] = {item.name: item.size or 0 for item in storage.list() if leftover(item.name) == LATEST}
+    return serial + unreadable + 1, before
 
 
 def written(storage: Storage, folder: str) -> dict[str, int]:
@@ -174,18 +219,22 @@ def prune(storage: Storage, keep_last: int, current: str, before: Before) -> lis
     """Delete all complete checkpoints but the newest `keep_last`, and torn ones; never `current`. Returns their names.
 
     A manifest goes first, for good, and then the rest: what is half deleted is torn. Of a link only the link goes. What
-    has no manifest stays unless it was so `before`: another job may be writing it.
+    has no manifest stays unless it was so `before`: another job may be writing it. What cannot be read stays, too.
     """
     found = list_checkpoints(storage)
     complete = [one for one in found if one.is_complete]
     kept = {one.name for one in complete[-keep_last:]} | {current}
-    old = [one for one in found if one.name and one.name not in kept]
+    old = [one for one in found if one.name and one.name not in kept and not one.unreadable]
     dropped = [one.name for one in old if one.is_complete or not _is_being_written(storage, one.name, before)]
     for name in dropped:
         if not storage.is_link(name):
             storage.delete(joined(name, manifests.NAME))
-            storage.sync(name)
+            with contextlib.suppress(StorageMissing):  # another rank that was last, too, has deleted the folder
+                storage.sync(name)
         storage.delete_tree(name)
+    for name in _folders(storage):
+        if not before.get(name, {"new": 0}):  # nothing was in it, as of a save that was killed at once
+            storage.remove_empty(name)
     return dropped
 
 
@@ -279,19 +328,34 @@ def _is_being_written(storage: Storage, name: str, before: Before) -> bool:
     return not storage.exists(joined(name, manifests.NAME)) and written(storage, name) != before.get(name)
 
 
-def _found(storage: Storage, name: str, items: Sequence[Item]) -> Found:
-    match = _STEP.fullmatch(name)
+def _found(storage: Storage, name: str) -> Found | None:
+    """What is in a folder; None when no save has written there."""
+    path, match = storage.full(name), _STEP.fullmatch(name)
     step = int(match[1]) if match else None
     serial, problem = None, None
-    nbytes = sum(item.size or 0 for item in items)
     try:
-        head = _read_complete(storage, name).head
-        step, serial = head.step, head.serial
-    except CheckpointError as error:
-        problem = str(error)
-        known = read_head(storage, name)
-        step, serial = (step, None) if known is None else (known.step, known.serial)
-    return Found(name, storage.full(name), step, serial, nbytes, problem)
+        items = storage.list(name)
+        if not _is_checkpoint(items):
+            return None
+        try:
+            head = _read_complete(storage, name).head
+            step, serial = head.step, head.serial
+        except CheckpointError as error:
+            if isinstance(error, StorageError) and not isinstance(error, StorageMissing):
+                raise
+            problem = str(error)
+            known = read_head(storage, name)
+            step, serial = (step, None) if known is None else (known.step, known.serial)
+    except StorageError as error:
+        if not _is_unreadable(error):
+            raise
+        return Found(name, path, step, None, 0, str(error), unreadable=True)
+    return Found(name, path, step, serial, sum(item.size or 0 for item in items), problem)
+
+
+def _is_unreadable(error: StorageError) -> bool:
+    """Whether it says something of what lies there. All else is of the storage, which may answer better again."""
+    return isinstance(error, StorageDenied) or error.errno in _BROKEN
 
 
 def _torn(storage: Storage, folder: str) -> str:

@@ -66,6 +66,8 @@ class Gathered:
         """For `typed_json.encode`: numbers for tensors, trees for objects."""
         if isinstance(value, Tensor):
             return typed_json.tagged(TENSOR, self._tensor(value, path))
+        if isinstance(value, np.ma.MaskedArray):
+            raise UsageError(f"save: {path} is a masked array, whose mask would be lost: save its data and its mask")
         if isinstance(value, np.ndarray):
             typed_json.check_kind(value, path)
             native = value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))

@@ -16,7 +16,6 @@ from resilin.checkpoint.flat import Flat
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.manifest import Manifest
 from resilin.checkpoint.matching import Matching, stored_tree
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.reading import Reader
 from resilin.checkpoint.storage import Storage
@@ -47,7 +46,7 @@ def load(
 ) -> Any:
     """Load a checkpoint: into `state`, in place, or as a tree. Every rank of the group calls it, alike.
 
-    path:   a checkpoint, or the folder of several: then its newest complete one, or that of `step`.
+    path:   a checkpoint, or the folder of several (or `latest` in it): its newest complete one, or that of `step`.
     state:  a dict or list as it was given to `save`, or one object. Tensors are filled where they lie (a Sliced: what
             it holds), objects get theirs by `load_sharded_state_dict`, `load_state_dict` or `set_state`, plain values
             are replaced in their dict or list. None: a tree of new tensors on the CPU is returned, with dicts in the
@@ -88,7 +87,7 @@ def _find(
     """The checkpoint that is to be loaded: found and read by rank 0, so that all take the same."""
 
     def look() -> tuple[Storage, int | None]:
-        return open_storage(path, options), folder.checked_step(step)
+        return folder.opened(path, options), folder.checked_step(step)
 
     def find() -> tuple[str, bytes]:
         where, manifest = folder.open_complete(storage, wanted)

@@ -101,30 +101,34 @@ class LocalStorage(Storage):
 
     def size(self, name: str) -> int:
         """As `Storage.size`."""
+        return self._stat(name).st_size
+
+    def version(self, name: str) -> str:
+        """As `Storage.version`."""
+        found = self._stat(name)
+        return f"{found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_size}"
+
+    def _stat(self, name: str) -> os.stat_result:
         path = self.path(name)
         with _told(path, "looked at"):
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 raise StorageMissing(f"{path} is no file", path, errno.ENOENT)
-            return found.st_size
+            return found
 
     def list(self, folder: str = "") -> Sequence[Item]:
-        """As `Storage.list`; what is neither a file nor a folder is left out, links are followed."""
+        """As `Storage.list`; what is neither a file nor a folder is left out, links are followed.
+
+        A link to what cannot be looked at counts as a folder: who looks into it is told why.
+        """
         path = self.path(folder)
-        items = []
         with _told(path, "listed"):
             try:
                 entries = os.scandir(path)
             except FileNotFoundError:
                 return []
             with entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # deleted since, or a link to nowhere
-                        found = entry.stat()
-                        if stat.S_ISDIR(found.st_mode):
-                            items.append(Item(entry.name, None, found.st_mtime))
-                        elif stat.S_ISREG(found.st_mode):
-                            items.append(Item(entry.name, found.st_size, found.st_mtime))
+                items = [item for entry in entries if (item := _item(entry)) is not None]
         return sorted(items, key=lambda item: item.name)
 
     def delete(self, name: str) -> None:
@@ -199,6 +203,20 @@ class _Local(Writing):
         with _told(self._shown, "written"):
             while left:
                 left = left[os.write(self._fd, left[:_MOST_AT_ONCE]) :]
+
+
+def _item(entry: os.DirEntry[str]) -> Item | None:
+    try:
+        found = entry.stat()
+    except FileNotFoundError:  # deleted since, or a link to nowhere
+        return None
+    except OSError:
+        if not entry.is_symlink():
+            raise
+        return Item(entry.name, None)
+    if stat.S_ISDIR(found.st_mode):
+        return Item(entry.name, None, found.st_mtime)
+    return Item(entry.name, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
 
 
 def _create_without_links(path: str, data: bytes) -> None:

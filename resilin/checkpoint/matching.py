@@ -66,6 +66,7 @@ class Matching:
         self.missing: list[str] = []
         self.unexpected: list[str] = []
         self.different: list[str] = []
+        self._dtypes = 0  # of these, tensors that differ in nothing but their dtype
         self._bare: list[tuple[Optimizer, Any]] = []
         self._after: list[Callable[[], Any]] = []
         self._fresh: dict[int, Tensor] = {}
@@ -81,6 +82,10 @@ class Matching:
         if any(found for _, found in lists):
             parts = [f"{kind}: {_listed(found)}" for kind, found in lists if found]
             hint = "; strict=False loads what fits" if not self.different else ""
+            if self.different and len(self.different) == self._dtypes:
+                hint = "; strict=False converts dtypes"
+            if {_unwrapped(one) for one in self.missing} & {_unwrapped(one) for one in self.unexpected}:
+                hint = "; one of both is a model under DistributedDataParallel, which adds 'module.': give its .module"
             raise CheckpointMismatch(
                 f"{path} is the checkpoint of another state; {'; '.join(parts)}{hint}. Nothing was changed",
                 self.missing, self.unexpected, self.different,
@@ -157,6 +162,7 @@ class Matching:
             what = "a read-only array" if isinstance(have, np.ndarray) else "expanded or read-only memory"
             raise UsageError(f"load: {path or 'the state'} is {what}, which cannot be filled; give a copy of it")
         if tuple(tensor.shape) != logical.shape or (self._strict and tensor.dtype is not logical.dtype):
+            self._dtypes += tuple(tensor.shape) == logical.shape
             self._differs(path, stored, tensor)
         elif tensor.dtype is logical.dtype:
             self._aim(stored.number, tensor)
@@ -200,6 +206,7 @@ class Matching:
 
     def _object(self, held: Held, stored: Any, path: str) -> Any:
         thing = held.thing
+        self._ask(thing, stored, path)
         if held.by == "set_state":
             if not isinstance(stored, Ref):
                 self._differs(path, stored, thing)
@@ -218,6 +225,25 @@ class Matching:
             if skeleton is not None:
                 self._bare.append((thing, skeleton))
         return thing
+
+    def _ask(self, thing: Any, stored: Any, path: str) -> None:
+        """Let an object say now, before anything is changed, that it could not take over what is stored."""
+        check = getattr(thing, "check_loadable", None)
+        if check is not None and isinstance(stored, dict):
+            try:
+                check(self._described(stored))
+            except UsageError as error:
+                self.different.append(f"{path or 'the state'}: {error}")
+
+    def _described(self, stored: Any) -> Any:
+        """`stored` with what the manifest says of a tensor in its place: dtype and shape."""
+        if isinstance(stored, Ref):
+            return self._reader.manifest.tensors[stored.number]
+        if isinstance(stored, dict):
+            return _like(stored, ((key, self._described(one)) for key, one in stored.items()))
+        if type(stored) in (list, tuple):
+            return type(stored)(map(self._described, stored))
+        return stored
 
     def _module(self, module: Module, tree: Any, stored: Any, path: str) -> None:
         if not isinstance(stored, dict):
@@ -359,6 +385,11 @@ def _setter(container: Any, key: Any, value: Any) -> Callable[[], None]:
 def _convert(source: Tensor, target: Tensor) -> None:
     with no_grad():
         target.detach().copy_(source)
+
+
+def _unwrapped(path: str) -> str:
+    """A path without what wrappers of modules add to names."""
+    return path.replace("/module.", "/").removeprefix("module.")
 
 
 def _join(path: str, key: Any) -> str:

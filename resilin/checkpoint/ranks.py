@@ -11,7 +11,7 @@ import resilin.dist as dist
 import resilin.errors as errors
 from resilin.dist import world
 from resilin.dist.group import ProcessGroup
-from resilin.errors import CheckpointError, CollectiveMismatch, DistError, UsageError
+from resilin.errors import CheckpointError, CollectiveMismatch, CorruptFile, DistError, StorageError, UsageError
 
 T = TypeVar("T")
 
@@ -56,11 +56,11 @@ class Ranks:
         except DistError:
             raise
         except Exception as error:
-            self.exchange((type(error).__name__, str(error)))
+            self.exchange((type(error).__name__, _facts(error)))
             raise
-        for rank, (kind, text) in enumerate(answers):
+        for rank, (kind, facts) in enumerate(answers):
             if kind is not None:
-                raise kind_of(kind)(f"{what}, rank {self.rank} of {self.size}: rank {rank} failed: {text}")
+                raise _of_other(kind, f"{what}, rank {self.rank} of {self.size}: rank {rank} failed: ", facts)
         return result, [answer for _, answer in answers]
 
     def of_first(self, what: str, work: Callable[[], Any]) -> Any:
@@ -83,11 +83,22 @@ class Ranks:
                 )
 
 
-def kind_of(name: str) -> type[Exception]:
-    """The class of errors that another rank's error of this name is raised as."""
+def _facts(error: Exception) -> list[Any]:
+    """What another rank needs to raise it, too: its text, and of storage and files the path and the system's code."""
+    facts: list[Any] = [str(error)]
+    if isinstance(error, CorruptFile | StorageError):
+        facts.append(error.path)
+    if isinstance(error, StorageError):
+        facts.append(error.errno)
+    return facts
+
+
+def _of_other(name: str, before: str, facts: list[Any]) -> Exception:
+    """Another rank's error, of its class when that is one of ours, else CheckpointError."""
     kind = getattr(errors, name, None)
-    plain = isinstance(kind, type) and issubclass(kind, CheckpointError | UsageError)
-    return kind if plain else CheckpointError  # type: ignore[return-value]
+    if not (isinstance(kind, type) and issubclass(kind, CheckpointError | UsageError)):
+        return CheckpointError(before + facts[0])
+    return kind(before + facts[0], *facts[1:])
 
 
 def _difference(first: Any, other: Any, rank: int, where: str = "") -> str:

@@ -17,7 +17,7 @@ from resilin.checkpoint.sliced import Slices, check_range
 from resilin.checkpoint.storage import Storage
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CorruptFile
+from resilin.errors import CorruptFile, StorageMissing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Reader:
             self._storage.read_into(folder.joined(self._where, first.file.name), first.at, buffer)
         except CorruptFile as error:
             raise CorruptFile(f"{error}; tensor {self.name(first)!r} lies there", self.path(first.file)) from None
+        except StorageMissing as error:
+            raise self._gone(error) from None
 
     def check(self, block: Block, found: str) -> None:
         """CorruptFile unless a block's bytes have the hash that the manifest tells."""
@@ -116,13 +118,21 @@ class Reader:
 
     def check_header(self, file: File) -> None:
         """CorruptFile unless the bytes before the tensors are those that were written."""
-        data = self._storage.read(folder.joined(self._where, file.name), 0, file.data)
+        try:
+            data = self._storage.read(folder.joined(self._where, file.name), 0, file.data)
+        except StorageMissing as error:
+            raise self._gone(error) from None
         if hash_of(data) != file.header:
             raise CorruptFile(
                 f"{self.path(file)}: its header, bytes [0, {file.data}), has changed since it was written: load "
                 "another checkpoint",
                 self.path(file),
             )
+
+    def _gone(self, error: StorageMissing) -> StorageMissing:
+        """Files were all there when reading began."""
+        why = "the checkpoint was deleted, or replaced in its place, while it was read: load again"
+        return StorageMissing(f"{error}; {why}", error.path, error.errno)
 
     def name(self, block: Block) -> str:
         """What the tensor of a block is called."""

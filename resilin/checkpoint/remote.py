@@ -33,6 +33,7 @@ _S3 = frozenset({"s3", "s3a"})
 _TRANSIENT = frozenset(
     {errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.EAGAIN, errno.EHOSTUNREACH}
 )
+_VERSION = ("ETag", "etag", "md5Hash", "generation", "LastModified", "mtime", "modified", "created", "size")
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError")
 _NETWORK = ("botocore.", "aiobotocore.", "aiohttp.", "urllib3.", "requests.", "fsspec.")
 
@@ -143,11 +144,19 @@ class FsspecStorage(Storage):
 
     def size(self, name: str) -> int:
         """As `Storage.size`."""
+        return int(self._info(name)["size"])
+
+    def version(self, name: str) -> str:
+        """As `Storage.version`, as far as the file system tells what is new."""
+        info = self._info(name)
+        return " ".join(str(info.get(key)) for key in _VERSION)
+
+    def _info(self, name: str) -> Mapping[str, Any]:
         path = self._path(name)
-        info = self._try(name, "looked at", lambda: self._fs.info(path))
+        info: Mapping[str, Any] = self._try(name, "looked at", lambda: self._fs.info(path))
         if info["type"] != "file":
             raise StorageMissing(f"{self.full(name)} is no file", self.full(name), errno.ENOENT)
-        return int(info["size"])
+        return info
 
     def list(self, folder: str = "") -> Sequence[Item]:
         """As `Storage.list`."""

@@ -23,7 +23,7 @@ from resilin.checkpoint.plan import Range
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
 from resilin.checkpoint.storage import Storage
-from resilin.checkpoint.writing import BLOCK_BYTES, Save, discard, write_share
+from resilin.checkpoint.writing import BLOCK_BYTES, Save, complete, discard, write_share
 from resilin.errors import CheckpointError, DistError, UsageError
 
 _LOG = log.logger("checkpoint")
@@ -39,10 +39,11 @@ class _Begun:
     gathered: Gathered
     files: list[list[Range]]
 
-    def live(self, tensor: int, start: int, stop: int) -> Any:
-        """For `write_share`: the state itself."""
-        first = self.gathered.start(tensor)
-        return self.gathered.sources[tensor].read(start - first, stop - first)
+    def live(self, tensor: int, start: int, stop: int) -> tuple[Any, bool]:
+        """For `write_share`: the state itself, where it lies so, else a copy."""
+        first, flat = self.gathered.start(tensor), self.gathered.sources[tensor]
+        view = flat.view(start - first, stop - first)
+        return (flat.read(start - first, stop - first), False) if view is None else (view, True)
 
 
 class SaveHandle:
@@ -52,7 +53,8 @@ class SaveHandle:
         self.path = begun.save.path
         self._ranks = begun.ranks
         self._error: BaseException | None = None
-        self._told = False  # whether the error has been raised to somebody
+        self._told = False  # whether somebody has waited, or heard the error
+        self._committed = False  # whether this rank found all parts, and wrote the manifest
         self._outcome: str | None = None
         self._work: tuple[Save, list[list[Range]], Snapshot] = begun.save, begun.files, snapshot
         _RUNNING.add(self)
@@ -64,7 +66,7 @@ class SaveHandle:
         save, files, snapshot = self._work
         try:
             with trace.span("checkpoint.write"):
-                write_share(save, self._ranks.rank, files, snapshot.source)
+                self._committed = write_share(save, self._ranks.rank, files, snapshot.source)
         except BaseException as error:  # noqa: BLE001 - a thread's top: raised by whoever waits, or saves next
             self._error = error
             if self._ranks.size == 1:
@@ -93,7 +95,8 @@ class SaveHandle:
         self._finish(timeout)
         if self._outcome is None:
             with _discarding(self.save):
-                self._ranks.together("checkpoint.save_async", self._raise)
+                _, committed = self._ranks.together("checkpoint.save_async", self._raise, lambda _: self._committed)
+                _complete(self._ranks, self.save, committed)
             self._outcome = self.path
         return self._outcome
 
@@ -106,11 +109,20 @@ class SaveHandle:
         if self._error is not None:
             raise self._error
 
-    def raise_once(self) -> None:
-        """Wait for this rank's writing, and raise what it failed with unless somebody has heard of it."""
+    def raise_once(self) -> bool | None:
+        """Wait for this rank's writing, and raise what it failed with unless somebody has heard how it ended.
+
+        Whether this rank has found the checkpoint complete; None when somebody has heard.
+        """
         self._finish()
-        if not self._told:
-            self._raise()
+        if self._told:
+            return None
+        self._raise()
+        return self._committed
+
+    def is_of(self, ranks: Ranks) -> bool:
+        """Whether these ranks write it, all of them and no others, and can still ask one another."""
+        return self._ranks.group is ranks.group
 
     def __repr__(self) -> str:
         state = "running" if not self.done() else "failed" if self._error is not None else "written here"
@@ -158,7 +170,8 @@ def save(
 
     What is at the place already stays valid until the new checkpoint is complete, and is then replaced at once: who is
     killed at any moment leaves the one or the other. Each rank writes its share: of what all hold, ranges that even out
-    what each writes. Memory: two blocks of 16 MiB at the most, where tensors do not lie contiguous in host memory.
+    what each writes. Memory: two blocks of 16 MiB at the most, where tensors do not lie contiguous in host memory. No
+    other thread may write to `state` before it returns: what is written is hashed a little later.
     A `save_async` of this thread that still runs is waited for.
 
     Raises on all ranks: UsageError for what cannot be saved, CollectiveMismatch when ranks differ (it shows both
@@ -170,7 +183,10 @@ def save(
         begun = _begin(path, state, step, keep_last, compare, group, options)
         rank = begun.ranks.rank
         with _discarding(begun.save):
-            begun.ranks.together("checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live))
+            _, committed = begun.ranks.together(
+                "checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live), bool
+            )
+            _complete(begun.ranks, begun.save, committed)
     return begun.save.path
 
 
@@ -213,20 +229,7 @@ def _begin(
     options: Mapping[str, Any] | None,
 ) -> _Begun:
     ranks = Ranks.of(group)
-    earlier, _LANE.last = _LANE.last, None
-
-    def look() -> tuple[Storage, Gathered, int | None, int]:
-        if earlier is not None:
-            earlier.raise_once()
-        number, keep = folder.checked_step(step), folder.checked_count(keep_last)
-        if keep is None or (keep and number is None):
-            raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
-        return open_storage(path, options), gather(state), number, keep
-
-    with _discarding(None if earlier is None else earlier.save):  # which has ended on all ranks when one fails here
-        (storage, gathered, number, keep), told = ranks.together(
-            "checkpoint.save", look, lambda found: {str(number): list(part) for number, part in found[1].held.items()}
-        )
+    storage, gathered, number, keep, told = _looked(ranks, path, state, step, keep_last, options)
     facts = {"path": storage.root, "step": number, "keep_last": keep, "compare": bool(compare), "state": gathered.tree}
     ranks.agree("checkpoint.save", facts | {"tensors": _kinds(gathered)})
     if compare:
@@ -238,8 +241,43 @@ def _begin(
     return _Begun(ranks, agreed, gathered, _files(ranks, gathered, told))
 
 
-def _files(ranks: Ranks, gathered: Gathered, told: list[dict[str, list[int]]]) -> list[list[Range]]:
-    """What this rank writes. told: what parts of divided tensors each rank holds, by number: [start, stop]."""
+_Held = dict[str, list[int]]  # of each divided tensor, by number, which elements a rank holds: [start, stop]
+
+
+def _looked(
+    ranks: Ranks,
+    path: Root,
+    state: Any,
+    step: SupportsIndex | None,
+    keep_last: SupportsIndex,
+    options: Mapping[str, Any] | None,
+) -> tuple[Storage, Gathered, int | None, int, list[_Held]]:
+    """The arguments of a save, looked at on every rank once this thread's save before it has ended; and who holds what.
+
+    An error of the one before is raised, too.
+    """
+    earlier, _LANE.last = _LANE.last, None
+    behind = earlier if earlier is not None and earlier.is_of(ranks) else None
+
+    def look() -> tuple[Storage, Gathered, int | None, int, bool | None]:
+        ended = None if earlier is None else earlier.raise_once()
+        number, keep = folder.checked_step(step), folder.checked_count(keep_last)
+        if keep is None or (keep and number is None):
+            raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
+        return open_storage(path, options), gather(state), number, keep, ended if behind else None
+
+    def give(found: tuple[Storage, Gathered, int | None, int, bool | None]) -> tuple[bool | None, _Held]:
+        return found[4], {str(number): list(part) for number, part in found[1].held.items()}
+
+    with _discarding(None if behind is None else behind.save):  # its ranks are these: it has ended on all of them
+        (storage, gathered, number, keep, _), told = ranks.together("checkpoint.save", look, give)
+        if behind is not None:
+            _complete(ranks, behind.save, [ended for ended, _ in told])
+    return storage, gathered, number, keep, [held for _, held in told]
+
+
+def _files(ranks: Ranks, gathered: Gathered, told: list[_Held]) -> list[list[Range]]:
+    """What this rank writes. told: what each rank holds."""
     held = {
         number: [(rank, parts[str(number)][0], parts[str(number)][1]) for rank, parts in enumerate(told)]
         for number in sorted(gathered.held)
@@ -260,6 +298,15 @@ def _new(storage: Storage, where: str) -> tuple[str, int, str | None, folder.Bef
     head = folder.read_head(storage, where)
     serial, before = folder.survey(storage, where)
     return os.urandom(8).hex(), serial, None if head is None else head.id, before
+
+
+def _complete(ranks: Ranks, save: Save, committed: list[bool | None]) -> None:
+    """See to it that a save is complete that all ranks have written; CheckpointError on all when it cannot be.
+
+    committed: of each rank, whether it has found it complete; None: nobody asks.
+    """
+    if all(one is False for one in committed):
+        ranks.of_first("checkpoint.save", lambda: complete(save))
 
 
 @contextlib.contextmanager

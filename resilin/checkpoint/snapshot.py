@@ -39,10 +39,10 @@ class Snapshot:
             _copy(gathered, number, one, row)
             place += -(-nbytes[number] // _ALIGN) * _ALIGN
 
-    def source(self, tensor: int, start: int, stop: int) -> Any:
+    def source(self, tensor: int, start: int, stop: int) -> tuple[Any, bool]:
         """For `writing.write_share`."""
         first, row = self._runs[tensor]
-        return row[start - first : stop - first]
+        return row[start - first : stop - first], True
 
     @property
     def nbytes(self) -> int:

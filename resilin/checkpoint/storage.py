@@ -8,13 +8,14 @@ machine. So a checkpoint is complete when its manifest, written last, is there.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from resilin.errors import UsageError
+from resilin.errors import CheckpointError, StorageMissing, UsageError
 
 
 @dataclass(frozen=True, order=True)
@@ -81,6 +82,10 @@ class Storage(ABC):
         """Bytes of the file. StorageMissing when there is none."""
 
     @abstractmethod
+    def version(self, name: str) -> str:
+        """A text that is another one when the file has been replaced. StorageMissing when there is none."""
+
+    @abstractmethod
     def list(self, folder: str = "") -> Sequence[Item]:
         """What lies directly in `folder`, by name; names are relative to it. Empty when there is no such folder."""
 
@@ -144,7 +149,15 @@ class Reading:
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._file = storage, name
         self.name = storage.full(name)
+        self._version = storage.version(name)
         self.size = storage.size(name)
+
+    def is_as_it_was(self) -> bool:
+        """Whether all that was read is of one file, which nobody has replaced or deleted since."""
+        try:
+            return self._storage.version(self._file) == self._version
+        except StorageMissing:
+            return False
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)`."""
@@ -157,6 +170,28 @@ class Reading:
     def map(self) -> Any:
         """As `Storage.map`."""
         return self._storage.map(self._file)
+
+
+@contextlib.contextmanager
+def steady(sources: Iterable[Reading]) -> Iterator[None]:
+    """Around reading from files: CheckpointError when one was replaced or deleted since it was opened.
+
+    So what was read belongs together; and what such a file makes go wrong is not taken for damage.
+    """
+    try:
+        yield
+    except CheckpointError:
+        _check_steady(sources)
+        raise
+    _check_steady(sources)
+
+
+def _check_steady(sources: Iterable[Reading]) -> None:
+    for source in sources:
+        if not source.is_as_it_was():
+            raise CheckpointError(
+                f"{source.name} was replaced or deleted while it was read: read it again when its writer is done"
+            ) from None
 
 
 LEFTOVER = ".partial-"

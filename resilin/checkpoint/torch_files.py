@@ -13,13 +13,14 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
 from resilin.checkpoint.opening import open_file
 from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
+from resilin.checkpoint.storage import steady
 from resilin.checkpoint.torch_names import NAMES, Memory, StorageType
 from resilin.checkpoint.unpickling import Unpickler
 from resilin.core import dtype as dtypes
@@ -30,8 +31,10 @@ _PROTOCOL: Final = 1001
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of an entry of a zip: signature, lengths of name and extra field
 
 
-def import_torch(path: str | os.PathLike[str]) -> Any:
+def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | None = None) -> Any:
     """The object that `torch.save` wrote to `path` (a path or URL): a state dict, or containers of several.
+
+    options: for the storage of a URL, as of `checkpoint.load`.
 
     Tensors come with their names, dtypes, strides and requires_grad, on the CPU wherever they were; those that shared
     storage share memory. Module versions (`_metadata`) stay; OrderedDict, tuples, sets, Counter, Size, bytes and
@@ -39,9 +42,15 @@ def import_torch(path: str | os.PathLike[str]) -> Any:
 
     Raises UnsafePickle, with the name, when the file asks for anything else (whole modules, functions, numpy objects,
     quantized or sparse tensors): nothing of it is called or imported. CorruptFile when it is cut or damaged (the check
-    sums of an archive are compared), UsageError when it is no such file, or was written on a big-endian machine.
+    sums of an archive are compared), CheckpointError when it is replaced while it is read, UsageError when it is no
+    such file, or was written on a big-endian machine.
     """
-    source = open_file(path)
+    source = open_file(path, options)
+    with steady([source]):
+        return _imported(source)
+
+
+def _imported(source: Source) -> Any:
     start = source.read(0, min(source.size, 16))
     with io.BufferedReader(_File(source), 1 << 16) as file:
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 
-from resilin.checkpoint.unpickling import Allowed, checked_key
+from resilin.checkpoint.unpickling import Allowed, Lacking, checked_key
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.state.copying import array_over
@@ -215,6 +215,25 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
 _MORE_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
 
+_DTYPE = Lacking("a dtype that tensors here cannot have", "tensors of another dtype")
+_LACKING: dict[tuple[str, str], Lacking] = {
+    **{("torch", f"float8_{kind}"): _DTYPE for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")},
+    ("torch", "float4_e2m1fn_x2"): _DTYPE,
+    ("torch", "complex32"): _DTYPE,
+    ("torch._utils", "_rebuild_sparse_tensor"): Lacking("a sparse tensor, and those are not read", "its to_dense()"),
+    ("torch._utils", "_rebuild_qtensor"): Lacking("a quantized tensor, and those are not read", "its dequantize()"),
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): Lacking("a tensor without elements", "it on another device"),
+    **{
+        (f"numpy.{core}.multiarray", name): Lacking(f"numpy's {what}, and those are not read", instead)
+        for core in ("core", "_core")
+        for name, what, instead in (
+            ("scalar", "kind of number", "its item()"),
+            ("_reconstruct", "kind of array", "torch.from_numpy() of it"),
+        )
+    },
+}
+
+
 def _table() -> dict[tuple[str, str], Any]:
     made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
     for module in ("builtins", "__builtin__"):  # the latter in Python 2
@@ -224,6 +243,7 @@ def _table() -> dict[tuple[str, str], Any]:
     made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)
     for dtype in (*dtypes.ALL, *dtypes.ALL_COMPLEX):
         made["torch", "bool" if dtype is dtypes.bool_ else dtype.name] = dtype
+    made |= _LACKING
     for name, of in _MORE_DTYPES.items():
         made["torch", name] = dtypes.by_name(of)
     return made

@@ -23,6 +23,7 @@ from resilin.errors import CorruptFile, UnsafePickle
 MAX_STEPS: Final = 20_000_000  # opcodes; a state dict needs about 60 for each of its tensors
 MAX_PICKLE_BYTES: Final = 256 << 20
 _MAX_INTEGER_BYTES = 512
+_NOT_THERE: Final = object()
 _PLAIN_KEYS = (str, float, bool, type(None), bytes)
 
 
@@ -34,10 +35,19 @@ class Allowed:
     call: Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Lacking:
+    """A name that pickles of tensors use, for what is not here. what: that; instead: what to save where it was made."""
+
+    what: str = "neither a tensor nor a plain container"
+    instead: str = "state dicts of tensors, numbers and text"
+
+
 class Unpickler:
     """Reads one pickle from `file`, which stands behind it afterwards.
 
-    names:      what GLOBAL finds, by module and name: `Allowed`, or a plain value. Errors call it the table.
+    names:      what GLOBAL finds, by module and name: `Allowed`, or a plain value. Errors call it the table. `Lacking`
+                is refused as what is not there, with its reason.
     persistent: makes an object of a persistent id, as PyTorch uses them for the memory of tensors.
     where:      the file's name, for messages.
     """
@@ -84,10 +94,10 @@ class Unpickler:
         _check_plain(result, self._refuse)
         return result
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, what: str, why: Lacking = Lacking()) -> NoReturn:
         raise UnsafePickle(
-            f"{self._where} asks for {what}, which is neither a tensor nor a plain container: refused, and nothing of "
-            "the file was run. Save state dicts of tensors, numbers and text where it was made",
+            f"{self._where} asks for {what}, which is {why.what}: refused, and nothing of the file was run. Save "
+            f"{why.instead} where it was made",
             self._where,
             what,
         )
@@ -186,10 +196,12 @@ class Unpickler:
     def _global(self, module: Any, name: Any) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError("a name is no text")
-        try:
-            self._stack.append(self._names[module, name])
-        except KeyError:
+        found = self._names.get((module, name), _NOT_THERE)
+        if found is _NOT_THERE:
             self._refuse(f"{module}.{name}")
+        if isinstance(found, Lacking):
+            self._refuse(f"{module}.{name}", found)
+        self._stack.append(found)
 
     def _call(self) -> None:
         arguments, target = self._stack.pop(), self._stack.pop()

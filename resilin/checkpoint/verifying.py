@@ -11,7 +11,6 @@ from resilin.checkpoint.flat import as_bytes
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.manifest import File, Manifest, entry_name
 from resilin.checkpoint.matching import stored_tree
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.reading import Reader
 from resilin.checkpoint.storage import Reading, Storage
 from resilin.errors import CheckpointError, StorageDenied, StorageTimeout
@@ -32,7 +31,7 @@ def verify(path: Root, *, step: SupportsIndex | None = None, options: Mapping[st
     Reads all of it, a block at a time, and compares every hash. Raises CheckpointError when there is no complete
     checkpoint, CorruptFile when its manifest is damaged, StorageDenied and StorageTimeout.
     """
-    storage = open_storage(path, options)
+    storage = folder.opened(path, options)
     where = folder.folder_of(storage, folder.checked_step(step))
     manifest = folder.read_manifest(storage, where)
     stored_tree(manifest, storage.full(where))

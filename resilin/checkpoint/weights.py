@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,13 +19,14 @@ from resilin.checkpoint.storage import Reading, Storage, checked
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CorruptFile, StorageMissing, UsageError, UsageTypeError
+from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError, UsageTypeError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as model hubs divide files
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _MAX_INDEX_BYTES = safetensors.MAX_HEADER_BYTES
+_ATTEMPTS = 3  # of reading a model that is replaced meanwhile
 
 
 def save_safetensors(
@@ -33,6 +35,7 @@ def save_safetensors(
     *,
     metadata: Mapping[str, str] | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the tensors of `state_dict` under their names, which PyTorch's modules share, for safetensors readers.
 
@@ -41,6 +44,7 @@ def save_safetensors(
                      `model-00001-of-00003.safetensors`, ... and `model.safetensors.index.json`, written last.
     metadata:        texts by names for the files' headers; {"format": "pt"}, which readers expect, unless given.
     max_shard_bytes: tensors go to files in order; one that is larger has a file of its own.
+    options:         for the storage of a URL, as of `checkpoint.save`.
 
     A file is replaced when the new one is complete; a folder of several has no index meanwhile, and files of an earlier
     model that was divided otherwise are deleted from it. Each tensor is written in C order whatever its strides;
@@ -54,7 +58,8 @@ def save_safetensors(
                 f"save_safetensors: {key!r} is a {type(tensor).__name__}; expected tensors by their names, as a "
                 "module's state_dict() has them; checkpoint.save takes nested states"
             )
-    write_weights({key: _InMemory(tensor) for key, tensor in state_dict.items()}, path, metadata, max_shard_bytes)
+    weights = {key: _InMemory(tensor) for key, tensor in state_dict.items()}
+    write_weights(weights, path, metadata, max_shard_bytes, options)
 
 
 class Weight(Protocol):
@@ -77,6 +82,7 @@ def write_weights(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """`save_safetensors` of tensors wherever they are."""
     for key, weight in state.items():
@@ -85,40 +91,52 @@ def write_weights(
     metadata = {"format": "pt"} if metadata is None else metadata
     text = os.fspath(path)
     if text.endswith(".safetensors"):
-        storage, name = open_parent(text)
+        storage, name = open_parent(text, options)
         _write(storage, name, state, metadata)
     else:
-        _write_folder(open_storage(text), state, metadata, max_shard_bytes)
+        _write_folder(open_storage(text, options), state, metadata, max_shard_bytes)
 
 
 def load_safetensors(
-    path: str | os.PathLike[str], *, names: Iterable[str] | None = None, mmap: bool = False
+    path: str | os.PathLike[str],
+    *,
+    names: Iterable[str] | None = None,
+    mmap: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a folder of them with their index, by name, on the CPU.
 
-    path:  a path or URL: a file, an index (`*.index.json`), or a folder with `model.safetensors.index.json` or
-           `model.safetensors`.
-    names: only these, and nothing of the others is read; None: all. UsageError when one is not there.
-    mmap:  the tensors lie in the file's pages, which are read when they are looked at; what is written to them stays
-           in this process. The file must not be changed meanwhile. Local files only.
+    path:    a path or URL: a file, an index (`*.index.json`), or a folder with `model.safetensors.index.json` or
+             `model.safetensors`.
+    names:   only these, and nothing of the others is read; None: all. UsageError when one is not there.
+    mmap:    the tensors lie in the file's pages, which are read when they are looked at; what is written to them stays
+             in this process. The file must not be changed meanwhile. Local files only.
+    options: for the storage of a URL, as of `checkpoint.load`.
 
-    `module.load_state_dict(load_safetensors(path))` says what is missing or unexpected. Raises StorageMissing,
-    CorruptFile (cut, damaged, not of the format; with the tensor's name), UsageError for a dtype that tensors here
-    cannot have, which is only raised for tensors that are asked for.
+    A model that is replaced while it is read is read again, up to three times. `module.load_state_dict(
+    load_safetensors(path))` says what is missing or unexpected. Raises StorageMissing, CorruptFile (cut, damaged, not
+    of the format; with the tensor's name), UsageError for a dtype that tensors here cannot have, which is only raised
+    for tensors that are asked for.
     """
-    storage, files = weight_files(path)
     wanted = None if names is None else list(dict.fromkeys(names))
-    found: dict[str, Tensor] = {}
-    absent = set() if wanted is None else set(wanted)
-    for file, listed in files.items():
-        keys = listed if wanted is None else [key for key in wanted if listed is None or key in listed]
-        if keys != []:
-            source = Reading(storage, file)
-            made = safetensors.read_layout(source)
-            found.update(_tensors(source, made, keys, mmap, strict=listed is not None))
-    absent -= found.keys()
+    for _ in range(_ATTEMPTS):
+        sources: list[Reading] = []
+        try:
+            found = _loaded(weight_files(path, options, sources), wanted, mmap, sources)
+        except CheckpointError:  # perhaps of half an old model and half a new one
+            if all(source.is_as_it_was() for source in sources):
+                raise
+        else:
+            if all(source.is_as_it_was() for source in sources):
+                break
+    else:
+        raise CheckpointError(
+            f"load_safetensors: {os.fspath(path)} was replaced each of the {_ATTEMPTS} times that it was read; load it "
+            "when its writer is done"
+        )
+    absent = sorted(set(wanted or ()) - found.keys())
     if absent:
-        raise UsageError(f"load_safetensors: {os.fspath(path)} has no tensor {', '.join(map(repr, sorted(absent)))}")
+        raise UsageError(f"load_safetensors: {os.fspath(path)} has no tensor {', '.join(map(repr, absent))}")
     return {key: found[key] for key in wanted} if wanted is not None else found
 
 
@@ -188,29 +206,34 @@ def _delete_others(storage: Storage, names: Iterable[str]) -> None:
 # -- reading
 
 
-def weight_files(path: str | os.PathLike[str]) -> tuple[Storage, dict[str, list[str] | None]]:
+@dataclass(frozen=True)
+class WeightFiles:
     """The files to read, each with the names of its tensors, or None: all that it has."""
+
+    storage: Storage
+    tensors: Mapping[str, list[str] | None]
+
+
+def weight_files(
+    path: str | os.PathLike[str], options: Mapping[str, Any] | None, sources: list[Reading]
+) -> WeightFiles:
+    """What lies at a path or URL. To `sources` comes the index, if it has one."""
     text = os.fspath(path)
-    if text.endswith(".json"):
-        storage, name = open_parent(text)
-        return storage, _indexed(storage, name)
-    if text.endswith(".safetensors"):
-        storage, name = open_parent(text)
-        return storage, {name: None}
-    storage = open_storage(text)
+    if text.endswith((".json", ".safetensors")) or ("://" not in text and os.path.isfile(text)):
+        storage, name = open_parent(text, options)
+        return WeightFiles(storage, _indexed(storage, name, sources) if text.endswith(".json") else {name: None})
+    storage = open_storage(text, options)
     if storage.exists(INDEX):
-        return storage, _indexed(storage, INDEX)
+        return WeightFiles(storage, _indexed(storage, INDEX, sources))
     if storage.exists(SINGLE):
-        return storage, {SINGLE: None}
-    if "://" not in text and os.path.isfile(text):  # under another name
-        storage, name = open_parent(text)
-        return storage, {name: None}
+        return WeightFiles(storage, {SINGLE: None})
     raise StorageMissing(f"load_safetensors: {text} has neither {INDEX} nor {SINGLE}", text)
 
 
-def _indexed(storage: Storage, name: str) -> dict[str, list[str] | None]:
+def _indexed(storage: Storage, name: str, sources: list[Reading]) -> dict[str, list[str] | None]:
     full = storage.full(name)
-    if storage.size(name) > _MAX_INDEX_BYTES:
+    sources.append(Reading(storage, name))
+    if sources[-1].size > _MAX_INDEX_BYTES:
         raise CorruptFile(f"{full} has more than {_MAX_INDEX_BYTES} bytes: no index of tensors is so large", full)
     try:
         weights = json.loads(storage.read(name))["weight_map"]
@@ -223,6 +246,18 @@ def _indexed(storage: Storage, name: str) -> dict[str, list[str] | None]:
         assert listed is not None
         listed.append(key)
     return files
+
+
+def _loaded(files: WeightFiles, wanted: list[str] | None, mmap: bool, sources: list[Reading]) -> dict[str, Tensor]:
+    """The tensors of these names. To `sources` comes every file that is read."""
+    found: dict[str, Tensor] = {}
+    for file, listed in files.tensors.items():
+        keys = listed if wanted is None else [key for key in wanted if listed is None or key in listed]
+        if keys != []:
+            sources.append(Reading(files.storage, file))
+            made = safetensors.read_layout(sources[-1])
+            found.update(_tensors(sources[-1], made, keys, mmap, strict=listed is not None))
+    return found
 
 
 def _tensors(

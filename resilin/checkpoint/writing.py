@@ -2,25 +2,25 @@
 
 Every rank writes its files and then a part, `part-<rank>-<id>.json`, which lists them. Whoever finds the parts of all
 ranks there writes the manifest: no rank waits for another, and no collective runs, so this can happen behind training
-and even when the group is gone. Of several that are last at once, all write the same manifest.
+and even when the group is gone. Of several that are last at once, all write the same manifest. When none was, as where
+listings are old, rank 0 looks again once all have said that they have written (`complete`).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
 from resilin._base import log
-from resilin._base.threads import OwnedThread
 from resilin.checkpoint import folder, safetensors
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.flat import as_bytes
 from resilin.checkpoint.folder import Before
+from resilin.checkpoint.hashing import Hasher
 from resilin.checkpoint.manifest import File, Head, Logical, Manifest, Piece, entry_name, file_record, hash_of
 from resilin.checkpoint.plan import Range
 from resilin.checkpoint.storage import Storage
@@ -28,9 +28,10 @@ from resilin.errors import CheckpointError, StorageMissing
 
 _LOG = log.logger("checkpoint")
 BLOCK_BYTES = 16 << 20  # that a hash is of, and that is read or written at once: a disk's full rate, and little memory
-_INLINE_BYTES = 64 << 10  # smaller ones are hashed in less time than a thread needs to wake
-Source = Callable[[int, int, int], Any]
-"""(tensor, start, stop) -> these elements, which lie here, as a flat contiguous numpy array."""
+_NICE = 10  # of a thread that hashes what is being written: copying into the file comes first, the flush waits anyway
+Source = Callable[[int, int, int], tuple[Any, bool]]
+"""(tensor, start, stop) -> these elements, which lie here, as a flat contiguous numpy array; and whether it stays as it
+is until the share is written, which copies of a block that are made for this call need not."""
 
 
 class Writing(Protocol):
@@ -71,31 +72,37 @@ class Save:
         return f"-{self.head.id}." in file
 
 
-def write_share(save: Save, rank: int, files: Sequence[Sequence[Range]], source: Source) -> None:
-    """Write this rank's files and its part; and the manifest, when it is the last. Errors are the storage's.
+def write_share(save: Save, rank: int, files: Sequence[Sequence[Range]], source: Source) -> bool:
+    """Write this rank's files and its part; and the manifest, when it is the last: whether it was.
 
-    Of memory that is not contiguous on the host, two blocks at most are copied at a time.
+    Errors are the storage's. Of memory that is not contiguous on the host, two blocks at most are copied at a time.
     """
-    with Hasher() as hasher:
+    with Hasher(_NICE) as hasher:
         written = [_write_file(save, rank, number, ranges, source, hasher) for number, ranges in enumerate(files)]
     parts = _parts(save, rank, written)
     if parts is not None:
         commit(save, [file for part in parts for file in part])
+    return parts is not None
 
 
 def _write_file(save: Save, rank: int, number: int, ranges: Sequence[Range], source: Source, hasher: Hasher) -> File:
     by_name = {entry_name(save.tensors[one.tensor], one.start, one.stop): one for one in ranges}
     layout = safetensors.layout([_entry(name, one, save.tensors[one.tensor]) for name, one in by_name.items()])
     name = f"data-{rank:05d}-{number:03d}-{save.head.id}.safetensors"
-    pieces = []
+    ordered = [by_name[entry] for entry in layout.entries]
+    steps = [max(1, save.head.block_bytes // save.tensors[one.tensor].dtype.itemsize) for one in ordered]
+    hashes: list[str] = []
     with save.storage.writing(save.name(name)) as file:
         file.write(layout.header)
-        for entry in layout.entries:
-            one = by_name[entry]
-            itemsize = save.tensors[one.tensor].dtype.itemsize
-            hashes = _write_piece(file, one, max(1, save.head.block_bytes // itemsize), source, hasher)
-            pieces.append(Piece(one.tensor, one.start, one.stop, hashes))
-    return File(name, layout.size, len(layout.header), hash_of(layout.header), tuple(pieces))
+        for one, step in zip(ordered, steps, strict=True):
+            hashes += _write_piece(file, one, step, source, hasher)
+    hashes += hasher.results()  # most blocks were hashed while the file was flushed
+    left = iter(hashes)
+    pieces = tuple(
+        Piece(one.tensor, one.start, one.stop, tuple(itertools.islice(left, -(-(one.stop - one.start) // step))))
+        for one, step in zip(ordered, steps, strict=True)
+    )
+    return File(name, layout.size, len(layout.header), hash_of(layout.header), pieces)
 
 
 def _entry(name: str, one: Range, tensor: Logical) -> tuple[str, Any, tuple[int, ...]]:
@@ -104,52 +111,17 @@ def _entry(name: str, one: Range, tensor: Logical) -> tuple[str, Any, tuple[int,
     return name, dtype, shape if width == 1 else (*shape, width)
 
 
-def _write_piece(file: Writing, one: Range, step: int, source: Source, hasher: Hasher) -> tuple[str, ...]:
-    hashes = []
+def _write_piece(file: Writing, one: Range, step: int, source: Source, hasher: Hasher) -> list[str]:
+    """Write all blocks, and begin to hash them; the hashes that had to be waited for, of blocks begun before, too."""
+    hashes: list[str] = []
     for start in range(one.start, one.stop, step):
-        block = as_bytes(source(one.tensor, start, min(start + step, one.stop)))
+        elements, stays = source(one.tensor, start, min(start + step, one.stop))
+        block = as_bytes(elements)
         hasher.begin(block)
         file.write(block)
-        hashes.append(hasher.result())
-    return tuple(hashes)
-
-
-class Hasher:
-    """Hashes blocks in a thread of its own, beside what its owner does with them meanwhile; as a context manager."""
-
-    def __init__(self) -> None:
-        self._blocks: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        self._hashes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._thread: OwnedThread | None = None
-        self._begun = 0  # and their results not yet taken
-
-    def begin(self, block: memoryview) -> None:
-        """Hash `block`, which stays as it is until `result`."""
-        self._begun += 1
-        if len(block) <= _INLINE_BYTES and (self._thread is None or self._begun == 1):  # else it would overtake others
-            self._hashes.put(hash_of(block))
-            return
-        if self._thread is None:
-            self._thread = OwnedThread("checkpoint-hash", self._run)
-        self._blocks.put(block)
-
-    def result(self) -> str:
-        """The hash of the oldest block begun."""
-        self._begun -= 1
-        return self._hashes.get()
-
-    def _run(self) -> None:
-        while (block := self._blocks.get()) is not None:
-            self._hashes.put(hash_of(block))
-            del block
-
-    def __enter__(self) -> Hasher:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._thread is not None:
-            self._blocks.put(None)
-            self._thread.join(None)
+        if not stays:
+            hashes += hasher.results()
+    return hashes
 
 
 # -- the end of a save
@@ -176,6 +148,23 @@ def _parts(save: Save, rank: int, written: list[File]) -> list[list[File]] | Non
         if _current(save) != save.head.id:
             raise _dropped(save, f"what this save wrote is gone: {error}") from None
         return None
+
+
+def complete(save: Save) -> None:
+    """Write the manifest when all ranks have written, and none of them has found the parts of all others.
+
+    CheckpointError names the ranks whose parts are not seen here. Called by rank 0 alone.
+    """
+    if _current(save) == save.head.id:  # by a rank that was not asked
+        return
+    names = [part_name(rank, save.head.id) for rank in range(save.head.world_size)]
+    unseen = [str(rank) for rank, name in enumerate(names) if not save.storage.exists(save.name(name))]
+    if unseen:
+        raise CheckpointError(
+            f"{save.path}: rank 0 does not see what rank {', '.join(unseen)} wrote there, so nothing was saved: all "
+            "ranks must see the same files; give a folder that all machines share, or a URL"
+        )
+    commit(save, [file for name in names for file in _read_part(save, name)])
 
 
 def _read_part(save: Save, name: str) -> list[File]:
@@ -255,6 +244,8 @@ def _tidy(save: Save, manifest: Manifest) -> None:
         if name not in kept and (save.owns(name) or before.get(name) == size):
             save.storage.delete(save.name(name))
     if save.folder:
+        for name in save.before[folder.LATEST]:
+            save.storage.delete(name)
         save.storage.write(folder.LATEST, f"{save.folder}\n".encode())
         if save.keep_last:
             folder.prune(save.storage, save.keep_last, save.folder, save.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class Adam(Optimizer):
                 continue
             state = self.state[p]
             if not state:
-                self._start(p, state, group["amsgrad"])
+                self._start(p, state, group)
             step = int(state["step"]._array.item()) + 1
             found = by_step.get(step)
             if found is None:
@@ -84,14 +85,17 @@ class Adam(Optimizer):
         for step, (parameters, states) in by_step.items():
             self._apply(group, step, parameters, states)
 
-    def _start(self, p: Tensor, state: dict[str, Any], amsgrad: bool) -> None:
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
+
+    def _start(self, p: Tensor, state: dict[str, Any], group: Group) -> None:
         state["step"] = Tensor._wrap(np.zeros((), np.float32))
-        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if amsgrad else 2]:
+        for name in self._moments(group):
             state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
 
     def _apply(self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]]) -> None:
         beta1, beta2 = group["betas"]
-        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
+        names = self._moments(group)
         moments = [[state[name]._array for state in states] for name in names]
         gradients = [p._grad._array for p in parameters]
         lists = [[p._array for p in parameters], gradients, *moments]
@@ -119,7 +123,10 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr * weight_decay before each step."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr * weight_decay before each step.
+
+    It stays so with the state of an Adam that is loaded.
+    """
 
     def __init__(
         self,
@@ -150,3 +157,8 @@ class AdamW(Adam):
             fused=fused,
             decoupled_weight_decay=True,
         )
+
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
+        super()._load(state_dict)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True

@@ -48,15 +48,17 @@ class Elementwise(Optimizer):
         if any(p.is_complex() for p in self.param_groups[-1]["params"]):
             self._complex = True
 
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        return tuple(name for name in self._states(group) if name is not None)
+
     def _start(self, p: Tensor, group: Group) -> None:
         state = self.state[p]
         for counter in self._counters:
             state[counter] = Tensor._wrap(np.full((), self._first_counter(group, counter), np.float32))
-        for name in self._states(group):
-            if name is not None:
-                value = self._first_state(group, name)
-                first = complex(value, value) if p.is_complex() else value
-                state[name] = wrap(p._dev.xp.full_like(p._array, first), p._dev)
+        for name in self._moments(group):
+            value = self._first_state(group, name)
+            first = complex(value, value) if p.is_complex() else value
+            state[name] = wrap(p._dev.xp.full_like(p._array, first), p._dev)
 
     def _update(self, group: Group) -> None:
         # nearly always one batch: only parameters that had no gradient at times are behind
@@ -75,7 +77,7 @@ class Elementwise(Optimizer):
     def _apply(self, group: Group, counters: Counters, parameters: list[Any]) -> None:
         after, constants = self._advance(group, counters)
         states = [self.state[p] for p in parameters]
-        arrays = {name: [state[name]._array for state in states] for name in self._states(group) if name is not None}
+        arrays = {name: [state[name]._array for state in states] for name in self._moments(group)}
         gradients = [p._grad._array for p in parameters]
         lists: list[list[Any] | None] = [[p._array for p in parameters], gradients]
         lists += [None if name is None else arrays[name] for name in self._states(group)]

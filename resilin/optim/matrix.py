@@ -172,6 +172,9 @@ class Muon(Optimizer):
                 )
         _refuse_complex("Muon", group)
 
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",)
+
     def _update(self, group: Group) -> None:
         for p in group["params"]:
             if p._grad is None:

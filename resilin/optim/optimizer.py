@@ -13,9 +13,11 @@ import numpy as np
 
 from resilin._base import moments
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
+from resilin.core.pieces import is_piece
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.errors import ResilinError, UsageError
+from resilin.optim import kinds
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Closure = Callable[[], Any]
@@ -82,6 +84,8 @@ class Optimizer:
 
     _counters: ClassVar[tuple[str, ...]] = ()
     """States of a parameter that are 0-dim float32 tensors; numbers in states that are loaded become such."""
+    _starts_whole: ClassVar[bool] = True
+    """Whether a parameter that has any state has all of it: counters, and what `_moments` names."""
     _stepping = False  # inside step()
     _opt_called = False  # whether there was a step: schedulers want one before their own
 
@@ -165,6 +169,8 @@ class Optimizer:
                 elif parameter._grad is not None:
                     parameter._grad = parameter._grad.detach()
                     parameter._grad.zero_()
+                if is_piece(parameter):
+                    parameter.drop_accumulated()  # on the whole parameter, which no group has
 
     @_hooked
     def step(self, closure: Closure | None = None) -> Any:
@@ -242,23 +248,39 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state, or nothing.
 
-        Raises UsageError when the groups do not match in size, TypeError for what is no state.
+        Raises UsageError when the groups do not match in size, or the state is of another kind of optimizer or of other
+        shapes, TypeError for what is no state.
         """
         check_state_dict(self, state_dict)
         for hook in list(self._load_pre_hooks.values()):
             replaced = hook(self, dict(state_dict))
             state_dict = state_dict if replaced is None else replaced
+        kinds.check(self, state_dict, Optimizer)
         self._load(state_dict)
         for hook in list(self._load_post_hooks.values()):
             hook(self)
 
+    def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
+        """What `load_state_dict` raises for a state that does not fit, before anything is changed.
+
+        For its tensors anything that has a shape will do: checkpoints ask before they read. A state that hooks change
+        before it is loaded is not looked at.
+        """
+        check_state_dict(self, state_dict)
+        if not self._load_pre_hooks:
+            kinds.check(self, state_dict, Optimizer)
+
+    @property
+    def _kind(self) -> Optimizer:
+        """The optimizer whose options and states are meant: this one, unless it is one around another."""
+        return self
+
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        """Names of the states of a parameter that have its shape, in a group with these options."""
+        return ()
+
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         saved = list(state_dict["param_groups"])
-        sizes, got = [len(group["params"]) for group in self.param_groups], [len(group["params"]) for group in saved]
-        if sizes != got:
-            raise UsageError(
-                f"{type(self).__name__}.load_state_dict: groups of {got} parameters in the state, {sizes} here"
-            )
         parameters: dict[Any, Tensor] = {}
         options = []
         for group, other in zip(self.param_groups, saved, strict=True):

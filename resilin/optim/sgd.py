@@ -18,6 +18,8 @@ class SGD(Optimizer):
     differentiable is refused.
     """
 
+    _starts_whole = False  # with the first step that has momentum
+
     def __init__(
         self,
         params: Params,
@@ -49,6 +51,9 @@ class SGD(Optimizer):
         self._check_not_negative(group, "lr", "momentum", "weight_decay")
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise UsageError("SGD: nesterov needs momentum > 0 and dampening = 0")
+
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",)
 
     def _update(self, group: Group) -> None:
         parameters = [p for p in group["params"] if p._grad is not None]

@@ -40,6 +40,9 @@ class SparseAdam(Optimizer):
         if any(p.is_complex() for p in group["params"]):
             raise UsageError("SparseAdam: complex parameters are not supported; use Adam")
 
+    def _moments(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
     def _update(self, group: Group) -> None:
         for p in group["params"]:
             if p._grad is None:
@@ -47,7 +50,7 @@ class SparseAdam(Optimizer):
             state = self.state[p]
             if not state:
                 state["step"] = 0
-                for name in ("exp_avg", "exp_avg_sq"):
+                for name in self._moments(group):
                     state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
             self._apply(group, p, state["step"] + 1)
             state["step"] += 1
@@ -55,7 +58,7 @@ class SparseAdam(Optimizer):
     def _apply(self, group: Group, p: Tensor, step: int) -> None:
         state, grad = self.state[p], p._grad._array  # type: ignore[union-attr]
         beta1, beta2 = group["betas"]
-        means = {name: state[name]._array for name in ("exp_avg", "exp_avg_sq")}
+        means = {name: state[name]._array for name in self._moments(group)}
         used = np.flatnonzero(np.atleast_1d(np.any(grad != 0, axis=tuple(range(1, grad.ndim)))))
         if not used.size:
             return

@@ -40,6 +40,17 @@ class StorageChecks:
         storage.write("a", b"new")
         assert storage.read("a") == b"new"
 
+    def test_a_version_is_another_one_when_the_file_is_replaced(self, storage: Storage) -> None:
+        storage.write("x/a", b"old")
+        before = storage.version("x/a")
+        storage.write("x/b", b"other")
+        assert storage.version("x/a") == before
+        storage.write("x/a", b"new")
+        assert storage.version("x/a") != before
+        storage.delete("x/a")
+        with pytest.raises(StorageMissing):
+            storage.version("x/a")
+
     def test_a_writer_that_raises_leaves_what_was_there_and_nothing_else(self, storage: Storage) -> None:
         storage.write("x/a", b"old")
 

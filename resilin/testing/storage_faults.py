@@ -55,7 +55,7 @@ class StorageFaults:
     _faults: list[_Fault] = field(default_factory=list)
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # guarded by _lock: by operation and name's part
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _abandoned: list[Any] = field(default_factory=list)  # what a killed writer had open stays as it is
+    _abandoned: list[Any] = field(default_factory=list)  # what a killed writer had open stays as it is until `bury`
     _dead: bool = False
 
     def fail(self, at: str, nth: int = 0, error: BaseException | None = None, name: str = "") -> StorageFaults:
@@ -69,8 +69,8 @@ class StorageFaults:
     def kill(self, at: str, nth: int = 0, name: str = "", keep: int | None = None) -> StorageFaults:
         """The writer dies: `Killed` (no Exception) comes out of this operation and all later ones.
 
-        Files that were being written stay as they are under their other names. keep: of a "write", so many of its
-        bytes are written before.
+        Files that were being written stay as they are under their other names, until `bury`. keep: of a "write", so
+        many of its bytes are written before.
         """
         return self._add(at, nth, self._die, name, keep)
 
@@ -85,6 +85,14 @@ class StorageFaults:
     def signal(self, number: int, at: str, nth: int = 0, name: str = "") -> StorageFaults:
         """This process sends itself signal `number`, as SIGKILL."""
         return self._add(at, nth, lambda: os.kill(os.getpid(), number), name)
+
+    def bury(self) -> None:
+        """End what a killed writer had open, here and now: the files have been looked at.
+
+        Left to the collector of garbage, a file of fsspec is closed, and so completed, in whichever thread that runs.
+        """
+        while self._abandoned:
+            self._abandoned.pop().__exit__(Killed, Killed(), None)
 
     def all_fired(self) -> bool:
         """Whether every planned fault has happened."""
@@ -182,6 +190,11 @@ class FaultyStorage(Storage):
         """As `Storage.size`."""
         self._faults._reached("size", name)
         return self._inner.size(name)
+
+    def version(self, name: str) -> str:
+        """As `Storage.version`."""
+        self._faults._reached("size", name)
+        return self._inner.version(name)
 
     def list(self, folder: str = "") -> Sequence[Item]:
         """As `Storage.list`."""

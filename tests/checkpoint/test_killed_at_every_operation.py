@@ -47,9 +47,12 @@ def each_operation(make_root, prepare, save, check, world_size, victim, operatio
             root = make_root(f"{operation}-{nth}")
             prepare(root)
             faults = StorageFaults().kill(operation, nth, keep=3 if operation == "write" else None)
-            if not killed(faults, lambda rank, faults, root=root: save(rank, root, faults), world_size, victim):
-                break
-            check(root)
+            try:
+                if not killed(faults, lambda rank, faults, root=root: save(rank, root, faults), world_size, victim):
+                    break
+                check(root)
+            finally:
+                faults.bury()
             count += 1
     return count
 

@@ -157,8 +157,9 @@ def test_a_disk_that_is_full_for_one_rank_is_told_by_all(tmp_path, monkeypatch):
     errors = attempt(monkeypatch, 2, fails_with(errno.ENOSPC), 2, lambda: checkpoint.save(tmp_path, state(2)), victim=1)
     assert isinstance(errors[1], StorageError)
     assert errors[1].errno == errno.ENOSPC
-    assert isinstance(errors[0], CheckpointError)
+    assert isinstance(errors[0], StorageError)
     assert "rank 1 failed" in str(errors[0])
+    assert (errors[0].errno, errors[0].path) == (errors[1].errno, errors[1].path)  # so all can do the same about it
     assert holds(tmp_path) == 1
 
 
@@ -269,3 +270,29 @@ def test_a_limit_of_file_sizes_is_told(tmp_path):
     assert "too large" in done.stderr
     assert checkpoint.load(tmp_path)["n"] == 1
     assert not list(tmp_path.glob("*.partial-*"))
+
+
+def test_what_was_left_beside_the_checkpoints_goes_with_a_later_save(tmp_path):
+    """Of a save that was killed before its first file, and of one that was killed while it named the newest."""
+    checkpoint.save(tmp_path, state(1), step=1)
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "step-8").mkdir()
+    (tmp_path / "step-8" / "notes.txt").write_text("somebody's")
+    (tmp_path / "latest.partial-00aa").write_text("step-")
+    checkpoint.save(tmp_path, state(2), step=2, keep_last=1)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["latest", "step-2", "step-8"]
+
+
+def test_an_old_one_that_another_rank_deletes_first_is_no_trouble(tmp_path, caplog):
+    """Of ranks that are last at once, each deletes what is one too many."""
+
+    class Second(local.LocalStorage):
+        def delete(self, name):
+            if name == "step-1/manifest.json":
+                self.delete_tree("step-1")
+            super().delete(name)
+
+    checkpoint.save(tmp_path, state(1), step=1)
+    checkpoint.save(Second(tmp_path), state(2), step=2, keep_last=1)
+    assert not caplog.records
+    assert [one.name for one in checkpoint.list_checkpoints(tmp_path)] == ["step-2"]

@@ -66,8 +66,11 @@ def test_a_job_that_was_killed_goes_on_in_another_world_with_the_same_bits(tmp_p
 def test_what_is_being_written_when_the_job_is_asked_to_leave_becomes_complete(tmp_path, undisturbed):
     left = launch(tmp_path, 2, "plain", "TERM:8")
     assert left.returncode == 143, left.stderr
-    assert checkpoint.latest(tmp_path / "run") == str(tmp_path / "run" / "step-8")
+    latest = checkpoint.latest(tmp_path / "run")
+    step = int(latest.rpartition("-")[2])
+    assert step in (8, 12), "or the next one, where the agent takes long to hear of the signal"
+    assert checkpoint.verify(latest) == []
     done = launch(tmp_path, 2, "plain")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "resumed-0").read_text() == "8"
+    assert (tmp_path / "resumed-0").read_text() == str(step)
     assert results(tmp_path) == {undisturbed("plain")}

@@ -247,6 +247,7 @@ def test_not_strict_loads_what_fits_and_says_what_did_not(tmp_path):
         ({"a": [1, object()]}, r"the state\['a'\]\[1\] is a object"),
         ({"a": lambda: 1}, r"the state\['a'\] is a function"),
         ({"a": np.array(["x"])}, r"the state\['a'\] is numpy's ndarray"),
+        ({"a": np.ma.array([1, 2], mask=[0, 1])}, r"the state\['a'\] is a masked array, whose mask would be lost"),
         ({"m": nn.LazyLinear(3)}, r"the state\['m'\]\['weight'\] has no shape yet"),
     ],
 )
@@ -357,3 +358,56 @@ def test_an_integer_of_a_thousand_digits_is_shown_by_its_length(tmp_path):
     with pytest.raises(CheckpointMismatch, match="a: an int of 20001 bits in the checkpoint"):
         checkpoint.load(tmp_path, {"a": resilin.zeros(2)})
     assert checkpoint.load(tmp_path)["a"] == 1 << 20_000
+
+
+def test_a_wrapped_models_names_are_explained(tmp_path):
+    inner = nn.Linear(2, 2)
+    checkpoint.save(tmp_path, {"model": nn.ModuleDict({"module": inner})})
+    with pytest.raises(CheckpointMismatch, match=r"DistributedDataParallel, .* give its \.module\. Nothing"):
+        checkpoint.load(tmp_path, {"model": inner})
+    checkpoint.save(tmp_path, inner)
+    with pytest.raises(CheckpointMismatch, match=r"give its \.module"):
+        checkpoint.load(tmp_path, nn.ModuleDict({"module": inner}))
+    with pytest.raises(CheckpointMismatch, match="strict=False loads what fits"):
+        checkpoint.load(tmp_path, nn.ModuleDict({"other": inner}))
+
+
+def test_latest_may_be_given_as_a_path(tmp_path):
+    for step in (1, 2):
+        checkpoint.save(tmp_path / "run", {"n": step}, step=step)
+    newest, where = str(tmp_path / "run" / "step-2"), tmp_path / "run" / "latest"
+    assert checkpoint.load(where)["n"] == 2
+    assert checkpoint.latest(where) == newest
+    assert checkpoint.verify(str(where)) == []
+    assert [one.step for one in checkpoint.list_checkpoints(where)] == [1, 2]
+    with pytest.raises(CheckpointError, match=r"other/latest holds no complete checkpoint"):
+        checkpoint.load(tmp_path / "other" / "latest")
+    checkpoint.save(tmp_path / "latest", {"n": 3})  # a folder of that name is a folder
+    assert checkpoint.load(tmp_path / "latest")["n"] == 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda url, options: checkpoint.latest(url, options=options),
+        lambda url, options: checkpoint.list_checkpoints(url, options=options)[0].path,
+        lambda url, options: checkpoint.load(url, options=options),
+        lambda url, options: checkpoint.verify(url, options=options),
+        lambda url, options: checkpoint.load_safetensors(f"{url}/m.safetensors", options=options),
+        lambda url, options: checkpoint.save_safetensors({}, f"{url}/m.safetensors", options=options),
+        lambda url, options: checkpoint.import_torch(f"{url}/m.pt", options=options),
+    ],
+)
+def test_options_reach_the_storage_of_every_call(call):
+    with pytest.raises(UsageTypeError, match="options are a dict by names, got 'of all calls'"):
+        call("memory://options", "of all calls")
+
+
+def test_where_only_dtypes_differ_it_is_said_how_to_convert(tmp_path):
+    checkpoint.save(tmp_path, {"a": resilin.ones(2), "b": resilin.ones(3)})
+    doubles = {"a": resilin.zeros(2, dtype=resilin.float64), "b": resilin.zeros(3)}
+    with pytest.raises(CheckpointMismatch, match=r"a: float32\[2\] in .*; strict=False converts dtypes. Nothing"):
+        checkpoint.load(tmp_path, doubles)
+    with pytest.raises(CheckpointMismatch) as told:
+        checkpoint.load(tmp_path, {**doubles, "b": resilin.zeros(4)})
+    assert "strict=False" not in str(told.value)

@@ -409,6 +409,26 @@ def test_a_killed_writer_leaves_what_it_had_written_under_another_name(tmp_path)
         save_two(FaultyStorage(LocalStorage(tmp_path), faults))
     items = LocalStorage(tmp_path).list("s")
     assert [(leftover(item.name) or item.name, item.size) for item in items] == [("a", 4), ("b", 3)]
+    faults.bury()
+    assert [item.name for item in LocalStorage(tmp_path).list("s")] == ["a"]
+
+
+def test_a_killed_upload_is_over_when_its_writer_is_buried(server):
+    """Its file is not left to the collector, which would upload what is there of it, and in any thread."""
+    server.make_bucket("buried")
+    inner = open_storage("s3://buried/run", server.options)
+    faults = StorageFaults().kill("commit", nth=0)
+    files, opened = [], inner._fs.open
+    inner._fs.open = lambda *given, **named: files.append(opened(*given, **named)) or files[-1]
+    try:
+        with pytest.raises(Killed):
+            save_two(FaultyStorage(inner, faults))
+    finally:
+        del inner._fs.open
+    assert [file.closed for file in files] == [False]
+    faults.bury()
+    assert [file.closed for file in files] == [True]
+    assert inner.list("s") == []
 
 
 def test_a_planned_failure_leaves_the_storage_usable(tmp_path):

@@ -10,9 +10,10 @@ import safetensors.numpy
 import resilin
 from resilin import nn
 from resilin.checkpoint import weights
+from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.weights import load_safetensors, save_safetensors
-from resilin.errors import CorruptFile, StorageMissing, UsageError, UsageTypeError
+from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError, UsageTypeError
 from resilin.testing.faults import Killed
 from resilin.testing.storage_faults import FaultyStorage, StorageFaults
 
@@ -119,7 +120,7 @@ def test_killed_anywhere_it_leaves_the_old_model_the_new_one_or_none_but_no_mixt
         save_safetensors(old, path, max_shard_bytes=32)
         faults = StorageFaults().kill("any", nth)
         with monkeypatch.context() as patched:
-            patched.setattr(weights, "open_storage", lambda at, faults=faults: FaultyStorage(real(at), faults))
+            patched.setattr(weights, "open_storage", lambda at, _, faults=faults: FaultyStorage(real(at), faults))
             try:
                 save_safetensors(new, path, max_shard_bytes=32)
             except Killed:
@@ -136,6 +137,45 @@ def test_killed_anywhere_it_leaves_the_old_model_the_new_one_or_none_but_no_mixt
         assert_same(load_safetensors(path), old if found == [0.0] * 4 else new)
     else:
         pytest.fail("it never came to an end")
+
+
+def replaced(patched, at, times, save):
+    """A reader's calls of its storage: before number `at` and the later ones, `times` in all, another job saves."""
+    left = {"calls": at, "times": times}
+    for name in ("size", "read", "read_into", "map"):
+        real = getattr(LocalStorage, name)
+
+        def call(storage, *args, real=real):
+            left["calls"] -= 1
+            if left["calls"] < 0 < left["times"]:
+                left["times"] -= 1
+                save(left["times"])
+            return real(storage, *args)
+
+        patched.setattr(LocalStorage, name, call)
+    return left
+
+
+@pytest.mark.parametrize("name", ["one.safetensors", "hub"])
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_model_that_is_replaced_while_it_is_read_is_no_mixture(tmp_path, monkeypatch, name, mmap):
+    models = [{f"w{number}": resilin.full((4,), float(number + 10 * turn)) for number in range(5)} for turn in (0, 1)]
+
+    def save(turn):
+        save_safetensors(models[turn % 2], tmp_path / name, max_shard_bytes=32)
+
+    for at in range(60):
+        save(1)
+        with monkeypatch.context() as patched:
+            left = replaced(patched, at, 1, save)
+            assert_same(load_safetensors(tmp_path / name, mmap=mmap), models[left["times"]])
+        if left["times"]:
+            break
+    assert 3 < at < 59
+    with monkeypatch.context() as patched:
+        replaced(patched, 3, 1000, save)
+        with pytest.raises(CheckpointError, match="was replaced each of the 3 times that it was read"):
+            load_safetensors(tmp_path / name, mmap=mmap)
 
 
 def test_a_mapped_tensor_may_be_written_to_without_changing_the_file(tmp_path):

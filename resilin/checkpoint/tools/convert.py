@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int 
     if not tensors:
         raise UsageError(f"{state.path} has no tensors to write")
     weights.write_weights(tensors, path, max_shard_bytes=max_shard_bytes)
-    return Converted(os.fspath(path), len(tensors), _nbytes(tensors), tuple(values))
+    return Converted(os.fspath(path), len(tensors), _nbytes(tensors.values()), tuple(values))
 
 
 def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
@@ -43,7 +44,7 @@ def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None =
     place = storage.full("" if step is None else folders.step_name(step))
     if _real(place) == _real(state.path):
         raise UsageError(f"{place} is what is read, and would be replaced: write to another place")
-    tensors, _ = state.named()
+    tensors = [value for _, value in state.items() if isinstance(value, Leaf)]
     written = save(path, with_leaves(state.tree, _in_memory), step=step)
     return Converted(written, len(tensors), _nbytes(tensors))
 
@@ -52,8 +53,8 @@ def _real(path: str) -> str:
     return path if "://" in path else os.path.realpath(path)
 
 
-def _nbytes(tensors: dict[str, Leaf]) -> int:
-    return sum(leaf.numel() * leaf.dtype.itemsize for leaf in tensors.values())
+def _nbytes(tensors: Iterable[Leaf]) -> int:
+    return sum(leaf.numel() * leaf.dtype.itemsize for leaf in tensors)
 
 
 def _in_memory(value: Any) -> Any:

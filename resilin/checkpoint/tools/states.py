@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from resilin.checkpoint import folder as folders
 from resilin.checkpoint import safetensors, weights
 from resilin.checkpoint.manifest import Manifest
 from resilin.checkpoint.matching import Ref, stored_tree
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.reading import Reader, Stored
-from resilin.checkpoint.storage import Reading, Storage
+from resilin.checkpoint.safetensors import Entry
+from resilin.checkpoint.storage import Reading, Storage, steady
 from resilin.checkpoint.torch_files import import_torch
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor
@@ -25,7 +25,7 @@ from resilin.errors import CorruptFile, StorageMissing, UsageError
 
 MAX_NAMES = 10_000_000
 _MAX_DEPTH = 300
-_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+TORCH: Final = (".pt", ".pth", ".bin", ".ckpt")
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
@@ -76,24 +76,36 @@ class State:
     name: str = ""
 
     def part(self, key: str) -> State:
-        """The state below `key`, names with "/" between them. UsageError says what is there instead."""
-        tree = self.tree
-        for name in key.split("/"):
+        """The state below `key`, names with "/" between them, or in them. UsageError says what is there instead."""
+        tree, name, left = self.tree, "", key.split("/")
+        while left:
             names = {str(each): each for each in tree} if isinstance(tree, dict) else {}
+            heads = ("/".join(left[:count]) for count in range(len(left), 0, -1))
+            name = next((head for head in heads if head in names), "")
             if name not in names:
                 there = ", ".join(sorted(names)[:10]) or "no names"
-                raise UsageError(f"{self.path} has no {key!r}: at {name!r} there are {there}")
-            tree = tree[names[name]]
+                raise UsageError(f"{self.path} has no {key!r}: at {left[0]!r} there are {there}")
+            tree, left = tree[names[name]], left[name.count("/") + 1 :]
         return State(self.path, self.kind, tree, self.step, name)
 
-    def named(self) -> tuple[dict[str, Leaf], dict[str, Any]]:
-        """Its tensors, and its other values, by their names: keys and places with "/" between them."""
-        tensors: dict[str, Leaf] = {}
-        values: dict[str, Any] = {}
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Its tensors, each a Leaf, and other values, with their names: keys and places with "/" between them."""
         root = "" if isinstance(self.tree, dict | list | tuple) else self.name
-        for count, (name, value) in enumerate(_walk(self.tree, root)):
+        for count, item in enumerate(_walk(self.tree, root)):
             if count >= MAX_NAMES:  # containers that hold one another again and again need few bytes
                 raise UsageError(f"{self.path} has more than {MAX_NAMES} names")
+            yield item
+
+    def named(self) -> tuple[dict[str, Leaf], dict[str, Any]]:
+        """Its tensors, and its other values, by their names. UsageError when two have the same."""
+        tensors: dict[str, Leaf] = {}
+        values: dict[str, Any] = {}
+        for name, value in self.items():
+            if name in tensors or name in values:
+                raise UsageError(
+                    f"{self.path} has two things that are called {name!r}, as of keys 'a/b' beside 'a' and 'b', or 1 "
+                    "and '1'; take what lies below another name (--key)"
+                )
             if isinstance(value, Leaf):
                 tensors[name] = value
             else:
@@ -140,19 +152,20 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
     """The state at a path or URL: a checkpoint (of `step`, or the newest complete one of a folder), safetensors
     weights (a file, an index, or a folder of them), or a file of torch.save.
 
-    Raises StorageMissing when there is nothing, CheckpointError when there is none of these, and what reading the one
-    that is there raises.
+    Weights are read when their elements are asked for: CheckpointError when they were replaced since. Raises
+    StorageMissing when there is nothing, CheckpointError when there is none of these, and what reading the one that is
+    there raises.
     """
     text = os.fspath(path)
-    if step is None and text.endswith(_TORCH):
+    if step is None and text.endswith(TORCH):
         return State(text, "torch", with_leaves(import_torch(text), _leaf))
     if step is None and text.endswith(_WEIGHTS):
         return State(text, "safetensors", _weights(text))
-    storage = open_storage(text)
+    storage = folders.opened(text)
     if step is None and (storage.exists(weights.INDEX) or storage.exists(weights.SINGLE)):
         return State(text, "safetensors", _weights(text))
-    if "://" not in text and os.path.isfile(text):
-        raise UsageError(f"{text} is a file of no known kind: expected {', '.join(_TORCH + _WEIGHTS)}, or a folder")
+    if "://" not in storage.root and os.path.isfile(storage.root):
+        raise UsageError(f"{text} is a file of no known kind: expected {', '.join(TORCH + _WEIGHTS)}, or a folder")
     check_there(storage, step)
     return _open_checkpoint(storage, step)
 
@@ -183,21 +196,27 @@ def _checkpoint(storage: Storage, folder: str, manifest: Manifest) -> Any:
 
 
 def _weights(path: str) -> dict[str, Leaf]:
-    storage, files = weights.weight_files(path)
+    """Every read looks whether file and index are still those that were opened, so no two versions are mixed."""
+    index: list[Reading] = []
+    files = weights.weight_files(path, None, index)
     found: dict[str, Leaf] = {}
-    for file, keys in files.items():
-        source = Reading(storage, file)
-        made = safetensors.read_layout(source)
-        for key in made.entries if keys is None else keys:
-            if key not in made.entries:
-                raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
-            entry = made[key]
-            found[key] = Leaf(
-                entry.dtype,
-                entry.shape,
-                lambda a, b, s=source, e=entry: safetensors.read(s, e, a, b),  # type: ignore[misc]
-            )
+    for file, keys in files.tensors.items():
+        source = Reading(files.storage, file)
+        with steady([*index, source]):
+            made = safetensors.read_layout(source)
+            for key in made.entries if keys is None else keys:
+                if key not in made.entries:
+                    raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
+                found[key] = _weight(source, made[key], [*index, source])
     return found
+
+
+def _weight(source: Reading, entry: Entry, sources: Sequence[Reading]) -> Leaf:
+    def read(start: int, stop: int) -> Any:
+        with steady(sources):
+            return safetensors.read(source, entry, start, stop)
+
+    return Leaf(entry.dtype, entry.shape, read)
 
 
 def _leaf(value: Any) -> Any:

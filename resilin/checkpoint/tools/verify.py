@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from resilin.checkpoint import folder as folders
 from resilin.checkpoint.folder import Root
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.tools.states import check_there
 from resilin.checkpoint.verifying import Problem, verify
@@ -17,7 +16,7 @@ from resilin.errors import CheckpointError, StorageError
 class Verdict:
     """What was found of one checkpoint. files, tensors, nbytes: 0 when its manifest cannot be read.
 
-    problems: all that is wrong, by file and tensor; none when it is intact.
+    problems: all that is wrong, by file and tensor; none when it is intact. unreadable: so that is not known.
     """
 
     path: str
@@ -26,22 +25,27 @@ class Verdict:
     tensors: int
     nbytes: int
     problems: tuple[Problem, ...]
+    unreadable: bool = False
 
 
 def verify_all(path: Root, step: int | None = None) -> list[Verdict]:
     """Read and hash all checkpoints in `path`, torn ones too, or that of `step`; oldest first.
 
-    Damage is told in the verdicts. Raises StorageMissing when there is nothing, CheckpointError when there is something
-    else, and the storage's errors.
+    Damage is told in the verdicts, and which of several cannot be read. Raises StorageMissing when there is nothing,
+    CheckpointError when there is something else, and the storage's errors.
     """
-    storage = open_storage(path)
+    storage = folders.opened(path)
     check_there(storage, step)
     if step is not None:
         return [_verdict(storage, folders.step_name(step))]
     found = folders.list_checkpoints(storage)
     if not found:
         folders.folder_of(storage, None)  # says what is there instead
-    return [_verdict(storage, one.name) for one in found]
+    return [_unread(one) if one.unreadable else _verdict(storage, one.name) for one in found]
+
+
+def _unread(found: folders.Found) -> Verdict:
+    return Verdict(found.path, found.step, 0, 0, 0, (Problem(found.path, None, str(found.problem)),), unreadable=True)
 
 
 def _verdict(storage: Storage, folder: str) -> Verdict:

@@ -1,0 +1,95 @@
+"""Whether a saved state fits an optimizer, its groups and its parameters: what can be said before it is loaded.
+
+A state does not say which class it is of, but its groups have the options of that class, and its entries their names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from resilin.core.tensor import Tensor
+from resilin.errors import UsageError
+
+if TYPE_CHECKING:
+    from resilin.optim.optimizer import Optimizer
+
+Group = Mapping[str, Any]
+_LATER = {"maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
+"""Options that states of older versions of PyTorch lack."""
+
+
+def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer]) -> None:
+    """UsageError unless `optimizer` can take over `state`, whose tensors may be anything that has a shape.
+
+    base: the class of all optimizers.
+    """
+    where, kind = f"{type(optimizer).__name__}.load_state_dict", optimizer._kind
+    if missing := [key for key in ("state", "param_groups") if key not in state]:
+        raise UsageError(f"{where}: {missing} missing; got a dict with {sorted(map(str, state))[:8]}")
+    groups, saved = optimizer.param_groups, list(state["param_groups"])
+    sizes, got = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved]
+    if sizes != got:
+        raise UsageError(f"{where}: groups of {got} parameters in the state, {sizes} here")
+    number = 0
+    for group, other in zip(groups, saved, strict=True):
+        _check_options(where, kind, group, other, base)
+        for key, param in zip(other["params"], group["params"], strict=True):
+            entry = state["state"].get(key)
+            if isinstance(entry, Mapping) and entry:
+                _check_entry(f"{where}: of parameter {number}", kind, {**group, **other}, entry, param)
+            number += 1
+
+
+def _check_options(where: str, kind: Optimizer, group: Group, saved: Iterable[str], base: type[Optimizer]) -> None:
+    """Options of another class, which has all of its own there, tell of it. What else there is may be of a scheduler, a
+    user, or a later version."""
+    names = set(saved)
+    strange = names - group.keys() - kind.defaults.keys()
+    if not strange:
+        return
+    others = [(other, options & strange) for other, options in _options(base) if options - _LATER <= names]
+    most = max((len(told) for _, told in others), default=0)
+    if most:
+        having = {other: told for other, told in others if len(told) == most}
+        roots = sorted(other.__name__ for other in having if not any(parent in having for parent in other.__bases__))
+        have = ", ".join(sorted(set().union(*having.values())))
+        raise UsageError(
+            f"{where}: the state was saved by an optimizer of another kind, as {' or '.join(roots)} is: its groups "
+            f"have {have}"
+        )
+
+
+def _options(base: type[Optimizer]) -> Iterator[tuple[type[Optimizer], set[str]]]:
+    """The optimizers that there are, and the options that each is made with."""
+    for kind in base.__subclasses__():
+        given = inspect.signature(kind).parameters.values()
+        named = {each.name for each in given if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+        yield kind, named - {"params"}
+        yield from _options(kind)
+
+
+def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapping[str, Any], param: Tensor) -> None:
+    moments = kind._moments(group)
+    needed = (*kind._counters, *moments) if kind._starts_whole else ()
+    if missing := [name for name in needed if name not in entry]:
+        raise UsageError(
+            f"{where} there is {', '.join(map(str, entry))}, and no {', '.join(missing)}, which "
+            f"{type(kind).__name__} needs: the state was saved by an optimizer of another kind"
+        )
+    for name in moments:
+        got, here = (_shape(each) for each in (entry.get(name), param))
+        if None not in (got, here) and got != here:
+            raise UsageError(
+                f"{where}, {name} has the shape {list(got or ())} in the state, the parameter has {list(here or ())} "
+                "here: it was saved with another model"
+            )
+
+
+def _shape(thing: Any) -> tuple[int, ...] | None:
+    """None of what has none, or has none yet."""
+    try:
+        return tuple(thing.shape)
+    except (AttributeError, RuntimeError):
+        return None

@@ -1,0 +1,174 @@
+"""A state that was saved by another kind of optimizer, or with another model, is refused before anything is changed."""
+
+import pytest
+
+import resilin
+from resilin import checkpoint, nn, optim
+from resilin.errors import CheckpointMismatch, UsageError
+
+KINDS = {
+    "ASGD": {},
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {},
+    "AdamW": {},
+    "Adamax": {},
+    "LBFGS": {},
+    "Lion": {},
+    "Muon": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9},
+    "SparseAdam": {},
+}
+ALIKE = {("RAdam", "AdamW"), ("SparseAdam", "AdamW"), ("SparseAdam", "RAdam")}  # the same means under the same names
+
+
+def trained(name, steps=1, shape=(3, 2), **options):
+    """An optimizer of two parameters, after some steps."""
+    resilin.manual_seed(3)
+    params = [resilin.randn(*shape).requires_grad_() for _ in range(2)]
+    optimizer = getattr(optim, name)(params, **{**KINDS.get(name, {}), **options})
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sum((param * param).sum() for param in params)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+    return optimizer
+
+
+def held(optimizer):
+    """All that a state says, for comparisons."""
+    return repr(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("here", KINDS)
+def test_every_kind_is_told_from_every_other(here):
+    saved = {name: trained(name).state_dict() for name in KINDS}
+    for steps in (0, 1):
+        fresh = trained(here, steps=steps)
+        before = held(fresh)
+        for name, state in saved.items():
+            if name != here and (name, here) not in ALIKE:
+                words = f"{here}.load_state_dict: .*saved by an optimizer of another kind"
+                with pytest.raises(UsageError, match=words):
+                    fresh.load_state_dict(state)
+                assert held(fresh) == before, name
+        for name in (here, *(one for one, other in ALIKE if other == here)):
+            fresh.load_state_dict(saved[name])
+
+
+def test_the_kind_is_named():
+    with pytest.raises(UsageError, match=r"another kind, as SGD is: its groups have dampening, momentum, nesterov$"):
+        trained("AdamW").load_state_dict(trained("SGD").state_dict())
+    with pytest.raises(UsageError, match="of parameter 0 there is step, exp_avg, and no exp_avg_sq, which AdamW needs"):
+        trained("AdamW").load_state_dict(trained("Lion").state_dict())
+
+
+def test_adam_and_adamw_take_each_others_state_and_adamw_stays_decoupled():
+    adam, adamw = trained("Adam", weight_decay=0.1), trained("AdamW")
+    adamw.load_state_dict(adam.state_dict())
+    assert adamw.param_groups[0]["weight_decay"] == 0.1
+    assert adamw.param_groups[0]["decoupled_weight_decay"] is True
+    trained("Adam").load_state_dict(adamw.state_dict())
+
+
+def test_options_of_schedulers_users_and_other_versions_are_of_no_kind():
+    saved, fresh = trained("Adam"), trained("Adam", steps=0)
+    optim.lr_scheduler.OneCycleLR(saved, max_lr=0.1, total_steps=3)
+    saved.param_groups[0]["layer"] = "head"
+    state = saved.state_dict()
+    del state["param_groups"][0]["amsgrad"], state["param_groups"][0]["decoupled_weight_decay"]
+    fresh.load_state_dict(state)
+    assert fresh.param_groups[0]["layer"] == "head"
+    assert fresh.param_groups[0]["amsgrad"] is False
+
+
+def test_an_option_of_another_kind_that_the_user_has_given_the_group_is_no_sign():
+    p, q = (resilin.ones(2).requires_grad_() for _ in range(2))
+    one, other = (optim.Adam([{"params": [each], "momentum": 0.5}]) for each in (p, q))
+    other.load_state_dict(one.state_dict())
+
+
+def test_an_option_that_a_program_sets_later_is_no_sign():
+    saved = trained("Adam")
+    saved.param_groups[0].update(momentum=0.5, alpha=2, d=1)  # as other optimizers have them
+    trained("Adam").load_state_dict(saved.state_dict())
+
+
+def test_older_states_of_another_kind_are_told_too():
+    state = trained("SGD").state_dict()
+    for name in ("maximize", "foreach", "differentiable", "fused"):
+        del state["param_groups"][0][name]
+    with pytest.raises(UsageError, match="another kind, as SGD is: its groups have dampening, momentum, nesterov"):
+        trained("AdamW").load_state_dict(state)
+
+
+def test_a_class_of_the_users_takes_its_own_state_and_no_others():
+    class Own(optim.Adam):
+        def __init__(self, params, warmup=3, **options):
+            super().__init__(params, **options)
+            self.param_groups[0]["warmup"] = warmup
+
+    one, other = (Own([resilin.ones(2).requires_grad_()]) for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    with pytest.raises(UsageError, match="another kind, as Own is: its groups have warmup"):
+        optim.Adam([resilin.ones(2).requires_grad_()]).load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "Muon"])
+def test_a_state_of_other_shapes_is_refused_when_it_is_loaded(name):
+    fresh = trained(name, shape=(2, 3))
+    before = held(fresh)
+    with pytest.raises(UsageError, match=r"of parameter 0, .* shape \[3, 2\] .* \[2, 3\] here: .* another model"):
+        fresh.load_state_dict(trained(name).state_dict())
+    assert held(fresh) == before
+
+
+def test_a_parameter_without_a_shape_yet_takes_any():
+    layer = nn.LazyLinear(2, bias=False)
+    optimizer = optim.Adam(layer.parameters())
+    optimizer.load_state_dict(optim_of_one((2, 3)).state_dict())
+    layer(resilin.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
+def optim_of_one(shape):
+    p = resilin.ones(*shape).requires_grad_()
+    p.grad = resilin.ones(*shape)
+    made = optim.Adam([p])
+    made.step()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "words"),
+    [
+        (trained("SGD"), lambda: trained("AdamW", steps=0), "optimizer: AdamW.load_state_dict: .*another kind, as SGD"),
+        (trained("AdamW"), lambda: trained("AdamW", 0, (2, 3)), r"optimizer: .* exp_avg .* \[3, 2\] .* another model"),
+        (trained("AdamW"), lambda: optim_of_one((3, 2)), "optimizer: Adam.load_state_dict: groups of .2. parameters"),
+    ],
+)
+def test_a_checkpoint_of_another_optimizer_changes_nothing(tmp_path, saved, here, words):
+    checkpoint.save(tmp_path, {"optimizer": saved, "first": resilin.ones(3)})
+    state = {"optimizer": here(), "first": resilin.zeros(3)}
+    before = held(state["optimizer"])
+    for strict in (True, False):
+        with pytest.raises(CheckpointMismatch, match=f"different: {words}.* Nothing was changed"):
+            checkpoint.load(tmp_path, state, strict=strict)
+    assert state["first"].tolist() == [0, 0, 0]
+    assert held(state["optimizer"]) == before
+
+
+def test_a_state_that_hooks_make_fit_is_loaded(tmp_path):
+    checkpoint.save(tmp_path, {"optimizer": trained("SGD")})
+    fresh = trained("AdamW")
+    fresh.register_load_state_dict_pre_hook(lambda optimizer, state: trained("AdamW", steps=2).state_dict())
+    checkpoint.load(tmp_path, {"optimizer": fresh})
+    assert float(fresh.state_dict()["state"][0]["step"]) == 2
