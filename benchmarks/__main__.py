@@ -25,6 +25,7 @@ from benchmarks import (
     startup,
     train_step,
     zero,
+    zero_shards,
 )
 
 ALL = [
@@ -42,6 +43,7 @@ ALL = [
     data_loader,
     shard_mode,
     zero,
+    zero_shards,
     checkpoint,
     recovery,
     node_changes,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
+from benchmarks.taken import Taken
 
 RANKS = 2
 CHUNK_MIB = 16
@@ -30,20 +33,26 @@ which is no gain that can be told from the load."""
 def benchmark(options: Options) -> Report:
     """Both parts on both sides."""
     nbytes, rounds = (64 << 20, 1) if options.quick else (1 << 30, 3)
-    state: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    for side in harness.sides(options):
+    taken = Taken(options, nbytes=nbytes, rounds=rounds)
+    found: dict[str, dict[str, Any]] = {"state": {}, "training": {}}
+
+    def measure(side: str, what: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=Path.cwd()) as folder:
-            for what, found in (("state", state), ("training", training)):
-                with harness.progress(f"{what}: {side}"):
-                    arguments = ["--folder", folder, "--what", what, "--nbytes", str(nbytes), "--rounds", str(rounds)]
-                    found[side] = harness.run_ranks(side, options, "checkpoint", arguments, ranks=RANKS)
+            arguments = ["--folder", folder, "--what", what, "--nbytes", str(nbytes), "--rounds", str(rounds)]
+            return harness.run_ranks(side, options, "checkpoint", arguments, ranks=RANKS)
+
+    for side in harness.sides(options):
+        for what, sides in found.items():
+            with harness.progress(f"{what}: {side}"):
+                taken.run(0, f"{what}: {side}", partial(measure, side, what), peer=side != "resilin")
+            sides.update((side, result) for result in taken.results(f"{what}: {side}"))
+    state, training = found["state"], found["training"]
     return Report(
         name="checkpoint",
         question="1 GB of state saved and loaded by two processes, and the pause of training for a save behind it.",
         method=METHOD.format(mib=nbytes / 2**20, rounds=rounds, state=training["resilin"]["nbytes"] / 2**20),
         rows=[*_state_rows(state), *_training_rows(training)],
-        notes=_notes(state["resilin"], training["resilin"]),
+        notes=_notes(state["resilin"], training["resilin"]) + taken.notes(),
         data={"state": state, "training": training},
     )
 
@@ -58,11 +67,16 @@ def _state_rows(state: dict[str, Any]) -> list[Row]:
         Row(
             what=f"peak memory beyond the state: {what}",
             unit="MiB",
-            ours=state["resilin"]["peaks"][what] / 2**20,
-            peer=state["torch"]["peaks"][what] / 2**20 if "torch" in state else None,
+            ours=_mib(state["resilin"]["peaks"][what]),
+            peer=_mib(state["torch"]["peaks"][what]) if "torch" in state else None,
         )
         for what in STATE
     ]
+
+
+def _mib(peak: float) -> float:
+    """Of memory that the system counts in pages: less than one is not told from none."""
+    return max(peak, resource.getpagesize()) / 2**20
 
 
 def _training_rows(training: dict[str, Any]) -> list[Row]:
@@ -95,4 +109,4 @@ def _notes(state: dict[str, Any], training: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(benchmark))
+    sys.exit(harness.main(benchmark, resumable=True))

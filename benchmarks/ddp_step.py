@@ -18,11 +18,14 @@ RUNS: dict[str, tuple[str, int, list[str]]] = {
     "apart": ("resilin", 2, ["--apart"]),
     "in step": ("resilin", 2, ["--apart", "--in-step"]),
     "ddp": ("resilin", 2, []),
+    "zero": ("resilin", 2, ["--zero"]),
     "torch alone": ("torch", 1, []),
     "torch": ("torch", 2, []),
     "torch fused": ("torch", 2, ["--fused"]),
+    "torch zero": ("torch", 2, ["--zero"]),
 }
 FUSED = {"torch": "", "torch fused": "; PyTorch's with fused=True"}
+ZERO = "AdamW in a ZeroRedundancyOptimizer"
 METHOD = """Median on rank 0 over all steps of {rounds} rounds of about {seconds:g} s each, after 5 steps of warm-up;
 the runs in turn, one thread per process, the same model code and a fixed batch for each rank. PyTorch: gloo,
 DistributedDataParallel with its defaults; `fused=True` is the fastest optimizer PyTorch has on the CPU, not its
@@ -30,7 +33,9 @@ default. "Apart": two processes at once that train a model each and share nothin
 slower than one process is due to caches and memory. "In step": the same two, which wait for one another before each
 update, as all who average must, but exchange nothing: each step takes as long as that of the slower one, and both
 update, which is limited by the memory, at the same moment. What DDP costs beyond that is averaging. By p10: the same
-of the tenth percentiles, which other work of the machine changes less."""
+of the tenth percentiles, which other work of the machine changes less. "+ ZeRO": the optimizer is a
+ZeroRedundancyOptimizer with parameters_as_bucket_view=True on both sides: of parameters and state each process reads
+and writes a half only, and then gathers the other half."""
 
 
 def benchmark(options: Options) -> Report:
@@ -56,10 +61,18 @@ def benchmark(options: Options) -> Report:
 
 def _rows(taken: Taken, model: str) -> list[Row]:
     peers = {f"{model}/{run}": text for run, text in FUSED.items()}
-    return taken.rows(f"{NAMES[model]}, 2 processes, AdamW", f"{model}/ddp", peers)
+    return [
+        *taken.rows(f"{NAMES[model]}, 2 processes, AdamW", f"{model}/ddp", peers),
+        *taken.rows(f"{NAMES[model]}, 2 processes, {ZERO}", f"{model}/zero", {f"{model}/torch zero": ""}),
+    ]
 
 
-BESIDE = {"ddp": ("resilin", "alone", "apart", "in step"), "torch": ("PyTorch", "torch alone", None, None)}
+BESIDE = {
+    "ddp": ("resilin", "alone", "apart", "in step"),
+    "zero": ("resilin + ZeRO", "alone", "apart", "in step"),
+    "torch": ("PyTorch", "torch alone", None, None),
+    "torch zero": ("PyTorch + ZeRO", "torch alone", None, None),
+}
 _HEAD = """| ms of a step | | alone | apart | in step | DDP | over alone | by p10 | over in step | by p10 | waiting |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 

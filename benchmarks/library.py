@@ -31,6 +31,8 @@ class Library:
     """The package of communication hooks, with a module for each kind."""
     zero: Callable[..., Any]
     """`ZeroRedundancyOptimizer`."""
+    shard: Any = None
+    """`resilin.zero.shard`; None where it is not compared."""
     checkpoint: Any = None
     """`save(path, state)`, `load(path, state)` and `save_async(path, state)`, whose result has `wait()`."""
     elastic: Any = None

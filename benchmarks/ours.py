@@ -19,6 +19,10 @@ def _zero(*args: Any, **kwargs: Any) -> Any:
     return resilin.zero.ZeroRedundancyOptimizer(*args, **kwargs)
 
 
+def _shard(*args: Any, **kwargs: Any) -> Any:
+    return resilin.zero.shard(*args, **kwargs)
+
+
 if __name__ == "__main__":
     main(
         Library(
@@ -31,6 +35,7 @@ if __name__ == "__main__":
             ddp=_ddp,
             comm_hooks=Later("resilin.ddp.comm_hooks"),
             zero=_zero,
+            shard=_shard,
             checkpoint=Later("resilin.checkpoint"),
             elastic=Later("resilin.elastic"),
         ),

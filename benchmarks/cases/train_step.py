@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--shards", type=int, default=0, help="fixed-shard mode with this many shards in all")
+    parser.add_argument("--stage", type=int, choices=(2, 3), help="divide gradients, and parameters (ours only)")
     parser.add_argument("--apart", action="store_true", help="each process trains a model of its own")
     parser.add_argument("--in-step", action="store_true", help="with --apart: wait for one another before each update")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
+    parser.add_argument("--zero", action="store_true", help="divide the optimizer's state among the processes")
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
@@ -34,8 +36,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     if world_size() > 1 or args.shards:
         library.dist.init_process_group(library.backend)
         if not args.apart:
-            model = library.ddp(model, **({"shards": args.shards} if args.shards else {}))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if args.fused else {}))
+            model = _wrapped(library, model, args)
+    optimizer = _optimizer(library, model, args)
     step = _Step(library, model, optimizer, args)
     losses = [step() for _ in range(args.warmup)]
     steps = _agreed_steps(library, step, args.seconds)
@@ -52,6 +54,18 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         "samples": samples, "first_loss": losses[0], "last_loss": losses[-1],
         "peak_bytes": _memory("VmHWM") - before, "stats": dict(model.stats()) if hasattr(model, "stats") else {},
     }  # fmt: skip
+
+
+def _wrapped(library: Library, model: Any, args: argparse.Namespace) -> Any:
+    fixed = {"shards": args.shards} if args.shards else {}
+    return library.shard(model, args.stage, **fixed) if args.stage else library.ddp(model, **fixed)
+
+
+def _optimizer(library: Library, model: Any, args: argparse.Namespace) -> Any:
+    options = {"lr": 1e-4, **({"fused": True} if args.fused else {})}
+    if not args.zero:
+        return library.torch.optim.AdamW(model.parameters(), **options)
+    return library.zero(model.parameters(), library.torch.optim.AdamW, parameters_as_bucket_view=True, **options)
 
 
 def _memory(field: str) -> int:
@@ -74,7 +88,7 @@ class _Step:
         if args.shards:
             self.parts = [
                 (lambda shard=shard: model.shard(shard), x[shard.indices % len(x)], y[shard.indices % len(x)])
-                for shard in _shards(library, len(x), args.shards)
+                for shard in _shards(library, len(x), args)
             ]
 
     def __call__(self) -> float:
@@ -91,9 +105,10 @@ class _Step:
         return total / len(self.parts)
 
 
-def _shards(library: Library, batch: int, shards: int) -> list[Any]:
+def _shards(library: Library, batch: int, args: argparse.Namespace) -> list[Any]:
     """This rank's shards of a step with `batch` samples per rank."""
-    sampler = library.elastic.ElasticSampler(batch * world_size(), batch * world_size(), shards, shuffle=False)
+    size = batch * world_size()
+    sampler = library.elastic.ElasticSampler(size, size, args.shards, shuffle=False, in_rounds=args.stage is not None)
     sampler.bind(rank(), world_size())
     return list(next(iter(sampler.steps())).shards)
 
