@@ -43,6 +43,7 @@ FLOORS: dict[str, int] = {
     "fx": 3,
     "func": 3,
     "checkpoint": 3,
+    "shards": 3,
     "ddp": 4,
     "zero": 4,
     "pipeline": 4,

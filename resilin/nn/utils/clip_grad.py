@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import pieces
 from resilin.core.kernels.common import Array
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
@@ -17,6 +18,14 @@ from resilin.errors import ResilinError
 def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [parameter.grad for parameter in every if parameter.grad is not None]
+
+
+def _whole_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """Gradients of which a norm can be taken. UsageError for those of pieces, of which other ranks have the rest."""
+    every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    why = "and each rank would scale its own by another norm; call clip_grad_norm_(max_norm) of the sharded module"
+    pieces.refuse("clip_grad_norm_", enumerate(every), why)
+    return _gradients(every)
 
 
 def get_total_norm(
@@ -65,9 +74,10 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale all gradients so that their norm, taken as one vector, is at most `max_norm`. Returns the norm before.
 
-    The factor is max_norm / (norm + 1e-6), at most 1, as in PyTorch. foreach is accepted.
+    The factor is max_norm / (norm + 1e-6), at most 1, as in PyTorch. foreach is accepted. UsageError for the pieces of
+    a module of `zero.shard`, which has this as a method.
     """
-    gradients = _gradients(parameters)
+    gradients = _whole_gradients(parameters)
     total = get_total_norm(gradients, norm_type, error_if_nonfinite)
     _scale(gradients, max_norm, total)
     return total
