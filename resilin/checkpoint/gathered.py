@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,14 +108,19 @@ class Gathered:
 
     def _name(self, path: str) -> str:
         """A name for the tensor at `path`: its keys with "/" between, made unique."""
-        keys = [_text(key) for key in _KEYS.findall(path)]
-        name = base = "/".join(keys) or "tensor"
+        name = base = _joined(path) or "tensor"
         count = 1
         while name in self._names or name == "__metadata__":
             count += 1
             name = f"{base}~{count}"
         self._names.add(name)
         return name
+
+
+@functools.lru_cache(maxsize=1 << 14)  # the next save has the same
+def _joined(path: str) -> str:
+    """The keys of a path with "/" between."""
+    return "/".join(_text(key) for key in _KEYS.findall(path))
 
 
 def _text(key: str) -> str:

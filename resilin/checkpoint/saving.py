@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from resilin._base import log, trace
+from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 from resilin.checkpoint import folder, plan, replicas
 from resilin.checkpoint.folder import Root
@@ -63,6 +64,7 @@ class SaveHandle:
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # not allowed: then it competes with training
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        SYSTEM.sleep(0)  # gives the interpreter back to who saves, and waits for this thread to have begun
         save, files, snapshot = self._work
         try:
             with trace.span("checkpoint.write"):
