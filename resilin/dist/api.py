@@ -23,7 +23,18 @@ import numpy as np
 from resilin._base import ranks
 from resilin._base.clock import Deadline
 from resilin.dist import reduce_op
-from resilin.dist.arguments import Output, contiguous, cut, listed, one_dtype, root_of, rows_of, same_layout, shaped
+from resilin.dist.arguments import (
+    Output,
+    contiguous,
+    cut,
+    inputs_of,
+    one_dtype,
+    outputs_of,
+    root_of,
+    rows_of,
+    same_layout,
+    shaped,
+)
 from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
@@ -71,7 +82,7 @@ def all_reduce(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(tensor, load=True)
+    target = Output(tensor, "all_reduce: tensor", load=True)
     flat = target.flat
     known = reduce_op.check(op, flat.dtype)
     block = open_block(pg)
@@ -128,10 +139,10 @@ def tree_all_reduce(
             f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
             f"{pg.size()} ranks; got {sorted(parts)} of a plan for {plan.world_size}"
         )
-    target = Output(out)
+    target = Output(out, "tree_all_reduce: out")
     flat = target.flat
     reduce_op.check(ReduceOp.SUM, flat.dtype)
-    arrays = {node: contiguous(part) for node, part in sorted(parts.items())}
+    arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
     same_layout(list(arrays.values()), flat, len(arrays), "parts")
     backend = pg.backend
     return _run(
@@ -147,7 +158,7 @@ def broadcast(
     if pg is None:
         return None
     root = root_of(pg, src, group_src, "src")
-    target = Output(tensor, load=root == pg.rank())
+    target = Output(tensor, "broadcast: tensor", load=root == pg.rank())
     backend, flat = pg.backend, target.flat
     outputs = [target] if root != pg.rank() else []
     return _run(
@@ -168,7 +179,7 @@ def reduce(
     if pg is None:
         return None
     root = root_of(pg, dst, group_dst, "dst")
-    target = Output(tensor, load=True)
+    target = Output(tensor, "reduce: tensor", load=True)
     backend, flat = pg.backend, target.flat
     known = reduce_op.check(op, flat.dtype)
 
@@ -186,8 +197,8 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
     pg = resolve(group)
     if pg is None:
         return None
-    array = contiguous(tensor)
-    targets = [Output(output) for output in listed(tensor_list, "all_gather: tensor_list")]
+    array = contiguous(tensor, "all_gather: tensor")
+    targets = outputs_of(tensor_list, "all_gather: tensor_list")
     same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
     flats, backend = shaped([t.flat for t in targets], array), pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
@@ -200,7 +211,8 @@ def all_gather_into_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    array, target = contiguous(input_tensor), Output(output_tensor)
+    array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
+    target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
     rows, backend = rows_of(target.flat, array, pg.size(), "output_tensor"), pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
 
@@ -219,8 +231,8 @@ def reduce_scatter(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(output)
-    inputs = [contiguous(tensor) for tensor in listed(input_list, "reduce_scatter: input_list")]
+    target = Output(output, "reduce_scatter: output")
+    inputs = inputs_of(input_list, "reduce_scatter: input_list")
     same_layout(inputs, target.flat, pg.size(), "input_list")
     return _reduce_scatter(pg, target, shaped(inputs, target.flat), op, async_op)
 
@@ -232,8 +244,9 @@ def reduce_scatter_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(output)
-    return _reduce_scatter(pg, target, rows_of(contiguous(input), target.flat, pg.size(), "input"), op, async_op)
+    target = Output(output, "reduce_scatter_tensor: output")
+    whole = contiguous(input, "reduce_scatter_tensor: input")
+    return _reduce_scatter(pg, target, rows_of(whole, target.flat, pg.size(), "input"), op, async_op)
 
 
 def _reduce_scatter(
@@ -264,10 +277,10 @@ def gather_single(
     if pg is None:
         return None
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    array = contiguous(input_tensor)
+    array = contiguous(input_tensor, "gather_single: input_tensor")
     if (output_tensor is None) == (root == pg.rank()):
         raise UsageError(f"gather_single: output_tensor must be given on the destination rank {root} and only there")
-    targets = [] if output_tensor is None else [Output(output_tensor)]
+    targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
     rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
     flats, backend = rows[0] if rows else None, pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
@@ -286,12 +299,12 @@ def gather(
     if pg is None:
         return None
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    array = contiguous(tensor)
+    array = contiguous(tensor, "gather: tensor")
     if not gather_list:
         gather_list = None
     if (gather_list is None) == (root == pg.rank()):
         raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
-    targets = [Output(output) for output in listed(gather_list or [], "gather: gather_list")]
+    targets = outputs_of(gather_list or [], "gather: gather_list")
     flats = None
     if gather_list is not None:
         same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
@@ -313,7 +326,7 @@ def scatter(
     if pg is None:
         return None
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
-    target = Output(tensor)
+    target = Output(tensor, "scatter: tensor")
     backend, flat = pg.backend, target.flat
     if not scatter_list:
         scatter_list = None
@@ -321,7 +334,7 @@ def scatter(
         raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
     inputs = None
     if scatter_list is not None:
-        inputs = [contiguous(tensor) for tensor in listed(scatter_list, "scatter: scatter_list")]
+        inputs = inputs_of(scatter_list, "scatter: scatter_list")
         same_layout(inputs, flat, pg.size(), "scatter_list")
         inputs = shaped(inputs, flat)
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
@@ -337,8 +350,8 @@ def all_to_all(
     pg = resolve(group)
     if pg is None:
         return None
-    inputs = [contiguous(tensor) for tensor in listed(input_tensor_list, "all_to_all: input_tensor_list")]
-    targets = [Output(output) for output in listed(output_tensor_list, "all_to_all: output_tensor_list")]
+    inputs = inputs_of(input_tensor_list, "all_to_all: input_tensor_list")
+    targets = outputs_of(output_tensor_list, "all_to_all: output_tensor_list")
     if len(inputs) != pg.size() or len(targets) != pg.size():
         raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(targets)}")
     backend, flats = pg.backend, [t.flat.reshape(-1) for t in targets]
@@ -362,7 +375,7 @@ def all_to_all_single(
     pg = resolve(group)
     if pg is None:
         return None
-    target, whole = Output(output), contiguous(input)
+    target, whole = Output(output, "all_to_all_single: output"), contiguous(input, "all_to_all_single: input")
     inputs = cut(whole, input_split_sizes, pg.size(), "input")
     outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
     one_dtype([whole, target.flat], "all_to_all_single")

@@ -16,20 +16,20 @@ from resilin.dist.world import get_group_rank
 from resilin.errors import UsageError, UsageTypeError
 
 
-def array_of(tensor: Any) -> Array:
+def array_of(tensor: Any, what: str) -> Array:
     """The array of a Tensor, which shows by its type on which device it is; arrays pass. UsageError for anything else.
 
-    The group's backends (`dist.backends.devices`) go by that type.
+    The group's backends (`dist.backends.devices`) go by that type. what: which argument it is, for errors.
     """
     array, device = getattr(tensor, "_array", tensor), getattr(tensor, "_dev", None)
     if device is not None and device is not CPU:
         array = devices.of_device(array, device.type)
     elif type(array) is not np.ndarray:
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-            raise UsageTypeError(f"expected a tensor, got {type(tensor).__name__}")
+            raise UsageTypeError(f"{what}: expected a tensor, got {type(tensor).__name__}")
         devices.type_of(array)
     if array.dtype not in DTYPE_CODES:
-        raise UsageError(f"collectives do not carry dtype {array.dtype}")
+        raise UsageError(f"{what}: collectives do not carry dtype {array.dtype}")
     found: Array = array
     return found
 
@@ -39,13 +39,13 @@ class Output:
 
     __slots__ = ("array", "flat", "tensor")
 
-    def __init__(self, tensor: Any, load: bool = False) -> None:
+    def __init__(self, tensor: Any, what: str, load: bool = False) -> None:
         self.tensor = tensor
-        self.flat = self.array = array_of(tensor)
+        self.flat = self.array = array_of(tensor, what)
         if not getattr(self.array.flags, "writeable", True):  # arrays of devices are never read-only
-            what = "an expanded tensor" if 0 in self.array.strides else "a read-only tensor"
+            kind = "an expanded tensor" if 0 in self.array.strides else "a read-only tensor"
             raise UsageError(
-                f"the output is {what}, {self.array.dtype}{list(self.array.shape)}, which cannot be written: expected "
+                f"{what} is {kind}, {self.array.dtype}{list(self.array.shape)}, which cannot be written: expected "
                 "memory of its own for every element: pass tensor.contiguous(), or a copy of the array"
             )
         if not self.array.flags.c_contiguous:
@@ -67,6 +67,16 @@ class Output:
             bump()
 
 
+def outputs_of(tensors: Any, what: str, load: bool = False) -> list[Output]:
+    """The Outputs of a list of tensors."""
+    return [Output(tensor, f"{what}[{i}]", load) for i, tensor in enumerate(listed(tensors, what))]
+
+
+def inputs_of(tensors: Any, what: str) -> list[Array]:
+    """The contiguous arrays of a list of tensors."""
+    return [contiguous(tensor, f"{what}[{i}]") for i, tensor in enumerate(listed(tensors, what))]
+
+
 def listed(tensors: Any, what: str) -> Sequence[Any]:
     """`tensors`. UsageTypeError unless it is a list or a tuple: a tensor would be cut into its rows."""
     if not isinstance(tensors, list | tuple):
@@ -74,9 +84,9 @@ def listed(tensors: Any, what: str) -> Sequence[Any]:
     return tensors
 
 
-def contiguous(tensor: Any) -> Array:
+def contiguous(tensor: Any, what: str) -> Array:
     """The tensor's array, or a contiguous copy of it."""
-    array = array_of(tensor)
+    array = array_of(tensor, what)
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from resilin.dist import api, block, reduce_op
-from resilin.dist.arguments import Output, listed, one_dtype
+from resilin.dist.arguments import listed, one_dtype, outputs_of
 from resilin.dist.block import Block, Reduction
 from resilin.dist.future import Future
 from resilin.dist.group import ProcessGroup
@@ -68,7 +68,7 @@ def all_reduce_coalesced(
     pg = resolve(group)
     if pg is None:
         return None
-    targets = [Output(tensor, load=True) for tensor in listed(tensors, "all_reduce_coalesced: tensors")]
+    targets = outputs_of(tensors, "all_reduce_coalesced: tensors", load=True)
     if not targets:
         raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
     one_dtype([target.flat for target in targets], "all_reduce_coalesced")
@@ -98,8 +98,8 @@ def all_gather_coalesced(
         return None
     inputs = listed(input_tensor_list, "all_gather_coalesced: input_tensor_list")
     outputs = [
-        listed(row, "all_gather_coalesced: output_tensor_lists[i]")
-        for row in listed(output_tensor_lists, "all_gather_coalesced: output_tensor_lists")
+        listed(row, f"all_gather_coalesced: output_tensor_lists[{i}]")
+        for i, row in enumerate(listed(output_tensor_lists, "all_gather_coalesced: output_tensor_lists"))
     ]
     if len(outputs) != pg.size() or any(len(row) != len(inputs) for row in outputs) or not inputs:
         raise UsageError(

@@ -27,7 +27,7 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     """
     pg = at_once(group, "send")
     if pg is not None:
-        pg.send(devices.to_host(contiguous(tensor)), peer_of(pg, dst, group_dst, "dst"), _checked(tag))
+        pg.send(devices.to_host(contiguous(tensor, "send: tensor")), peer_of(pg, dst, group_dst, "dst"), _checked(tag))
 
 
 def isend(
@@ -41,7 +41,7 @@ def isend(
     if pg is None:
         return None
     to = peer_of(pg, dst, group_dst, "dst")
-    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor)), tensor, to, _checked(tag)))
+    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor, "isend: tensor")), tensor, to, _checked(tag)))
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
@@ -54,7 +54,7 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
     if pg is None:
         return -1
     source, tag = _source(pg, src, group_src), _checked(tag)
-    target = Output(tensor)
+    target = Output(tensor, "recv: tensor")
     buffer = devices.host_buffer(target.flat)
     sender = pg.recv(buffer, source, tag)
     devices.from_host(target.flat, buffer)
@@ -80,7 +80,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
     source, tag = _source(pg, src, group_src), _checked(tag)
-    target = Output(tensor)
+    target = Output(tensor, "irecv: tensor")
     buffer = devices.host_buffer(target.flat)
 
     def done() -> None:
@@ -126,7 +126,7 @@ class P2POp:
     ) -> None:
         if op not in (isend, irecv):
             raise UsageError(f"P2POp: op: expected resilin.dist.isend or resilin.dist.irecv, got {op!r}")
-        array_of(tensor)
+        array_of(tensor, "P2POp: tensor")
         pg = resolve(group)
         if pg is None:
             raise UsageError("P2POp: this process is not in the group")
@@ -141,7 +141,7 @@ class P2POp:
         source, target = self.group.rank(), self.group_peer
         if self.op is irecv:
             source, target = target, source
-        array = array_of(self.tensor)
+        array = array_of(self.tensor, "P2POp: tensor")
         return (
             f"P2POp({self.op.__name__} pg={self.group.name}, group_src={source}, group_dst={target}, "
             f"{list(array.shape)}, {array.dtype})"

@@ -24,7 +24,7 @@ class Group:
 
 
 def reductions(*arrays, op=dist.ReduceOp.SUM):
-    return [Reduction(Output(array, load=True), op) for array in arrays]
+    return [Reduction(Output(array, "tensor", load=True), op) for array in arrays]
 
 
 def sizes(calls, group=None):

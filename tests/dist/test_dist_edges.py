@@ -103,7 +103,7 @@ def test_groups_of_the_same_ranks_that_only_they_make_have_names_of_their_own():
 def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, transport, where):
     join = OwnedThread.join
     monkeypatch.setattr(OwnedThread, "join", lambda thread, timeout_s=0.2: join(thread, timeout_s))
-    added, over, waiting = threading.Event(), threading.Event(), threading.Event()
+    added, answered, over, waiting = (threading.Event() for _ in range(4))
 
     def hold(_):
         waiting.set()
@@ -114,6 +114,7 @@ def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, t
         if rank == 1:
             assert added.wait(PATIENCE_S)
             dist.all_reduce(np.ones(1)) if where == "a collective" else dist.send(np.ones(1), 0)
+            answered.set()
             with pytest.raises(DistError, match="rank 0"):
                 dist.barrier()  # hears of the end
             return
@@ -121,6 +122,7 @@ def test_a_group_whose_callback_does_not_end_is_freed_and_says_so(monkeypatch, t
         call.get_future().add_done_callback(hold)
         added.set()
         assert waiting.wait(PATIENCE_S)
+        assert answered.wait(PATIENCE_S)  # the call has ended here, and perhaps not there yet
         try:
             with pytest.raises(DistError, match="a callback of a future still runs"):
                 group.close()

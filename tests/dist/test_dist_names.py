@@ -172,3 +172,28 @@ def test_what_is_a_type_error_in_pytorch_is_one_here_and_also_a_usage_error(call
         assert isinstance(caught.value, ValueError)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda array: dist.all_reduce([array]), "all_reduce: tensor: expected a tensor, got list"),
+        (lambda array: dist.broadcast("x", 0), "broadcast: tensor: expected a tensor, got str"),
+        (lambda array: dist.all_gather([array, None], array), r"all_gather: tensor_list\[1\]: .* got NoneType"),
+        (lambda array: dist.reduce_scatter(array, [3]), r"reduce_scatter: input_list\[0\]: .* got int"),
+        (lambda array: dist.reduce_scatter_tensor(array, [3]), "reduce_scatter_tensor: input: .* got list"),
+        (lambda array: dist.all_to_all_single(array, {}), "all_to_all_single: input: .* got dict"),
+        (lambda array: dist.all_reduce_coalesced([array, 1.0]), r"all_reduce_coalesced: tensors\[1\]: .* got float"),
+        (lambda array: dist.all_gather([], [array]), "all_gather: tensor: .* got list"),
+        (lambda array: dist.P2POp(dist.isend, [array], 0), "P2POp: tensor: .* got list"),
+        (lambda array: dist.all_reduce(array.astype("S1")), "all_reduce: tensor: collectives do not carry dtype"),
+        (lambda array: dist.scatter(np.broadcast_to(array, 3)), "scatter: tensor is .*, which cannot be written"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_no_fitting_tensor_is_named(call, named, tmp_path):
+    dist.init_process_group(init_method=f"file://{tmp_path}/store", rank=0, world_size=1, timeout=5.0)
+    try:
+        with pytest.raises(UsageError, match=named):
+            call(np.ones(1, np.float32))
+    finally:
+        dist.destroy_process_group()
