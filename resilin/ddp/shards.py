@@ -21,7 +21,7 @@ from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
 from resilin.core.ops.regions import Product
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import misuse, nesting
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Array, Flat, offer_products
 from resilin.dist import tree
@@ -73,6 +73,7 @@ class ShardReducer:
         self._plan = tree.plan(shards, world_size)
         self._run = self._plan.run(rank)
         self._group = group
+        self._blocks = nesting.blocks(group)
         self._find_unused = find_unused
         self._named = list(named)
         self._kinds = [(name, param._array.dtype, param._array.shape) for name, param in named]
@@ -88,6 +89,7 @@ class ShardReducer:
         self._ready: set[int] = set()
         self._taken: set[int] = set()  # of these, whose gradient `on_product` has put into the sum
         self._done = False  # whether the open shard's backward has run
+        self._delivered = False  # whether the step's sums are the parameters' gradients
         self._running = False
         self._next = 0  # the bucket to start next
         self.steps_in_gradients: set[int] = set()
@@ -100,6 +102,11 @@ class ShardReducer:
     def active(self) -> bool:
         """Whether a shard's block is open."""
         return self._shard is not None
+
+    @property
+    def past_backward(self) -> bool:
+        """See nesting.Block."""
+        return self._done
 
     def enter(self, shard: Shard) -> None:
         """See Sharder."""
@@ -116,10 +123,19 @@ class ShardReducer:
                 f"{list(self._run)}), got shard {shard.number} of {shard.total}; enter all of `plan.shards` in order, "
                 "and give the sampler and DistributedDataParallel the same number of shards"
             )
+        if self._blocks and self._blocks[-1].past_backward:
+            misuse.refuse(
+                self._group,
+                f", shard {shard.number}",
+                "its block was opened inside that of another module, after the backward there. A rank without samples "
+                "has no backward, and would sum the two modules in another order: open both blocks before it, or one "
+                "after the other",
+            )
         if shard.number == self._run.start:
             self._begin_step(shard.step)
         self._buffers.enter()
         self._shard = shard
+        self._blocks.append(self)
         self._ready, self._taken = set(), set()
         self._done = self._running = False
         for bucket in self._buckets:
@@ -135,7 +151,7 @@ class ShardReducer:
             if param._grad is not None and param._grad._array.any()
         }
         self.steps_in_gradients = {*(self.steps_in_gradients if self._carry else ()), step}
-        self._next = 0
+        self._next, self._delivered = 0, False
         for bucket in self._buckets:
             if bucket.out is not None:
                 bucket.partials.give(bucket.out)
@@ -205,10 +221,18 @@ class ShardReducer:
         """The shard's gradients of `bucket` are all there: complete its sums, start what is full."""
         bucket.work = None
         bucket.partials.close(shard.number)
-        if shard.number == self._run.stop - 1:
-            while self._next < len(self._buckets) and self._buckets[self._next].work is None:
-                self._launch(self._buckets[self._next])
-                self._next += 1
+        if self._may_sum(shard):
+            self._launch_full()
+
+    def _may_sum(self, shard: Shard) -> bool:
+        """Whether it is this module's turn to sum over the ranks."""
+        return shard.number == self._run.stop - 1 and self._blocks[-1] is self
+
+    def _launch_full(self) -> None:
+        """Start the sums of the buckets that are full, in their order."""
+        while self._next < len(self._buckets) and self._buckets[self._next].work is None:
+            self._launch(self._buckets[self._next])
+            self._next += 1
 
     def _launch(self, bucket: _Bucket) -> None:
         if self._plan.world_size == 1:
@@ -227,11 +251,13 @@ class ShardReducer:
             misuse.refuse_unused(self._group, f", shard {shard.number}", self._named, missing)
         for number in missing:
             self._contribute(number, None, shard)
-        if shard.number == self._run.stop - 1:
+        if self._may_sum(shard):
             self._finish_step()
 
     def _finish_step(self) -> None:
         start = SYSTEM.monotonic()
+        self._launch_full()  # what waited for a block inside this one
+        self._delivered = True
         for bucket in self._buckets:
             out = bucket.settle()
             for slot, view in zip(bucket.spec.slots, out.views, strict=True):
@@ -254,24 +280,28 @@ class ShardReducer:
                 )
             for number in range(len(self._params)):
                 self._contribute(number, None, shard)
-            if shard.number == self._run.stop - 1:
-                self._finish_step()
+        if shard.number == self._run.stop - 1 and not self._delivered:
+            self._finish_step()
         self._buffers.leave(shard.number, shard.weight, ran=len(shard) > 0)
         self._expected += 1
         if self._expected == self._run.stop:
             self._expected = self._run.start
             self._buffers.finish()
-        self._shard = None
+        self._close()
 
     def abandon(self) -> None:
         """See Sharder."""
-        self._shard = None
+        self._close()
         self._expected = self._run.start
         self._carry = {}
         for bucket in self._buckets:
             bucket.partials.clear(reuse=False)
             bucket.pending = bucket.out = bucket.work = None
         self._buffers.abandon()
+
+    def _close(self) -> None:
+        self._shard = None
+        self._blocks.remove(self)
 
     def stats(self) -> dict[str, Any]:
         """Counters since construction; seconds are those that a step waited for the tree at its end."""

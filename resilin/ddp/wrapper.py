@@ -273,6 +273,9 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         summed along one binary tree over shard numbers, so the result has the same bits for any number of ranks. A rank
         enters every one of its shards, in order, also those without samples (no forward needed there). Gradients and
         buffers are complete after the last one.
+
+        Models that are trained together have their blocks open together, `with a.shard(shard), b.shard(shard):`, before
+        the backward; UsageError where one is opened inside another after that.
         """
         if self._sharder is None:
             raise UsageError("shard() needs DistributedDataParallel(..., shards=V) with the sampler's number of shards")
