@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import resilin.dist as dist
 from resilin.checkpoint import sliced as slices
-from resilin.checkpoint.sliced import Sliced, Slices
+from resilin.checkpoint.sliced import Sliced
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError, UsageTypeError
@@ -19,6 +19,7 @@ from resilin.zero.sharded.surviving import hand_over
 from resilin.zero.sharded.unit import ShardedParameter, Unit
 
 State = dict[str, Any]
+_LOAD = "OptimizerState.load_state_dict"
 
 
 @runtime_checkable
@@ -134,40 +135,65 @@ class OptimizerState:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of an optimizer of whole parameters, or what `sharded_state_dict` gave on any ranks.
 
-        Raises UsageError when groups do not match in size, or a state does not fit its parameter: nothing is loaded.
+        Raises UsageError when groups do not match in size, the state is of another kind of optimizer, or it does not
+        fit its parameters: nothing is loaded.
         """
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-            raise UsageTypeError("OptimizerState.load_state_dict: expected what an optimizer's state_dict() gave")
-        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
-        pieces = self._pieces()
-        if len(saved) != len(pieces):
-            raise UsageError(
-                f"OptimizerState.load_state_dict: the state is of {len(saved)} parameters, there are {len(pieces)} here"
-            )
-        by_number = dict(zip(saved, pieces, strict=True))
-        local = {
-            number: {
-                name: self._own(by_number[number], number, name, value) if number in by_number else value
-                for name, value in entry.items()
-            }
-            for number, entry in state_dict["state"].items()
-        }
+        self.check_loadable(state_dict)
+        local = self._changed(state_dict, self._own)
         self.reconfigurable.before_update(overwritten=True)
         self.optimizer.load_state_dict({**state_dict, "state": local})
         hand_over([self.reconfigurable])
 
     load_sharded_state_dict = load_state_dict
 
-    def _own(self, piece: ShardedParameter, number: Any, name: str, value: Any) -> Any:
+    def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
+        """What `load_state_dict` raises for a state that does not fit, before anything is changed; no communication.
+
+        For its tensors anything that has a shape will do: checkpoints ask before they read.
+        """
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+            raise UsageTypeError(f"{_LOAD}: expected what an optimizer's state_dict() gave")
+        kept = self._changed(state_dict, lambda piece, name, value: piece if self._is_cut(name, value) else value)
+        self.optimizer.check_loadable({**state_dict, "state": kept})  # its kind, groups and names
+        by_number = self._by_number(state_dict)
+        strange = [number for number in kept if isinstance(number, int) and number not in by_number]
+        if strange:
+            raise UsageError(f"{_LOAD}: the state has entries of the parameters {strange}, which are in no group of it")
+        for number, piece in by_number.items():
+            self._check_shapes(piece, number, state_dict["state"].get(number))
+
+    def _check_shapes(self, piece: ShardedParameter, number: Any, entry: Any) -> None:
+        for name, value in entry.items() if isinstance(entry, Mapping) else ():
+            if self._is_cut(name, value) and tuple(value.shape) != piece.logical_shape:
+                unit, place = self._places[id(piece)]
+                raise UsageError(
+                    f"{_LOAD}: {name} of parameter {number} has shape {list(value.shape)}, {unit.names[place]} here "
+                    f"has {list(piece.logical_shape)}"
+                )
+
+    def _changed(self, state_dict: Mapping[str, Any], change: Callable[[ShardedParameter, str, Any], Any]) -> State:
+        """The state, with what `change(piece, name, value)` makes of the entries of parameters."""
+        by_number = self._by_number(state_dict)
+        return {
+            number: {name: change(by_number[number], name, value) for name, value in entry.items()}
+            if number in by_number and isinstance(entry, Mapping)
+            else entry
+            for number, entry in state_dict["state"].items()
+        }
+
+    def _by_number(self, state_dict: Mapping[str, Any]) -> dict[Any, ShardedParameter]:
+        """The pieces by the numbers that their parameters have in a state."""
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        return dict(zip(saved, self._pieces(), strict=False))  # that there are as many is said with the groups
+
+    def _is_cut(self, name: str, value: Any) -> bool:
+        """Whether `value`, the entry `name` of a saved state, is as long as its parameter."""
+        return name not in self.optimizer._counters and hasattr(value, "shape")
+
+    def _own(self, piece: ShardedParameter, name: str, value: Any) -> Any:
         """What this rank holds of one value."""
-        if name in self.optimizer._counters or not isinstance(value, Tensor | Slices):
+        if not self._is_cut(name, value):
             return value
-        if tuple(value.shape) != piece.logical_shape:
-            unit, place = self._places[id(piece)]
-            raise UsageError(
-                f"OptimizerState.load_state_dict: {name} of parameter {number} has shape {list(value.shape)}, "
-                f"{unit.names[place]} here has {list(piece.logical_shape)}"
-            )
         if not piece.numel():
             return wrap(piece._dev.xp.empty(0, value.dtype.np), piece._dev)
         with no_grad():
