@@ -13,6 +13,7 @@ from resilin.ddp.flat import Array
 from resilin.dist import tree
 from resilin.dist.tree import Subtree
 from resilin.errors import UsageError
+from resilin.shards import course
 from resilin.shards.block import Shard
 
 
@@ -77,8 +78,9 @@ class ShardSums:
     def reduce(self) -> dict[str, float]:
         """The sums over all shards of all ranks, by name; the next step starts from zero. A collective.
 
-        Errors: those of any collective.
+        Errors: those of any collective; UsageError in the middle of a step of a module in the same group.
         """
+        course.check_complete(self._group, "ShardSums.reduce")
         every = np.zeros((self._total, len(self._places)))
         for number, values in self._values.items():
             every[number] = values

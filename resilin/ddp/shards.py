@@ -30,6 +30,7 @@ from resilin.errors import UsageError
 from resilin.shards import block
 from resilin.shards.block import Shard
 from resilin.shards.buffers import RunSum, ShardBuffers
+from resilin.shards.course import Course
 from resilin.shards.partials import Partials, put
 
 
@@ -83,7 +84,12 @@ class ShardReducer:
             slot.param: (bucket, place) for bucket in self._buckets for place, slot in enumerate(bucket.spec.slots)
         }
         self._buffers = ShardBuffers(module, group, lambda make: RunSum(make, self._plan, group))
-        self._expected = self._run.start  # the shard that comes next
+        self._course = Course(
+            "DistributedDataParallel.shard",
+            shards,
+            "enter all of `plan.shards` in order, and give the sampler and DistributedDataParallel the same number of "
+            "shards",
+        )
         self._carry: dict[int, Array] = {}  # gradients from before the step, when they were not zeroed
         self._shard: Shard | None = None  # the one whose block is open
         self._ready: set[int] = set()
@@ -117,12 +123,11 @@ class ShardReducer:
                 "DistributedDataParallel.shard: the shard comes from an ElasticSampler(..., in_rounds=True), which is "
                 "for zero.shard(..., shards=V); leave in_rounds out, so that each rank has one run of shards"
             )
-        if shard.total != self._plan.shards or shard.number != self._expected:
-            raise UsageError(
-                f"DistributedDataParallel.shard: expected shard {self._expected} of {self._plan.shards} (this rank has "
-                f"{list(self._run)}), got shard {shard.number} of {shard.total}; enter all of `plan.shards` in order, "
-                "and give the sampler and DistributedDataParallel the same number of shards"
-            )
+        try:
+            self._course.enter(shard, self._run, self._group)
+        except UsageError:
+            self.drop()
+            raise
         if self._blocks and self._blocks[-1].past_backward:
             misuse.refuse(
                 self._group,
@@ -131,7 +136,7 @@ class ShardReducer:
                 "has no backward, and would sum the two modules in another order: open both blocks before it, or one "
                 "after the other",
             )
-        if shard.number == self._run.start:
+        if self._course.begins:
             self._begin_step(shard.step)
         self._buffers.enter()
         self._shard = shard
@@ -221,12 +226,12 @@ class ShardReducer:
         """The shard's gradients of `bucket` are all there: complete its sums, start what is full."""
         bucket.work = None
         bucket.partials.close(shard.number)
-        if self._may_sum(shard):
+        if self._may_sum():
             self._launch_full()
 
-    def _may_sum(self, shard: Shard) -> bool:
+    def _may_sum(self) -> bool:
         """Whether it is this module's turn to sum over the ranks."""
-        return shard.number == self._run.stop - 1 and self._blocks[-1] is self
+        return self._course.ends and self._blocks[-1] is self
 
     def _launch_full(self) -> None:
         """Start the sums of the buckets that are full, in their order."""
@@ -251,7 +256,7 @@ class ShardReducer:
             misuse.refuse_unused(self._group, f", shard {shard.number}", self._named, missing)
         for number in missing:
             self._contribute(number, None, shard)
-        if self._may_sum(shard):
+        if self._may_sum():
             self._finish_step()
 
     def _finish_step(self) -> None:
@@ -280,19 +285,22 @@ class ShardReducer:
                 )
             for number in range(len(self._params)):
                 self._contribute(number, None, shard)
-        if shard.number == self._run.stop - 1 and not self._delivered:
+        if self._course.ends and not self._delivered:
             self._finish_step()
         self._buffers.leave(shard.number, shard.weight, ran=len(shard) > 0)
-        self._expected += 1
-        if self._expected == self._run.stop:
-            self._expected = self._run.start
+        if self._course.ends:
             self._buffers.finish()
+        self._course.advance()
         self._close()
 
     def abandon(self) -> None:
         """See Sharder."""
         self._close()
-        self._expected = self._run.start
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the step's sums: it begins again."""
+        self._course.restart()
         self._carry = {}
         for bucket in self._buckets:
             bucket.partials.clear(reuse=False)

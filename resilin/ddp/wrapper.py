@@ -174,6 +174,8 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         if self._stop is not None:
             self._stop()
             self._stop = None
+        if self._sharder is not None:
+            self._sharder.drop()
 
     # ------------------------------------------------------------------ copies
 

@@ -24,6 +24,7 @@ from resilin.elastic.worker import parts, session, trees
 from resilin.elastic.worker.digests import digest
 from resilin.elastic.worker.divided import DividedPart, Stand
 from resilin.errors import StateError, UsageError
+from resilin.shards import course
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,8 @@ class State:
                     f"State.commit(plan): expected one registered ElasticSampler to move, found {len(self._samplers)}; "
                     "register it as State(sampler=sampler) or move samplers yourself and call commit()"
                 )
+            if dist.is_initialized():
+                course.check_complete(dist.default_group(), "State.commit")
             self._check_gradients(plans)
             for plan in plans:
                 self._samplers[0].advance(plan)

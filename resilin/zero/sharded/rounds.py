@@ -28,6 +28,7 @@ from resilin.nn import Module
 from resilin.shards import block
 from resilin.shards.block import Shard
 from resilin.shards.buffers import Row, ShardBuffers
+from resilin.shards.course import Course
 from resilin.shards.partials import Partials, put
 from resilin.zero.sharded.fetching import Fetcher
 from resilin.zero.sharded.refusing import refuse
@@ -62,8 +63,11 @@ class Rounds:
         self._module, self._fetcher = module, fetcher
         self._buffers: ShardBuffers | None = None
         self._of: dist.ProcessGroup | None = None  # the group that buffers are summed in
-        self._turns = range(0)  # the numbers dealt to this rank
-        self._turn = 0
+        self._course = Course(
+            "ShardedModule.shard",
+            shards,
+            "enter all of `plan.shards` in order, and give the sampler and zero.shard the same number of shards",
+        )
         self._shard: Shard | None = None  # whose block is open
         self._ran = False  # whether its backward has ended
         self._lost = False  # whether an error has dropped the sums of the step whose block is open
@@ -90,13 +94,7 @@ class Rounds:
 
     def check_complete(self, what: str) -> None:
         """UsageError when some of the step's shards are still to come: gradients are not there before the last one."""
-        if self._shard is not None or self._turn:
-            at = self._turns[self._turn]
-            where = f"inside the block of shard {at}" if self._shard is not None else f"shard {at} is still to come"
-            raise UsageError(
-                f"{what} in the middle of a step: {where}; enter all of `plan.shards` first, this rank has "
-                f"{list(self._turns)}"
-            )
+        self._course.check_complete(what, inside=self._shard is not None)
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
@@ -105,22 +103,20 @@ class Rounds:
         if self._shard is not None:
             raise UsageError(f"shard {shard.number} opened inside the block of shard {self._shard.number}")
         group = self.group
-        if self._turn == 0:
+        if self._course.begins:
             block.check_world("zero.shard", self.shards, group.size())
-            self._turns = turns_of(group.rank(), group.size(), self.shards)
         if not getattr(shard, "in_rounds", False):
             raise UsageError(
                 "ShardedModule.shard: the shard was not dealt out in rounds, so ranks would compute different numbers "
                 "of shards, and wait for each other's parameters; make the sampler with "
                 f"ElasticSampler(..., shards={self.shards}, in_rounds=True)"
             )
-        if shard.total != self.shards or shard.number != self._turns[self._turn]:
-            raise UsageError(
-                f"ShardedModule.shard: expected shard {self._turns[self._turn]} of {self.shards} (this rank has "
-                f"{list(self._turns)}), got shard {shard.number} of {shard.total}; enter all of `plan.shards` in "
-                "order, and give the sampler and zero.shard the same number of shards"
-            )
-        if self._turn == 0:
+        try:
+            self._course.enter(shard, turns_of(group.rank(), group.size(), self.shards), group)
+        except UsageError:
+            self.give_up()
+            raise
+        if self._course.begins:
             self._begin_step(shard.step)
         assert self._buffers is not None, "made as the step began"
         self._buffers.enter()
@@ -161,10 +157,9 @@ class Rounds:
             )
         assert self._buffers is not None, "made as the step began"
         self._buffers.leave(shard.number, shard.weight, ran=shard.weight > 0)
-        self._turn += 1
-        if self._turn == len(self._turns):
-            self._turn = 0
+        if self._course.ends:
             self._buffers.finish()
+        self._course.advance()
         self._shard = None
 
     def abandon(self) -> None:
@@ -224,7 +219,7 @@ class Rounds:
     def _live(self) -> int:
         """How many ranks have a shard in this round; the others repeat one."""
         world = self.group.size()
-        return min(world, self.shards - self._turn * world)
+        return min(world, self.shards - self._course.done * world)
 
     def _rows(self, unit: Unit, dtype: Any, numel: int) -> Array:
         """Memory for what comes of one unit: that of the one before, which its work may hold on to."""
@@ -242,7 +237,7 @@ class Rounds:
 
     def _add(self, unit: Unit, rows: Array) -> None:
         partials = self._tree(unit, rows.dtype)
-        first = self._turn * self.group.size()
+        first = self._course.done * self.group.size()
         for number in range(len(rows) // unit.share):
             into, fresh = partials.open(first + number)
             _put(into.array, rows[number * unit.share : (number + 1) * unit.share], fresh)
@@ -259,7 +254,7 @@ class Rounds:
         """See Way."""
         self._collect()
         self._room, self._ran = None, True
-        if self._turn < len(self._turns) - 1:
+        if not self._course.ends:
             return False
         trees, self._trees = self._trees, {}
         for unit in self._fetcher.units:
@@ -275,7 +270,8 @@ class Rounds:
             coming.work.get_future().settled_within(None)
         self._room = None
         self._lost = self._shard is not None
-        self._trees, self._turn = {}, 0
+        self._trees = {}
+        self._course.restart()
         if self._buffers is not None:
             self._buffers.abandon()
 
