@@ -20,6 +20,10 @@ from resilin.errors import UsageError
 from resilin.shards.block import Shard
 
 _NOT_OF_USERS = (str(Path(__file__).resolve().parents[1]), contextlib.__file__)
+_KNOWS_NO_WORLD = (
+    "the sampler deals as for a world of one: register it in elastic.State, or call sampler.bind(rank, world_size) or "
+    "steps(rank, world_size)"
+)
 
 _courses: weakref.WeakKeyDictionary[dist.ProcessGroup, weakref.WeakSet[Course]] = weakref.WeakKeyDictionary()
 
@@ -48,7 +52,7 @@ class Course:
     def enter(self, shard: Shard, numbers: Sequence[int], group: dist.ProcessGroup) -> None:
         """`shard` is about to be computed; numbers: those of this rank.
 
-        UsageError when another one comes next: then the step is given up, and a new one may begin.
+        UsageError, on all ranks, when another one comes next: then the step is given up, and a new one may begin.
         """
         if self.begins:
             self.numbers, self._group = numbers, group
@@ -62,11 +66,12 @@ class Course:
             f"{self._what}: expected shard {expected} of {self._total} (this rank has {list(self.numbers)}), got shard "
             f"{shard.number} of {shard.total}"
         )
-        if self.begins:
-            raise UsageError(f"{words}; {self._hint}")
-        words = f"{words} of step {shard.step}; {self._story()}; {self._hint}"
+        if not self.begins:
+            words = f"{words} of step {shard.step}; {self._story()}"
+        elif shard.total == self._total and shard.number == 0:
+            words = f"{words}; {_KNOWS_NO_WORLD}"
         self.restart()
-        self._refuse(words)
+        self._refuse(f"{words}; {self._hint}")
 
     def advance(self) -> None:
         """The shard was computed."""

@@ -18,6 +18,7 @@ from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import ShardSums
 from resilin.elastic import State
 from resilin.errors import GroupAborted, UsageError
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 SHARDS, SAMPLES = 3, 6
@@ -155,3 +156,20 @@ def test_ranks_that_wait_for_the_one_that_left_hear_why(go_on: Callable[..., Non
     for rank, kind in enumerate((GroupAborted, UsageError)):
         assert isinstance(outcome.errors[rank], kind)
         assert story in str(outcome.errors[rank])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_wait_for_one_whose_sampler_knows_no_world_hear_why(world: int) -> None:
+    def run(rank: int) -> None:
+        model = DDP(nn.Linear(2, 1), shards=SHARDS)
+        (plan,) = ElasticSampler(SAMPLES, SAMPLES, SHARDS).steps()  # neither bound nor told
+        for shard in plan.shards:
+            with model.shard(shard):
+                backward(model)
+
+    outcome = run_ranks(world, run, timeout_s=PATIENCE_S, abort=False)
+    words = r"expected shard \d of 3 \(this rank has .*\), got shard 0 of 3; .* a world of one: register it in elastic"
+    assert isinstance(outcome.errors[0], GroupAborted)
+    for rank in range(world):
+        assert isinstance(outcome.errors[rank], UsageError | GroupAborted)
+        assert re.search(words, str(outcome.errors[rank]))

@@ -16,6 +16,7 @@ from resilin.data import ElasticSampler
 from resilin.data.elastic_sampler import Shard, StepPlan
 from resilin.ddp import ShardSums
 from resilin.errors import GroupAborted, UsageError
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ShardedModule, shard
 
@@ -89,3 +90,19 @@ def test_after_the_refusal_a_step_begins_again_with_nothing_of_the_one_that_was_
         assert np.allclose(weight.grad.numpy(), 2)
 
     run_ranks(1, run).results()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_ranks_that_wait_for_one_whose_sampler_knows_no_world_hear_why(stage: int) -> None:
+    def run(rank: int) -> None:
+        model = shard(nn.Linear(2, 1), stage, shards=SHARDS)
+        sampler = ElasticSampler(SAMPLES, SAMPLES, SHARDS, in_rounds=True)
+        (plan,) = sampler.steps()  # neither bound nor told
+        for part in plan.shards:
+            compute(model, part)
+
+    outcome = run_ranks(2, run, timeout_s=PATIENCE_S, abort=False)
+    words = r"expected shard 1 of 4 \(this rank has \[1, 3\]\), got shard 0 of 4; .* a world of one: register it in"
+    for rank, kind in enumerate((GroupAborted, UsageError)):
+        assert isinstance(outcome.errors[rank], kind)
+        assert re.search(words, str(outcome.errors[rank]))
