@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from itertools import product
 
-from benchmarks import harness
+from benchmarks import fixed_shards, harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
 from benchmarks.taken import Taken
 
-RANKS = 2
 SHARDS = (2, 4, 8)
 NAMES = {name: MODELS[name].text for name in ("cnn", "gpt", "residual_cnn", "mlp")}
 
@@ -24,12 +22,11 @@ an otherwise busy moment of the machine changes less."""
 def benchmark(options: Options) -> Report:
     """The step of `train_step` on two processes, in plain mode and with the batch cut in a fixed number of shards."""
     rounds, seconds = (1, 0.5) if options.quick else (5, 1.2)
-    taken = Taken(options, seconds=seconds)
-    for number, model, shards in product(range(rounds), NAMES, (0, *SHARDS)):
-        arguments = ["--model", model, "--seconds", str(seconds), "--shards", str(shards)]
-        with harness.progress(f"round {number + 1} of {rounds}: {model}, {shards} shards"):
-            measure = partial(harness.run_ranks, "resilin", options, "train_step", arguments, ranks=RANKS)
-            taken.run(number, f"{model}/{shards}", measure)
+    runs = {
+        f"{model}/{shards}": ["--model", model, "--shards", str(shards)]
+        for model, shards in product(NAMES, (0, *SHARDS))
+    }
+    taken = fixed_shards.take(options, runs, rounds=rounds, seconds=seconds)
     return Report(
         name="shard_mode",
         ours="fixed shards",
@@ -42,14 +39,8 @@ def benchmark(options: Options) -> Report:
 
 
 def _row(taken: Taken, model: str, shards: int) -> Row:
-    samples = taken.samples(f"{model}/{shards}")
-    return Row(
-        what=f"{NAMES[model]}, {shards} shards",
-        unit="ms",
-        ours=harness.percentile(samples, 50) * 1e3,
-        peer=harness.percentile(taken.samples(f"{model}/0"), 50) * 1e3,
-        spread=harness.spread(samples, 1e3),
-        baseline="plain mode",
+    return fixed_shards.row(
+        taken, f"{NAMES[model]}, {shards} shards", f"{model}/{shards}", f"{model}/0", baseline="plain mode"
     )
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from itertools import product
 
-from benchmarks import harness
+from benchmarks import fixed_shards, harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
 from benchmarks.taken import Taken
 
-RANKS = 2
 SHARDS = (2, 8)
 STAGES = (2, 3)
 NAMES = ("gpt", "mlp")
@@ -24,12 +22,11 @@ shards cost DistributedDataParallel is in `shard_mode`."""
 def benchmark(options: Options) -> Report:
     """The step of `train_step` on two processes, without and with shards, by stage."""
     rounds, seconds = (1, 0.5) if options.quick else (2, 1.5)
-    taken = Taken(options, seconds=seconds)
-    for number, model, stage, shards in product(range(rounds), NAMES, STAGES, (0, *SHARDS)):
-        arguments = ["--model", model, "--seconds", str(seconds), "--shards", str(shards), "--stage", str(stage)]
-        with harness.progress(f"round {number + 1} of {rounds}: {model}, stage {stage}, {shards} shards"):
-            measure = partial(harness.run_ranks, "resilin", options, "train_step", arguments, ranks=RANKS)
-            taken.run(number, f"{model}/{stage}/{shards}", measure)
+    runs = {
+        f"{model}/{stage}/{shards}": ["--model", model, "--shards", str(shards), "--stage", str(stage)]
+        for model, stage, shards in product(NAMES, STAGES, (0, *SHARDS))
+    }
+    taken = fixed_shards.take(options, runs, rounds=rounds, seconds=seconds)
     return Report(
         name="zero_shards",
         ours="fixed shards",
@@ -41,15 +38,8 @@ def benchmark(options: Options) -> Report:
 
 
 def _row(taken: Taken, model: str, stage: int, shards: int) -> Row:
-    samples = taken.samples(f"{model}/{stage}/{shards}")
-    return Row(
-        what=f"{MODELS[model].text}: stage {stage}, {shards} shards",
-        unit="ms",
-        ours=harness.percentile(samples, 50) * 1e3,
-        peer=harness.percentile(taken.samples(f"{model}/{stage}/0"), 50) * 1e3,
-        spread=harness.spread(samples, 1e3),
-        baseline="without shards",
-    )
+    what, of = f"{MODELS[model].text}: stage {stage}, {shards} shards", f"{model}/{stage}"
+    return fixed_shards.row(taken, what, f"{of}/{shards}", f"{of}/0", baseline="without shards")
 
 
 if __name__ == "__main__":
