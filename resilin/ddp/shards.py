@@ -21,7 +21,7 @@ from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
 from resilin.core.ops.regions import Product
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse, nesting
+from resilin.ddp import misuse, nesting, stepping
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat import Array, Flat, offer_products
 from resilin.dist import tree
@@ -79,6 +79,8 @@ class ShardReducer:
         self._named = list(named)
         self._kinds = [(name, param._array.dtype, param._array.shape) for name, param in named]
         self._params = [param for _, param in named]
+        self.trains = frozenset(map(id, self._params))
+        """See stepping.Step."""
         self._buckets = [_Bucket(spec, self._params, self._plan, rank) for spec in specs]
         self._where = {
             slot.param: (bucket, place) for bucket in self._buckets for place, slot in enumerate(bucket.spec.slots)
@@ -157,6 +159,7 @@ class ShardReducer:
         }
         self.steps_in_gradients = {*(self.steps_in_gradients if self._carry else ()), step}
         self._next, self._delivered = 0, False
+        stepping.begun(self)
         for bucket in self._buckets:
             if bucket.out is not None:
                 bucket.partials.give(bucket.out)
@@ -263,6 +266,7 @@ class ShardReducer:
         start = SYSTEM.monotonic()
         self._launch_full()  # what waited for a block inside this one
         self._delivered = True
+        stepping.ended(self)
         for bucket in self._buckets:
             out = bucket.settle()
             for slot, view in zip(bucket.spec.slots, out.views, strict=True):
@@ -272,6 +276,10 @@ class ShardReducer:
                 self._params[slot.param]._grad = Tensor._wrap(view)
         self._steps += 1
         self._wait_s += SYSTEM.monotonic() - start
+
+    def check_complete(self, what: str) -> None:
+        """See stepping.Step."""
+        self._course.check_complete(what, inside=self._shard is not None)
 
     # ------------------------------------------------------------------ end of a block
 
@@ -300,6 +308,7 @@ class ShardReducer:
 
     def drop(self) -> None:
         """Forget the step's sums: it begins again."""
+        stepping.ended(self)
         self._course.restart()
         self._carry = {}
         for bucket in self._buckets:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin import nn
+from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.data.elastic_sampler import StepPlan
@@ -140,7 +140,11 @@ def next_sums(model: DDP, sums: ShardSums, second: StepPlan) -> None:
     sums.reduce()
 
 
-@pytest.mark.parametrize("go_on", [next_step, next_sums])
+def next_update(model: DDP, sums: ShardSums, second: StepPlan) -> None:
+    optim.SGD(model.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("go_on", [next_step, next_sums, next_update])
 def test_ranks_that_wait_for_the_one_that_left_hear_why(go_on: Callable[..., None]) -> None:
     """Rank 0 has one shard, and computes it; rank 1 has two, and leaves after the first."""
 
@@ -173,3 +177,45 @@ def test_ranks_that_wait_for_one_whose_sampler_knows_no_world_hear_why(world: in
     for rank in range(world):
         assert isinstance(outcome.errors[rank], UsageError | GroupAborted)
         assert re.search(words, str(outcome.errors[rank]))
+
+
+def test_an_optimizer_s_step_in_the_middle_of_a_step_is_refused() -> None:
+    """Gradients are not there yet: it would update nothing, and say nothing."""
+
+    def run(model: DDP) -> None:
+        optimizer = optim.AdamW(model.parameters())
+        others = optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+        first, second = plans()
+        leave_half_way(model, first)
+        others.step()
+        with pytest.raises(
+            UsageError, match=r"AdamW\.step in the middle of a step: shard 1 is still to come"
+        ) as refused:
+            optimizer.step()
+        assert STORY in str(refused.value)
+        with pytest.raises(UsageError, match="inside the block of shard 1"), model.shard(first.shards[1]):
+            optimizer.step()
+        for shard in second.shards:
+            with model.shard(shard):
+                backward(model)
+        optimizer.step()
+
+    alone(run)
+
+
+def test_an_optimizer_s_step_is_refused_inside_blocks_where_the_gradients_of_the_outer_one_are_not_there() -> None:
+    def run(rank: int) -> None:
+        outer, inner = (DDP(nn.Linear(2, 2), shards=1) for _ in range(2))
+        optimizer = optim.SGD([*outer.parameters(), *inner.parameters()], lr=0.1)
+        (plan,) = ElasticSampler(2, 2, 1).steps(0, 1)
+        (shard,) = plan.shards
+
+        def inside() -> None:
+            with outer.shard(shard), inner.shard(shard):
+                inner(outer(Tensor._wrap(np.ones((1, 2), np.float32)))).sum().backward()
+                optimizer.step()
+
+        with pytest.raises(UsageError, match=r"SGD\.step in the middle of a step: inside the block of shard 0"):
+            inside()
+
+    run_ranks(1, run).results()
