@@ -188,7 +188,8 @@ class ShardReducer:
                 "would belong to no shard"
             )
         if self._done:
-            raise UsageError(f"shard {self._shard.number}: a second backward; sum the losses and call backward once")
+            what = "a second backward; sum the losses and call backward once"
+            misuse.refuse(self._group, f", shard {self._shard.number}", what)
         if not self._running:
             self._running = True
             engine.queue_callback(self._finish_backward, outermost=True)
@@ -287,9 +288,11 @@ class ShardReducer:
         """See Sharder."""
         if not self._done:
             if len(shard):
-                raise UsageError(
+                misuse.refuse(
+                    self._group,
+                    "",
                     f"shard {shard.number} has {len(shard)} samples, but no backward ran inside its block; its "
-                    "gradient would be missing on every rank"
+                    "gradient would be missing on every rank",
                 )
             for number in range(len(self._params)):
                 self._contribute(number, None, shard)

@@ -15,8 +15,9 @@ from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.errors import CollectiveMismatch, UsageError
+from resilin.errors import CollectiveMismatch, GroupAborted, UsageError
 from resilin.nn import functional as F
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
 WORDS, WIDTH, CLASSES, SAMPLES = 11, 8, 3, 30
@@ -252,6 +253,31 @@ def test_a_shard_with_samples_but_without_backward_is_refused() -> None:
             model(ones())
 
     in_a_world_of_one(forgetful)
+
+
+def test_ranks_that_wait_for_one_without_a_backward_or_with_two_hear_why() -> None:
+    def forgets(model: DDP) -> None:
+        model(ones())
+
+    def repeats(model: DDP) -> None:
+        model(ones()).sum().backward()
+        model(ones()).sum().backward()
+
+    for wrong, words in ((forgets, "shard 1 has 1 samples, but no backward ran"), (repeats, "a second backward")):
+
+        def run(rank: int, wrong: Any = wrong) -> None:
+            model = DDP(nn.Linear(2, 1), shards=3)
+            for number in ([0], [1, 2])[rank]:
+                with model.shard(OneShard(number, 3)):
+                    if rank == 0:
+                        model(ones()).sum().backward()
+                    else:
+                        wrong(model)
+
+        outcome = run_ranks(2, run, timeout_s=PATIENCE_S, abort=False)
+        for rank, kind in enumerate((GroupAborted, UsageError)):
+            assert isinstance(outcome.errors[rank], kind)
+            assert words in str(outcome.errors[rank])
 
 
 def test_a_second_backward_in_a_shard_is_refused() -> None:
