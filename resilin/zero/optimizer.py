@@ -264,10 +264,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the whole state on the global rank `to`, whose `state_dict()` then has it until the next step.
 
-        Called by all ranks. No rank needs more memory for it than what `to` keeps.
+        Called by all ranks. No rank needs more memory for it than what `to` keeps. Raises, on all ranks,
+        CollectiveMismatch when they give different ones, UsageError for one that is not in the group.
         """
-        target = dist.get_group_rank(self.process_group, to)
-        whole = state.consolidate(self.owned, self._rows, self.process_group, target)
+        whole = state.consolidate(self.owned, self._rows, self.process_group, to)
         self.state.clear()
         self._consolidated = whole is not None
         self.state.update(whole or {})

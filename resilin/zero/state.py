@@ -17,7 +17,7 @@ from resilin.checkpoint import sliced
 from resilin.checkpoint.sliced import Sliced, Slices
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, ResilinError, UsageError
 from resilin.optim import Optimizer
 from resilin.zero.owned import Owned
 from resilin.zero.partition import Piece
@@ -83,17 +83,28 @@ def told_of(piece: Piece, whole: bool, name: str, value: Any, counters: frozense
     return Told(None, value=value)
 
 
-def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup) -> Description:
-    """What there is on any rank, the same on all, by number. ResilinError when owners of one parameter differ."""
-    everybody: list[Any] = [describe(owned)]
+def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup, asked: str) -> Description:
+    """What there is on any rank, the same on all, by number; asked: the call that needs it.
+
+    Raises CollectiveMismatch (on all ranks) when they ask for different things, ResilinError when owners of one
+    parameter differ.
+    """
+    said: list[Any] = [(asked, describe(owned))]
     if group.size() > 1:
-        everybody = [None] * group.size()
-        dist.all_gather_object(everybody, describe(owned), group=group)
+        said = [None] * group.size()
+        dist.all_gather_object(said, (asked, describe(owned)), group=group)
+    for rank, (theirs, _) in enumerate(said):
+        if theirs != said[0][0]:
+            raise CollectiveMismatch(
+                f"ZeroRedundancyOptimizer: rank {group.ranks[0]} called {said[0][0]}, rank {group.ranks[rank]} called "
+                f"{theirs}; all ranks must make the same call, with the same arguments"
+            )
+    everybody = [described for _, described in said]
     found: Description = {}
     for number in sorted(layout.owners):
-        said = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]
-        first_rank, first = said[0]
-        for rank, other in said:
+        entries = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]
+        first_rank, first = entries[0]
+        for rank, other in entries:
             if {name: told.dtype for name, told in other.items()} != {name: told.dtype for name, told in first.items()}:
                 raise ResilinError(
                     f"ZeroRedundancyOptimizer: of parameter {number}, rank {first_rank} has the state "
@@ -105,14 +116,16 @@ def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup) -> Descript
 
 
 def consolidate(
-    owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup, to: int
+    owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup, target: Any
 ) -> dict[Tensor, dict[str, Any]] | None:
-    """The whole state by parameter on rank `to` of the group, None on the others.
+    """The whole state by parameter on the global rank `target`, None on the others.
 
-    Tensors are sent one by one straight to their places: no rank needs memory for more than what it keeps.
+    Tensors are sent one by one straight to their places: no rank needs memory for more than what it keeps. Raises
+    CollectiveMismatch when ranks name different ones, UsageError for one that is not in the group.
     """
     layout = Layout(rows)
-    told = exchange(owned, layout, group)
+    told = exchange(owned, layout, group, f"consolidate_state_dict(to={target!r:.80})")
+    to = _place_of(target, group)
     here = {each.number: owned.optimizer.state.get(each.proxy, {}) for each in owned.held}
     whole: dict[Tensor, dict[str, Any]] = {}
     for number, entries in told.items():
@@ -123,6 +136,16 @@ def consolidate(
         }
         whole[param] = found
     return whole if group.rank() == to else None
+
+
+def _place_of(target: Any, group: dist.ProcessGroup) -> int:
+    """The rank in `group` of the global rank `target`, which all ranks have named."""
+    if isinstance(target, bool) or not isinstance(target, int) or target not in group.ranks:
+        raise UsageError(
+            "ZeroRedundancyOptimizer.consolidate_state_dict: to must be a global rank of the optimizer's group, which "
+            f"has {', '.join(map(str, group.ranks))}, got {target!r:.80}"
+        )
+    return group.ranks.index(target)
 
 
 def _copy(value: Any) -> Any:
@@ -156,7 +179,7 @@ def slices(owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup) -> dict[
     layout = Layout(rows)
     here = {each.number: each for each in owned.held}
     tree: dict[int, dict[str, Any]] = {}
-    for number, entries in exchange(owned, layout, group).items():
+    for number, entries in exchange(owned, layout, group, "sharded_state_dict()").items():
         param, held = layout.params[number], here.get(number)
         tree[number] = {
             name: told.value if told.dtype is None else _slice(name, told, param, held, owned.optimizer)

@@ -174,3 +174,28 @@ def test_a_gradient_of_another_shape_is_named_and_no_rank_waits() -> None:
     assert isinstance(errors[1], UsageError)
     assert isinstance(errors[0], DistError)
     assert says in str(errors[0])
+
+
+def test_ranks_that_consolidate_on_different_ranks_are_told() -> None:
+    def work(rank: int) -> None:
+        optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        with pytest.raises(
+            CollectiveMismatch,
+            match=r"rank 0 called consolidate_state_dict\(to=0\), rank 1 called consolidate_state_dict\(to=1\)",
+        ):
+            optimizer.consolidate_state_dict(to=rank % 2)
+        with pytest.raises(CollectiveMismatch, match=r"consolidate_state_dict\(to=0\).*sharded_state_dict\(\)"):
+            optimizer.sharded_state_dict() if rank else optimizer.consolidate_state_dict()
+        optimizer.consolidate_state_dict(to=2)
+
+    run_ranks(3, work).results()
+
+
+@pytest.mark.parametrize("to", [2, -1, True, 0.0, "0", None])
+def test_what_is_no_rank_to_consolidate_on_is_named(to: Any) -> None:
+    def work(rank: int) -> None:
+        optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        with pytest.raises(UsageError, match=rf"to must be a global rank of .* which has 0, 1, got {to!r}"):
+            optimizer.consolidate_state_dict(to=to)
+
+    run_ranks(2, work).results()
