@@ -17,7 +17,7 @@ import resilin.dist as dist
 from resilin.core.device import CPU, device
 from resilin.core.tensor import Tensor
 from resilin.ddp import initial, misuse
-from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.dist.join import Join, Joinable, JoinHook, flag
 from resilin.errors import CollectiveMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class UnevenInputs(Joinable):
         take over the model of a rank that trained to the end.
         divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
         those that bring gradients, so that each late sample counts more.
-        With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards.
+        With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards; options are
+        compared, and refused, as `Join` says.
         """
         return Join(
             [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
@@ -66,7 +67,10 @@ class UnevenInputs(Joinable):
         """For Join; its argument `divide_by_initial_world_size` is meant for this."""
         if self.shards is not None:
             raise UsageError("join() has no meaning with shards=...: a rank enters all of its shards, also empty ones")
-        self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
+        self._divide_by_initial_world_size = flag(
+            "DistributedDataParallel.join: divide_by_initial_world_size",
+            kwargs.get("divide_by_initial_world_size", True),
+        )
         return DDPJoinHook(self)
 
     @property

@@ -21,12 +21,14 @@ from resilin.core.device import device
 from resilin.core.tensor import Tensor
 from resilin.dist.api import all_reduce
 from resilin.dist.group import ProcessGroup
+from resilin.dist.objects import all_gather_object
 from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
-from resilin.errors import DistError, UsageError
+from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
 
 _TRAINS, _JOINED = 1, 2  # what a rank says of itself
+_COMPARED = (bool, int, float, str, type(None))  # of other options the text may differ where they are the same
 _SKEW = 1000  # shadowed iterations after which the user is warned
 
 
@@ -109,12 +111,16 @@ class Join:
 
     joinables:  in the order of their collectives in an iteration, a model before its optimizer. The first one announces
                 each iteration, by an all-reduce of one byte per rank.
-    enable:     False: do nothing; for inputs known to be even.
+    enable:     False: do nothing in the iterations; for inputs known to be even.
     throw_on_early_termination: as soon as one rank's data ended while others go on, DistError on all ranks.
     kwargs:     for `join_hook` of every joinable.
 
+    Options are compared when the block begins, by one small exchange: also those of `kwargs` that are numbers or texts.
+
     Raises: UsageError for no joinables, joinables of several process groups, or one that is inside a Join already; in
-    the first iteration, for joinables in another order than that of their collectives.
+    the first iteration, for joinables in another order than that of their collectives. UsageTypeError for options that
+    are neither True nor False, and for a `join_hook` that gives no JoinHook. CollectiveMismatch on all ranks, which
+    names the option and both values, when ranks give different ones.
     An error inside the block leaves it at once; an error of a hook ends the group, so that no rank waits for this one.
     """
 
@@ -130,20 +136,22 @@ class Join:
         for joinable in joinables:
             _config(joinable)
         self._joinables = list(joinables)
-        self._enable = enable
-        self._throw = throw_on_early_termination
-        self._hooks = [joinable.join_hook(**kwargs) for joinable in joinables]
+        self._enable = flag("Join: enable", enable)
+        self._throw = flag("Join: throw_on_early_termination", throw_on_early_termination)
+        self._options = {"enable": enable, "throw_on_early_termination": throw_on_early_termination, **kwargs}
+        self._hooks = [_hook(joinable, kwargs) for joinable in joinables]
         group = resolve(joinables[0].join_process_group)
         if group is None or any(resolve(other.join_process_group) is not group for other in joinables):
             raise UsageError("Join: expected joinables of one process group that this process is in, got several")
         self._group: ProcessGroup = group
 
     def __enter__(self) -> None:
-        if not self._enable:
-            return
-        for joinable in self._joinables:
+        for joinable in self._joinables if self._enable else ():
             if joinable._join_config.enable:
                 raise UsageError(f"Join: this {type(joinable).__name__} is inside another Join already")
+        self._compare_options()
+        if not self._enable:
+            return
         turns = _Turns(self._joinables)
         for place, joinable in enumerate(self._joinables):
             joinable._join_config = _JoinConfig(True, self._throw, place == 0, place, turns)
@@ -177,6 +185,22 @@ class Join:
                     stacklevel=3,
                 )
         self._run("post_hook", [lambda hook=hook: hook.post_hook(iterations == 0) for hook in self._hooks])
+
+    def _compare_options(self) -> None:
+        group = self._group
+        if group.size() == 1:
+            return
+        mine = {name: repr(value) for name, value in self._options.items() if isinstance(value, _COMPARED)}
+        everybody: list[Any] = [None] * group.size()
+        all_gather_object(everybody, mine, group=group)
+        first = everybody[0]
+        for rank, theirs in enumerate(everybody):
+            for name in {**first, **theirs}:
+                zero, other = first.get(name, "absent"), theirs.get(name, "absent")
+                if zero != other:
+                    raise CollectiveMismatch(
+                        f"Join: {name} is {zero} on rank 0 and {other} on rank {rank}; all ranks must give the same"
+                    )
 
     def _others(self) -> list[int]:
         """The ranks that train in the iteration that begins now."""
@@ -226,6 +250,22 @@ class Join:
                     f"Join, rank {group.rank()}: {_named(joined)} exhausted all inputs; throwing on all ranks"
                 )
         return work
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`. UsageTypeError, which begins with `name`, when it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")
+    return value
+
+
+def _hook(joinable: Joinable, kwargs: dict[str, Any]) -> JoinHook:
+    hook: Any = joinable.join_hook(**kwargs)
+    if not isinstance(hook, JoinHook):
+        raise UsageTypeError(
+            f"Join: {type(joinable).__name__}.join_hook() must return a JoinHook, got {type(hook).__name__}"
+        )
+    return hook
 
 
 def _config(joinable: Any) -> _JoinConfig:

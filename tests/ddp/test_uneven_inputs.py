@@ -33,7 +33,7 @@ from resilin.ddp import averaging
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from resilin.dist.join import Join, Joinable, JoinHook
-from resilin.errors import CollectiveMismatch, DistBackendError, DistError, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, DistError, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
 LR = 0.1
@@ -311,3 +311,16 @@ def test_after_the_block_means_are_over_all_ranks_again() -> None:
 
     results = run_ranks(2, train).results()
     assert_close(results[0], mean_gradients(modules[0], inputs))
+
+
+def test_ranks_that_divide_by_different_worlds_are_named() -> None:
+    def train(rank: int) -> None:
+        model = DDP(make_model())
+        with pytest.raises(
+            CollectiveMismatch, match="divide_by_initial_world_size is False on rank 0 and True on rank 1"
+        ):
+            model.join(divide_by_initial_world_size=bool(rank)).__enter__()
+        with pytest.raises(UsageTypeError, match="divide_by_initial_world_size must be True or False, got 'x'"):
+            model.join(divide_by_initial_world_size="x")  # type: ignore[arg-type]
+
+    run_ranks(2, train).results()

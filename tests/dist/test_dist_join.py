@@ -12,7 +12,7 @@ from resilin.core.device import CPU, device
 from resilin.core.tensor import Tensor
 from resilin.dist.algorithms import join as torch_names
 from resilin.dist.join import Join, Joinable, JoinHook
-from resilin.errors import DistBackendError, DistError, GroupAborted, UsageError
+from resilin.errors import CollectiveMismatch, DistBackendError, DistError, GroupAborted, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
 WORLD = 3
@@ -205,3 +205,52 @@ def test_a_group_that_is_aborted_ends_the_wait_of_those_that_joined() -> None:
 def test_the_names_are_where_pytorch_has_them() -> None:
     assert (torch_names.Join, torch_names.Joinable, torch_names.JoinHook) == (Join, Joinable, JoinHook)
     assert dist.algorithms.join is torch_names
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "says"),
+    [
+        ({"enable": True}, {"enable": False}, "enable is True on rank 0 and False on rank 1"),
+        (
+            {"throw_on_early_termination": False},
+            {"throw_on_early_termination": True},
+            "throw_on_early_termination is False on rank 0 and True on rank 1",
+        ),
+        ({"scale": 2.0}, {"scale": 3.0}, r"scale is 2\.0 on rank 0 and 3\.0 on rank 1"),
+        ({}, {"scale": 3.0}, r"scale is absent on rank 0 and 3\.0 on rank 1"),
+    ],
+)
+def test_options_that_differ_between_ranks_are_named_when_the_block_begins(
+    zero: dict[str, Any], one: dict[str, Any], says: str
+) -> None:
+    def train(rank: int) -> None:
+        joinable = Summed()
+        with pytest.raises(CollectiveMismatch, match=f"Join: {says}; all ranks must give the same"):
+            Join([joinable], **(one if rank == 1 else zero)).__enter__()
+        with Join([joinable]):  # the group is as it was
+            for _ in range(rank):
+                joinable.step(1)
+
+    run_ranks(2, train).results()
+
+
+@pytest.mark.parametrize("option", ["enable", "throw_on_early_termination"])
+@pytest.mark.parametrize("value", ["x", 1, None])
+def test_an_option_that_is_no_bool_is_refused(option: str, value: Any) -> None:
+    def make(rank: int) -> None:
+        with pytest.raises(UsageTypeError, match=f"Join: {option} must be True or False, got {value!r}"):
+            Join([Summed()], **{option: value})
+
+    run_ranks(1, make).results()
+
+
+def test_a_join_hook_that_gives_no_hook_is_refused() -> None:
+    class Wrong(Summed):
+        def join_hook(self, **kwargs: Any) -> Any:
+            return 5
+
+    def make(rank: int) -> None:
+        with pytest.raises(UsageTypeError, match=r"Join: Wrong\.join_hook\(\) must return a JoinHook, got int"):
+            Join([Wrong()])
+
+    run_ranks(1, make).results()
