@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,16 +16,16 @@ import numpy as np
 from resilin.checkpoint import safetensors
 from resilin.checkpoint.opening import open_parent, open_storage
 from resilin.checkpoint.safetensors import Entry, Layout
-from resilin.checkpoint.storage import Reading, Storage, checked
+from resilin.checkpoint.storage import Reading, Storage, checked, leftover
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError, UsageTypeError
+from resilin.errors import CheckpointError, CorruptFile, StorageError, StorageMissing, UsageError, UsageTypeError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as model hubs divide files
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_SHARD = re.compile(r"model-([0-9a-f]{8}-)?\d{5}-of-\d{5}\.safetensors")
 _MAX_INDEX_BYTES = safetensors.MAX_HEADER_BYTES
 _ATTEMPTS = 3  # of reading a model that is replaced meanwhile
 
@@ -41,16 +42,21 @@ def save_safetensors(
 
     path:            a path or URL. One that ends in `.safetensors` is one file. Any other is a folder, which gets
                      `model.safetensors`, or, for more than `max_shard_bytes` (of elements), files
-                     `model-00001-of-00003.safetensors`, ... and `model.safetensors.index.json`, written last.
+                     `model-00001-of-00003.safetensors`, ... and `model.safetensors.index.json`, which names them.
     metadata:        texts by names for the files' headers; {"format": "pt"}, which readers expect, unless given.
     max_shard_bytes: tensors go to files in order; one that is larger has a file of its own.
     options:         for the storage of a URL, as of `checkpoint.save`.
 
-    A file is replaced when the new one is complete; a folder of several has no index meanwhile, and files of an earlier
-    model that was divided otherwise are deleted from it. Each tensor is written in C order whatever its strides;
-    tensors that share memory are written once each. At most a piece of 16 MB is copied at a time, of a GPU's tensors
-    one tensor.
-    UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks.
+    Atomic, file or folder: until all of the new model is on the medium, beside the old one, the old one is what loads;
+    then the file, or the index, is replaced (or, with one file in place of several, the index deleted), and the old
+    files are deleted. So there must be room for both. Where the old model has the names of the new files, those get an
+    id, `model-1f0c88a2-00001-of-00003.safetensors`, which readers find by the index. A save that fails before that
+    deletes what it had begun; what one that was killed left, the next save to the folder deletes.
+
+    Each tensor is written in C order whatever its strides; tensors that share memory are written once each. At most a
+    piece of 16 MB is copied at a time, of a GPU's tensors one tensor.
+    UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks. The storage's
+    errors, as StorageError with `errno` ENOSPC of a full disk.
     """
     for key, tensor in state_dict.items():
         if not isinstance(key, str) or not isinstance(tensor, Tensor):
@@ -163,22 +169,49 @@ def _write(storage: Storage, name: str, state: Mapping[str, Weight], metadata: M
 def _write_folder(storage: Storage, state: Mapping[str, Weight], metadata: Mapping[str, str], limit: int) -> None:
     sizes = {key: math.prod(one.shape) * one.dtype.itemsize for key, one in state.items()}
     groups = _grouped(sizes, limit)
-    names = [f"model-{number:05}-of-{len(groups):05}.safetensors" for number in range(1, len(groups) + 1)]
+    earlier = [item.name for item in storage.list() if not item.is_folder and _is_of_a_model(item.name)]
     if len(groups) == 1:
         _write(storage, SINGLE, state, metadata)
-        storage.delete(INDEX)  # of an earlier, larger model: readers look for it first
-        _delete_others(storage, [])
+        storage.delete(INDEX)  # from here on the new model is what readers find: they look for the index first
+        storage.sync()  # before the files go that the index names
+        _delete(storage, earlier, but=[SINGLE, INDEX])
         return
-    storage.delete(INDEX)  # while files of one name are old here and new there, there is no model
-    for name, group in zip(names, groups, strict=True):
-        _write(storage, name, {key: state[key] for key in group}, metadata)
-    index = {
-        "metadata": {"total_size": sum(sizes.values())},
-        "weight_map": {key: name for name, group in zip(names, groups, strict=True) for key in group},
-    }
-    storage.write(INDEX, json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
-    storage.delete(SINGLE)
-    _delete_others(storage, names)
+    names = _free_names(storage, len(groups))
+    weight_map = {key: name for name, group in zip(names, groups, strict=True) for key in group}
+    index = json.dumps(
+        {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}, indent=2, sort_keys=True
+    )
+    _write_shards(
+        storage,
+        [(name, {key: state[key] for key in group}) for name, group in zip(names, groups, strict=True)],
+        metadata,
+        index.encode() + b"\n",
+    )
+    _delete(storage, earlier, but=[INDEX])
+
+
+def _write_shards(
+    storage: Storage, shards: Sequence[tuple[str, Mapping[str, Weight]]], metadata: Mapping[str, str], index: bytes
+) -> None:
+    """Write the files and then the index, which makes them the model; when that fails, none of them stays."""
+    try:
+        for name, state in shards:
+            _write(storage, name, state, metadata)
+        storage.write(INDEX, index)
+    except BaseException:
+        with contextlib.suppress(StorageError):  # the reason is being raised already
+            if not storage.exists(INDEX) or storage.read(INDEX) != index:  # else it has its name, and needs them
+                _delete(storage, [name for name, _ in shards])
+        raise
+
+
+def _free_names(storage: Storage, count: int) -> list[str]:
+    """Names for so many files that no file has: the index that is there, or a reader of it, may need those."""
+    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    if not any(storage.exists(name) for name in names):
+        return names
+    own = os.urandom(4).hex()
+    return [f"model-{own}-{name.removeprefix('model-')}" for name in names]
 
 
 def _grouped(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
@@ -196,11 +229,16 @@ def _grouped(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     return groups
 
 
-def _delete_others(storage: Storage, names: Iterable[str]) -> None:
-    """Delete the files of an earlier model that was divided otherwise."""
-    for item in storage.list():
-        if _SHARD.fullmatch(item.name) and item.name not in names and not item.is_folder:
-            storage.delete(item.name)
+def _is_of_a_model(name: str) -> bool:
+    """Whether it is a file of a model in a folder, or was to be one when its writer was killed."""
+    name = leftover(name) or name
+    return name in (SINGLE, INDEX) or _SHARD.fullmatch(name) is not None
+
+
+def _delete(storage: Storage, names: Iterable[str], but: Collection[str] = ()) -> None:
+    for name in names:
+        if name not in but:
+            storage.delete(name)
 
 
 # -- reading
