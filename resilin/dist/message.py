@@ -43,6 +43,7 @@ class Kind(IntEnum):
     ALL_TO_ALL = 8
     TREE_ALL_REDUCE = 9
     P2P = 10
+    NEW_GROUP = 11
 
 
 class Frame(IntEnum):
@@ -81,8 +82,10 @@ class Descriptor:
         number, layout = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
         parts = [f"{self.kind.name.lower()} #{number}"]
         if layout:
-            parts.append(f"of several tensors (layout {layout:06x})")
-        if self.dtype != NO_DTYPE:
+            parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {layout:06x})")
+        if self.kind is Kind.NEW_GROUP:
+            parts.append(f"of ranks [{', '.join(map(_spell, self.shape))}]")
+        elif self.dtype != NO_DTYPE:
             parts.append(f"{DTYPES[self.dtype]}[{', '.join(map(_spell, self.shape))}]")
         if self.op != NO_OP:
             parts.append(ReduceOp(self.op).name)

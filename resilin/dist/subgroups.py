@@ -11,10 +11,11 @@ from typing import Any
 
 from resilin.dist.backends.registry import BackendConfig, checked
 from resilin.dist.group import ProcessGroup, connect
+from resilin.dist.message import Descriptor, Kind
 from resilin.dist.reasons import in_world
 from resilin.dist.work import seconds
 from resilin.dist.world import GroupMember, default_group, replace_group, resolve
-from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError, UsageTypeError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError, UsageTypeError
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1
@@ -33,8 +34,10 @@ def new_group(
 ) -> Any:
     """A group of some ranks of the default group; every rank of it calls this, in the same order.
 
-    With `use_local_synchronization` only the members need to call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
-    Raises as `connect`; `ranks` of these errors, here and in the functions below, count in the group that is cut up.
+    It waits for all of them to do so. With `use_local_synchronization`, and where the default group has lost a rank,
+    only the members need to call it. Returns GroupMember.NON_GROUP_MEMBER elsewhere.
+    Raises CollectiveMismatch on all ranks when one makes another group, or another call; else as `connect`. `ranks` of
+    these errors, here and in the functions below, count in the group that is cut up.
     """
     world = default_group()
     backends = _config("new_group", backend, world)
@@ -43,6 +46,7 @@ def new_group(
     if sort_ranks:
         members.sort()
     if not use_local_synchronization:
+        _agree("new_group", [members], world, timeout)
         return _join_part(world, members, _next_name(world, group_desc), timeout, backends, pg_options, group_desc)
     among = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     before = world.local_groups[among]  # as many as the other members have made
@@ -190,6 +194,7 @@ def _part(
     """A subgroup of `parent` for each of the disjoint `parts` (ranks in it): this rank's, and all."""
     backends = _config(where, backend, parent)
     _check_members(where, parts, parent)
+    _agree(where, parts, parent, timeout)
     made = [
         _join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options, group_desc)
         for part in parts
@@ -219,6 +224,32 @@ def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGr
     if twice or not all(parts) or not set(range(parent.size())).issuperset(named):
         wrong = parts[0] if len(parts) == 1 else list(parts)
         raise UsageError(f"{where}: ranks {wrong} must be distinct ranks of {parent!r} of {parent.size()}")
+
+
+def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, timeout: timedelta | float | None) -> None:
+    """CollectiveMismatch on all ranks of `parent` unless all make the same `parts`.
+
+    The ranks of a group meet by its number, so those of different ones would meet, too. A parent that has lost a rank
+    cannot be asked any more; parts of it go on.
+    """
+    ended: list[BaseException] = []
+    with parent.watched(ended.append):
+        if ended or parent.size() == 1:
+            return
+    named, backend = tuple(int(rank) for part in parts for rank in part), parent.backend
+
+    def task(call: Any) -> None:
+        if len(parts) > 1:
+            call.carry([tuple(part) for part in parts])
+        backend.agree(Descriptor(call.stamp, call.kind, shape=named), call.deadline())
+
+    try:
+        parent.run(Kind.NEW_GROUP, task, timeout_s=None if timeout is None else seconds(timeout))
+    except CollectiveMismatch as error:
+        groups = ", ".join(str(list(part)) for part in parts)
+        raise CollectiveMismatch(
+            f"{where}: ranks must make the same groups in the same order; here {groups:.200}; {error}"
+        ) from None
 
 
 def _next_name(parent: ProcessGroup, description: str | None) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from resilin import dist
-from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -190,24 +190,31 @@ def test_ranks_lost_while_a_group_shrinks_are_those_of_the_group_that_was_given(
     ]
 
 
-def test_ranks_missing_from_a_group_that_is_made_are_those_of_the_group_it_is_made_of() -> None:
+@pytest.mark.parametrize(
+    ("make", "of_world", "absent"),
+    [
+        (lambda part: dist.new_group([3, 2, 1], timeout=0.3, sort_ranks=False), True, ([2], [2])),
+        (lambda part: dist.split_group(part, [[2, 1, 0]], timeout=0.3), False, ([1], [2])),
+        (lambda part: dist.new_subgroups_by_enumeration([[0], [3, 2, 1]], timeout=0.3), True, ([2], [2])),
+        (
+            lambda part: dist.new_group([1, 2, 3], timeout=0.3, use_local_synchronization=True, group_desc="again"),
+            False,
+            ([2], [2]),
+        ),
+    ],
+)
+def test_ranks_missing_from_a_group_that_is_made_are_those_of_the_group_it_is_made_of(
+    make: Any, of_world: bool, absent: tuple[list[int], list[int]]
+) -> None:
     def rank_main(rank: int) -> Any:
         part = dist.new_group([1, 2, 3])
-        if rank in (0, 2):  # the second is rank 1 of the part
+        if rank == 2 or (rank == 0 and not of_world):  # the first is rank 1 of the part
             return None
-        errors = []
-        for make in (
-            lambda: dist.new_group([3, 2, 1], timeout=0.3, sort_ranks=False),
-            lambda: dist.split_group(part, [[2, 1, 0]], timeout=0.3),
-            lambda: dist.new_subgroups_by_enumeration([[0], [3, 2, 1]], timeout=0.3),
-        ):
-            with pytest.raises(CollectiveTimeout) as caught:
-                make()
-            errors.append((sorted(caught.value.ranks), sorted(caught.value.world_ranks)))
-        return errors
+        with pytest.raises(CollectiveTimeout) as caught:
+            make(part)
+        return sorted(caught.value.ranks), sorted(caught.value.world_ranks)
 
-    absent = [([2], [2]), ([1], [2]), ([2], [2])]
-    assert run_ranks(4, rank_main, abort=False).results() == [None, absent, None, absent]
+    assert run_ranks(4, rank_main, abort=False).results() == [absent if of_world else None, absent, None, absent]
 
 
 def test_shrinking_may_abort_what_still_runs() -> None:
@@ -222,3 +229,23 @@ def test_shrinking_may_abort_what_still_runs() -> None:
         return _total(None)
 
     assert run_ranks(3, rank_main, abort=False).results() == [1.0, 1.0, None]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "hosts"])
+def test_groups_that_ranks_make_in_another_order_are_refused_on_all_of_them(transport: str) -> None:
+    def rank_main(rank: int) -> None:
+        pairs = [[0, 1], [0, 2]] if rank == 0 else [[0, 2], [0, 1]]
+        for number, pair in enumerate(pairs):
+            said = rf"new_group #{number} of ranks \[0, 1\].*new_group #{number} of ranks \[0, 2\]"
+            swapped = rf"new_group #{number} of ranks \[0, 2\].*new_group #{number} of ranks \[0, 1\]"
+            with pytest.raises(CollectiveMismatch, match=swapped if number else said):
+                dist.new_group(pair)
+        with pytest.raises(CollectiveMismatch, match=r"here \[.*of several groups"):
+            dist.new_subgroups_by_enumeration([[0], [1, 2]] if rank else [[0, 1], [2]])
+        with pytest.raises(CollectiveMismatch, match=r"rank 0 called all_reduce #3 .* rank 1 called new_group #3 of"):
+            dist.new_group([1, 2]) if rank else dist.all_reduce(np.ones(1))
+        mine = dist.new_group([2, 1])  # and the group goes on
+        if rank:
+            assert _total(mine) == 3
+
+    run_ranks(3, rank_main, transport=transport).results()
