@@ -48,11 +48,14 @@ def load(
 
     path:   a checkpoint, or the folder of several (or `latest` in it): its newest complete one, or that of `step`.
     state:  a dict or list as it was given to `save`, or one object. Tensors are filled where they lie (a Sliced: what
-            it holds), objects get theirs by `load_sharded_state_dict`, `load_state_dict` or `set_state`, plain values
-            are replaced in their dict or list. None: a tree of new tensors on the CPU is returned, with dicts in the
-            place of objects and whole tensors in that of Sliced.
-    strict: every tensor and object must be in both, with equal dtypes. False: what is in one only is left alone and
-            reported, other dtypes are converted; other shapes are still refused.
+            it holds), objects get theirs, whatever its keys, by `load_sharded_state_dict`, `load_state_dict` or
+            `set_state`, plain values are replaced in their dict or list. An empty dict or list and None say nothing of
+            what belongs there, and get all of it; so does a Counter or a defaultdict of plain values. None as the
+            whole state: a tree of new tensors on the CPU is returned, with dicts in the place of objects and whole
+            tensors in that of Sliced.
+    strict: every tensor, object, key of a dict and place of a list must be in both, tensors with equal dtypes. False:
+            what is in one only is left alone and reported, other dtypes are converted; other shapes, and a dict or
+            list here that is none there, are still refused.
     group:  as for `save`; it may have any number of ranks.
 
     Returns the tree, or `Loaded`. Whoever saved it, in how many pieces and with what of it divided, any rank gets what

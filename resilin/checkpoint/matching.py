@@ -1,12 +1,13 @@
 """State that is there and state of a checkpoint, side by side: what goes where, and what does not fit.
 
 Tensors of the same shape and dtype are filled where they lie; where there is none yet (an optimizer before its first
-step), new ones are made. Objects get their part by their own method, once it is filled. Plain values are replaced.
+step), new ones are made. Objects get their part by their own method, once it is filled. Plain values are replaced in
+their dict or list, whose keys and lengths are compared as names of tensors are.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from resilin.nn.parameter import is_lazy
 from resilin.optim import Optimizer
 
 _SHOWN = 20  # paths of one kind in a message
+_VALUES = bool | int | float | str | bytes | complex | np.generic | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +123,24 @@ class Matching:
             return self._tensor(have, stored, path)
         if isinstance(have, Sliced):
             return self._sliced(have, stored, path)
-        if isinstance(have, dict) and not _is_plain(have):
-            return self._dict(have, stored, path)
+        if isinstance(have, dict):
+            return self._filled(have, stored, path) if _takes_any(have) else self._dict(have, stored, path)
+        if isinstance(have, list) and _is_plain(have):
+            return self._filled(have, stored, path) if not have else self._values(have, stored, path)
         if isinstance(have, list | tuple) and not _is_plain(have):
             return self._sequence(have, stored, path)
         held = None if _is_plain(have) else opened(have)
-        return self.value(stored) if held is None else self._object(held, stored, path)
+        return self._value_for(have, stored, path) if held is None else self._object(held, stored, path)
 
     def match_root(self, have: Any, stored: Any) -> None:
-        """`match` for the whole state: what changes in a dict or list of plain values, too, changes in place."""
-        if isinstance(have, dict | list) and _is_plain(have) and isinstance(stored, dict) is isinstance(have, dict):
-            self._after.append(_replacement(have, self.value(stored)))
-        elif not isinstance(have, dict | list) and _is_plain(have):
+        """`match` for the whole state, in whose place nothing else can stand."""
+        if not isinstance(have, dict | list) and _is_plain(have):
             raise UsageError(
                 f"load: the state is a {type(have).__name__} without tensors or objects, which cannot be filled; give "
                 "a dict or a list, or no state: load(path) returns what the checkpoint has"
             )
-        else:
-            self.match(have, stored)
+        if self.match(have, stored) is None:
+            self._differs("", stored, have)
 
     def _new(self, number: int) -> Tensor:
         if number not in self._fresh:
@@ -179,7 +181,42 @@ class Matching:
             self.slices.append((stored.number, have))
         return have
 
+    def _value_for(self, have: Any, stored: Any, path: str) -> Any:
+        """A plain value, or a tuple of some: another one, of whatever kind. What is no container here is none there."""
+        fits = have is None or not isinstance(stored, dict | list) or (isinstance(have, tuple) and type(stored) is list)
+        if not fits:
+            self._differs(path, stored, have)
+        return self.value(stored) if fits else have
+
+    def _filled(self, have: Any, stored: Any, path: str) -> Any:
+        """A container that says nothing of what it holds: all that is stored."""
+        if stored is None:
+            return None
+        if not isinstance(stored, dict if isinstance(have, dict) else list | tuple):
+            self._differs(path, stored, have)
+        else:
+            self._after.append(_replacement(have, self.value(stored)))
+        return have
+
+    def _values(self, have: list[Any], stored: Any, path: str) -> Any:
+        """A list of plain values: those whose places are in both."""
+        if stored is None:
+            return None
+        if type(stored) not in (list, tuple):
+            self._differs(path, stored, have)
+            return have
+        self.missing += [_join(path, place) for place in range(len(stored), len(have))]
+        self.unexpected += [_join(path, place) for place in range(len(have), len(stored))]
+        made = [
+            other if isinstance(one, _VALUES) and isinstance(other, _VALUES) else self.match(one, other, _join(path, n))
+            for n, (one, other) in enumerate(zip(have, stored, strict=False))
+        ]
+        self._after.append(lambda: have.__setitem__(slice(len(made)), made))
+        return have
+
     def _dict(self, have: dict[Any, Any], stored: Any, path: str) -> Any:
+        if stored is None and _is_plain(have):
+            return None
         if not isinstance(stored, dict):
             self._differs(path, stored, have)
             return have
@@ -250,7 +287,11 @@ class Matching:
             self._differs(path, stored, module)
             return
         self._compare_keys(tree, stored, path)
-        pairs = ((key, self.match(tree[key], one, _join(path, key))) for key, one in stored.items() if key in tree)
+        pairs = (
+            (key, self.value(one) if _is_plain(tree[key]) else self.match(tree[key], one, _join(path, key)))
+            for key, one in stored.items()
+            if key in tree
+        )
         made = _like(stored, pairs)
         self._after.append(lambda: module.load_state_dict(made, strict=self._strict))
 
@@ -336,9 +377,14 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(_is_plain, value))
-    if isinstance(value, bool | int | float | str | bytes | complex | np.generic | None):
+    if isinstance(value, _VALUES):
         return True
     return not isinstance(value, Tensor | np.ndarray | Sliced) and not _is_object(value)
+
+
+def _takes_any(have: dict[Any, Any]) -> bool:
+    """Whether its keys say nothing of what it will hold: it is empty, or one that makes its keys of what it is told."""
+    return not have or (isinstance(have, Counter | defaultdict) and _is_plain(have))
 
 
 def _is_object(value: Any) -> bool:

@@ -67,9 +67,11 @@ def test_plain_values_keep_their_types(tmp_path):
     }  # fmt: skip
     checkpoint.save(tmp_path, state)
     assert same(checkpoint.load(tmp_path), state)
-    fresh = {"3": "other", "gone": 1}
-    checkpoint.load(tmp_path, fresh)
-    assert same(fresh, state)
+    for fresh in ({}, dict.fromkeys(state)):
+        checkpoint.load(tmp_path, fresh)
+        assert same(fresh, state)
+    with pytest.raises(CheckpointMismatch, match="missing in it: gone; unexpected in it: "):
+        checkpoint.load(tmp_path, {"3": "other", "gone": 1})
 
 
 def test_arrays_of_numpy_are_filled_in_place(tmp_path):

@@ -1,0 +1,188 @@
+"""Plain values whose keys, lengths or kinds differ from the checkpoint's: strict names them, else both's are loaded."""
+
+import collections
+import random
+
+import pytest
+
+import resilin
+from resilin import checkpoint, nn, optim
+from resilin.data import ElasticSampler
+from resilin.errors import CheckpointMismatch
+
+SAVED = {"config": {"lr": 1, "deep": {"a": 1, "b": 2}}, "epoch": 7, "steps": [1, 2, 3], "betas": (1, 2)}
+
+
+@pytest.fixture
+def path(tmp_path):
+    checkpoint.save(tmp_path, SAVED)
+    return tmp_path
+
+
+def like(**changed):
+    return {"config": {"lr": 0, "deep": {"a": 0, "b": 0}}, "epoch": 0, "steps": [0, 0, 0], "betas": (0, 0)} | changed
+
+
+def copied(value):
+    if isinstance(value, dict):
+        return {key: copied(one) for key, one in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+NAMED = [
+    ({"epoch": 0}, [], ["config", "steps", "betas"], {"epoch": 7}),
+    (
+        {"typo": 0, "config": {"lr": 0}},
+        ["typo"], ["epoch", "steps", "betas", "config/deep"], {"typo": 0, "config": {"lr": 1}},
+    ),
+    (like(typo=0), ["typo"], [], {**SAVED, "typo": 0}),
+    (
+        like(config={"lr": 0, "new": True, "deep": {"a": 0, "c": 3}}),
+        ["config/new", "config/deep/c"], ["config/deep/b"],
+        SAVED | {"config": {"lr": 1, "new": True, "deep": {"a": 1, "c": 3}}},
+    ),
+    (like(steps=[0]), [], ["steps/1", "steps/2"], SAVED | {"steps": [1]}),
+    (like(steps=[0] * 5), ["steps/3", "steps/4"], [], SAVED | {"steps": [1, 2, 3, 0, 0]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "missing", "unexpected", "loaded"), NAMED)
+def test_plain_states_of_other_keys_and_lengths_are_named_at_every_level(path, state, missing, unexpected, loaded):
+    state, before = copied(state), copied(state)
+    with pytest.raises(CheckpointMismatch, match=r"strict=False loads what fits\. Nothing was changed") as told:
+        checkpoint.load(path, state)
+    assert (sorted(told.value.missing), sorted(told.value.unexpected)) == (sorted(missing), sorted(unexpected))
+    assert state == before
+    done = checkpoint.load(path, state, strict=False)
+    assert (sorted(done.missing_keys), sorted(done.unexpected_keys)) == (sorted(missing), sorted(unexpected))
+    assert state == loaded
+
+
+def test_the_same_keys_and_lengths_are_filled_in_place(path):
+    state = like(betas=[0, 0])
+    parts = [state["config"], state["config"]["deep"], state["steps"]]
+    done = checkpoint.load(path, state)
+    assert (done.missing_keys, done.unexpected_keys) == ([], [])
+    assert state == {**SAVED, "betas": [1, 2]}
+    assert list(map(id, parts)) == [id(state["config"]), id(state["config"]["deep"]), id(state["steps"])]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"config": 3}, "config: a dict in the checkpoint, 3 here"),
+        ({"config": [1]}, "config: a dict in the checkpoint, a list of 1 here"),
+        ({"config": (1,)}, "config: a dict in the checkpoint, a tuple of 1 here"),
+        ({"steps": 3}, "steps: a list of 3 in the checkpoint, 3 here"),
+        ({"steps": {"a": 1}}, "steps: a list of 3 in the checkpoint, a dict here"),
+        ({"epoch": {"a": 1}}, "epoch: 7 in the checkpoint, a dict here"),
+        ({"epoch": {}}, "epoch: 7 in the checkpoint, a dict here"),
+        ({"epoch": [1]}, "epoch: 7 in the checkpoint, a list of 1 here"),
+    ],
+)
+def test_a_value_in_place_of_a_dict_or_list_is_told(path, changed, why, strict):
+    state = like(**changed)
+    before = copied(state)
+    with pytest.raises(CheckpointMismatch, match=why):
+        checkpoint.load(path, state, strict=strict)
+    assert state == before
+
+
+@pytest.mark.parametrize("state", [[], [1, 2], {"a": 1}])
+def test_a_state_of_the_other_kind_is_told(tmp_path, state):
+    checkpoint.save(tmp_path / "dict", {"b": 1})
+    checkpoint.save(tmp_path / "list", [1])
+    checkpoint.save(tmp_path / "none", None)
+    for other in ("list" if isinstance(state, dict) else "dict", "none"):
+        with pytest.raises(
+            CheckpointMismatch, match=r"the state: (a dict|a list of 1|None) in the checkpoint, a .* here"
+        ):
+            checkpoint.load(tmp_path / other, copied(state))
+
+
+def test_what_is_empty_or_none_takes_whatever_there_is(tmp_path):
+    saved = {"losses": [0.5, 0.25], "best": {"weights": resilin.ones(2), "loss": 0.25}, "seen": {"a": {"b": 1}}}
+    checkpoint.save(tmp_path, saved)
+    state = {"losses": [], "best": None, "seen": {}}
+    losses, seen = state["losses"], state["seen"]
+    checkpoint.load(tmp_path, state)
+    assert (state["losses"], state["seen"]) == (saved["losses"], saved["seen"])
+    assert state["losses"] is losses
+    assert state["seen"] is seen
+    assert state["best"]["weights"].tolist() == [1, 1]
+    everything = {}
+    checkpoint.load(tmp_path, everything)
+    assert sorted(everything) == sorted(saved)
+    checkpoint.save(tmp_path, {"best": None})
+    checkpoint.load(tmp_path, state | {"best": {"loss": 3}}, strict=False)
+
+
+def test_counts_are_values_whatever_their_keys(tmp_path):
+    grouped = collections.defaultdict(int, a=1)
+    checkpoint.save(tmp_path, {"count": collections.Counter("aab"), "grouped": grouped})
+    state = {"count": collections.Counter("xyz"), "grouped": collections.defaultdict(int, z=2)}
+    checkpoint.load(tmp_path, state)
+    assert state == {"count": collections.Counter("aab"), "grouped": {"a": 1}}
+    assert state["grouped"]["new"] == 0  # it is a defaultdict still
+
+
+class Extra(nn.Module):
+    """Its extra state has other keys over time."""
+
+    def __init__(self, **seen):
+        super().__init__()
+        self.seen = seen
+
+    def get_extra_state(self):
+        return self.seen
+
+    def set_extra_state(self, state):
+        self.seen = state
+
+
+class Custom:
+    def __init__(self, **tree):
+        self.tree = tree
+
+    def state_dict(self):
+        return self.tree
+
+    def load_state_dict(self, tree):
+        self.tree = tree
+
+
+def test_objects_take_their_own_tree_whole(tmp_path):
+    saved = {"extra": Extra(a=1, b=[1, 2]), "custom": Custom(a=[1, 2], b={"c": 1}), "n": 1}
+    checkpoint.save(tmp_path, saved)
+    state = {"extra": Extra(z=1), "custom": Custom(b={"d": 5}, e=1), "n": 0}
+    done = checkpoint.load(tmp_path, state)
+    assert (done.missing_keys, done.unexpected_keys) == ([], [])
+    assert state["extra"].seen == saved["extra"].seen
+    assert state["custom"].tree == saved["custom"].tree
+
+
+def test_state_dicts_of_fresh_objects_fit_those_of_trained_ones(tmp_path):
+    def made(steps):
+        model = nn.Linear(2, 2)
+        optimizer = optim.AdamW(model.parameters())
+        scheduler = optim.lr_scheduler.MultiStepLR(optimizer, [1, 3])
+        sampler = ElasticSampler(range(100), batch_size=4, shards=2, seed=3)
+        for _ in range(steps):
+            model(resilin.ones(1, 2)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            sampler.advance(next(iter(sampler.steps())))
+        return {
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+            "sampler": sampler.state_dict(),
+            "python": random.Random(steps).getstate(),
+        }
+
+    trained, fresh = made(3), made(0)
+    checkpoint.save(tmp_path, trained)
+    done = checkpoint.load(tmp_path, fresh)
+    assert (done.missing_keys, done.unexpected_keys) == ([], [])
+    assert fresh["optimizer"]["state"].keys() == trained["optimizer"]["state"].keys()
+    assert {**fresh, "optimizer": 0} == {**trained, "optimizer": 0}
