@@ -182,6 +182,11 @@ class Link:
         """Whether the next generation may use it."""
         return self.open and not self.torn and not self.spoiled
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the peer has left the group on purpose: with a goodbye, or for another generation."""
+        return self.goodbye or self.renewal is not None
+
     def next_kind(self) -> Frame:
         """The kind of the next frame, left unread. Raises as `next_frame`."""
         return self._carefully(self._next_kind)

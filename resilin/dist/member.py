@@ -137,11 +137,18 @@ class Member:
             while link.arenas:
                 self._host.on_fd(link.rank, Frame.ARENA, 0, *link.arenas.popleft())
 
-    def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> None:
+    def _share(self, peer: int, kind: Frame, payload: bytes, fd: int) -> bool:
+        """See shm_memory.Share."""
+        link = self._links[peer]
         try:
-            self._control.send(peer, kind, 0, (payload,), Deadline(self.timeout_s), fd)
+            if not link.has_left:
+                self._control.send(peer, kind, 0, (payload,), Deadline(self.timeout_s), fd)
+                return True
         except OSError as error:
-            raise PeerLost(f"rank {peer} closed the connection", [peer]) from error
+            self._fate.hear_why([peer])  # a goodbye may be on its way
+            if not link.has_left:
+                raise PeerLost(f"rank {peer} closed the connection", [peer]) from error
+        return False
 
     def server_address(self) -> str:
         """Where every rank reaches a server of rank 0."""

@@ -23,7 +23,7 @@ from resilin.dist import loader, phases
 from resilin.dist.backends.base import Aborted
 from resilin.dist.message import Frame
 from resilin.dist.reduce_op import Array
-from resilin.errors import CollectiveTimeout, DistNetworkError
+from resilin.errors import CollectiveTimeout, DistNetworkError, PeerLost
 
 _ARENA = struct.Struct("<QQ")  # id, size
 _STAGE_ID = 1 << 62  # ids of staging arenas start here; core.machine.memory counts from 0
@@ -35,7 +35,8 @@ _INLINE_TOTAL_BYTES = 512 << 10
 _NOTHING = np.empty(0, np.uint8)
 LOST, ABORTED, LEFT = 1, 2, 3  # why the abort word is set
 
-Share = Callable[[int, Frame, bytes, int], None]  # (peer, frame, payload, fd): sends a descriptor to a peer
+Share = Callable[[int, Frame, bytes, int], bool]
+"""(peer, frame, payload, fd): sends a descriptor to a peer; False when that has left the group. PeerLost."""
 Place = tuple[int, int]  # arena and offset
 
 
@@ -101,7 +102,8 @@ class SharedMemory:
             try:
                 segment = loader.native.Segment(fd, 0, len(self._members), _inline_bytes(len(self._members)))
                 for peer in self._members[1:]:
-                    self._share(peer, Frame.SEGMENT, b"", fd)
+                    if not self._share(peer, Frame.SEGMENT, b"", fd):
+                        raise PeerLost(f"rank {peer} closed the connection", [peer])
                     if phases.heard:
                         phases.reached("data")
             finally:
@@ -224,13 +226,17 @@ class SharedMemory:
         return place
 
     def _publish(self, arena: int, fd: int, size: int) -> None:
-        """Send an arena that a call is about to name for the first time to the peers that do not have it."""
+        """Send an arena that a call is about to name for the first time to the peers that do not have it.
+
+        Those that have left need none: what waits for them hears of that by itself, and the others go on.
+        """
         if arena in self._known:
             return
         with self._sharing:
             for peer, member in enumerate(self._members):
-                if peer != self._rank and (peer, arena) not in self._shared:
-                    self._share(member, Frame.ARENA, _ARENA.pack(arena, size), fd)
+                if peer == self._rank or (peer, arena) in self._shared:
+                    continue
+                if self._share(member, Frame.ARENA, _ARENA.pack(arena, size), fd):
                     self._shared.add((peer, arena))
             self._known.add(arena)
 
