@@ -17,9 +17,10 @@ from resilin._base.clock import Deadline, spell
 from resilin.dist.dial import answers
 from resilin.dist.endpoint import Endpoint, check_addresses
 from resilin.dist.kv.base import PrefixStore, Store
-from resilin.errors import CollectiveTimeout, DistStoreError, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistError, DistStoreError, UsageError
 
 _PARTING_S = 1.0  # how long a rank that gives up waits for the others to have read why
+_FIRST = "first"  # who came first, and the world size that it was given
 _VERDICT = "verdict"
 _ABSENT = b"{}"  # the card that a verdict puts for a missing rank
 
@@ -35,11 +36,12 @@ def place_of(store: Store, name: str) -> PrefixStore:
 def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Deadline) -> list[str]:
     """Everybody's endpoint, in rank order; `mine` is this rank's own.
 
-    Raises: CollectiveTimeout naming the ranks that never came, the same on all ranks that did; UsageError when another
-    living process has this rank, and on all ranks when one gave others an address that they cannot reach;
-    DistStoreError when the store fails.
+    Raises: CollectiveTimeout naming the ranks that never came, the same on all ranks that did; CollectiveMismatch, on
+    all of them, when two were given different world sizes; UsageError when another living process has this rank, and on
+    all ranks when one gave others an address that they cannot reach; DistStoreError when the store fails.
     """
     cards = [f"card/{peer}" for peer in range(world_size)]
+    _compare_sizes(place, rank, world_size)
     _take(place, cards[rank], mine, rank, world_size)
     try:
         place.wait(cards, deadline.left())
@@ -49,9 +51,11 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
         _judge(place, cards, deadline.seconds or 0.0)
     if place.check([_VERDICT]):
         verdict = json.loads(place.get(_VERDICT))
-        missing = verdict["missing"]
+        missing, why = verdict["missing"], f"init_process_group, rank {rank} of {world_size}: {verdict['why']}"
         _part(place, rank, [peer for peer in range(world_size) if peer not in missing])
-        raise CollectiveTimeout(f"init_process_group, rank {rank} of {world_size}: {verdict['why']}", missing)
+        if verdict["kind"] == CollectiveMismatch.__name__:
+            raise CollectiveMismatch(why)
+        raise CollectiveTimeout(why, missing)
     endpoints = [json.loads(value)["endpoint"] for value in place.multi_get(cards)]
     try:
         check_addresses(endpoints)
@@ -59,6 +63,23 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
         _part(place, rank, range(world_size))
         raise UsageError(f"init_process_group, rank {rank} of {world_size}: {error}") from None
     return endpoints
+
+
+def _compare_sizes(place: Store, rank: int, world_size: int) -> None:
+    """CollectiveMismatch, here and for those who wait, unless whoever came first was given this world size."""
+    mine = json.dumps({"rank": rank, "size": world_size}).encode()
+    first = json.loads(place.compare_set(_FIRST, "", mine))
+    if first["size"] == world_size:
+        return
+    why = (
+        f"ranks disagree on the world size: rank {first['rank']} was given {first['size']}, rank {rank} "
+        f"{world_size}; start every rank with the same"
+    )
+    everybody = range(max(first["size"], world_size))
+    missing = [peer for peer in everybody if not place.check([f"card/{peer}"])]
+    _tell(place, CollectiveMismatch, why, missing)
+    _part(place, rank, [peer for peer in everybody if peer not in missing])
+    raise CollectiveMismatch(f"init_process_group, rank {rank} of {world_size}: {why}")
 
 
 def _take(place: Store, card: str, mine: str, rank: int, world_size: int) -> None:
@@ -88,9 +109,14 @@ def _judge(place: Store, cards: Sequence[str], waited_s: float) -> None:
     names = ", ".join(f"rank {peer}" for peer in missing)
     advice = "was every rank started, with the same world size and address?"
     why = "; ".join([f"{names} missing after {spell(waited_s)}", *notes, advice])
-    place.compare_set(_VERDICT, "", json.dumps({"missing": missing, "why": why}))
+    _tell(place, CollectiveTimeout, why, missing)
+
+
+def _tell(place: Store, kind: type[DistError], why: str, missing: Sequence[int]) -> None:
+    """Settle what all raise, unless somebody has, and end the others' wait for those who are missing."""
+    place.compare_set(_VERDICT, "", json.dumps({"kind": kind.__name__, "why": why, "missing": missing}))
     for peer in json.loads(place.get(_VERDICT))["missing"]:
-        place.compare_set(cards[peer], "", _ABSENT)  # ends the others' wait
+        place.compare_set(f"card/{peer}", "", _ABSENT)
 
 
 def _part(place: Store, rank: int, present: Iterable[int]) -> None:

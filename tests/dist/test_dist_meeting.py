@@ -10,7 +10,7 @@ from resilin import dist
 from resilin._base.clock import Deadline
 from resilin.dist import meeting
 from resilin.dist.endpoint import Listener
-from resilin.errors import CollectiveTimeout, DistStoreError, HandshakeError, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistStoreError, HandshakeError, UsageError
 from resilin.store.memory import MemoryStore
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
@@ -69,6 +69,26 @@ def test_a_second_attempt_in_the_same_store_meets_whoever_came_late(stores):
             meet(store, 0, 2, 0.05, listener)
         late = pool.submit(meet, stores(1), 1, 2, 10.0, listener)
         assert meet(store, 0, 2, 10.0, listener) == late.result(PATIENCE_S) == [listener.describe()] * 2
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 3), (3, 2, 3), (3, 3, 4), (4, 3, 3)])
+def test_ranks_with_other_world_sizes_hear_of_it_and_not_at_their_limit(stores, sizes):
+    with Listener() as listener, ThreadPoolExecutor(3) as pool:
+        odd = next(rank for rank, size in enumerate(sizes) if sizes.count(size) == 1)
+        others = [rank for rank in range(3) if rank != odd]
+        kept = {rank: stores(rank) for rank in range(3)}
+        waiting = {rank: pool.submit(meet, kept[rank], rank, sizes[rank], 2 * PATIENCE_S, listener) for rank in others}
+        for rank in others:
+            meeting.place_of(kept[odd], "group").wait([f"card/{rank}"], PATIENCE_S)
+        with pytest.raises(
+            CollectiveMismatch, match=rf"rank {odd} {sizes[odd]}; start every rank with the same"
+        ) as caught:
+            meet(kept[odd], odd, sizes[odd], 2 * PATIENCE_S, listener)
+        said = str(caught.value).partition(": ")[2]
+        for rank, result in waiting.items():
+            with pytest.raises(CollectiveMismatch) as caught:
+                result.result(PATIENCE_S)
+            assert str(caught.value) == f"init_process_group, rank {rank} of {sizes[rank]}: {said}"
 
 
 def test_a_rank_that_is_taken_twice_is_refused_and_the_others_hear_of_it(stores):
