@@ -20,6 +20,7 @@ from resilin.dist.kv.base import PrefixStore, Store
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistError, DistStoreError, UsageError
 
 _PARTING_S = 1.0  # how long a rank that gives up waits for the others to have read why
+_LOOK_S = 2.0  # how long it looks for those that came and died
 _FIRST = "first"  # who came first, and the world size that it was given
 _VERDICT = "verdict"
 _ABSENT = b"{}"  # the card that a verdict puts for a missing rank
@@ -48,7 +49,7 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
     except DistStoreError:
         if not deadline.passed():
             raise
-        _judge(place, cards, deadline.seconds or 0.0)
+        _judge(place, cards, Endpoint.parse(mine), deadline.seconds or 0.0)
     if place.check([_VERDICT]):
         verdict = json.loads(place.get(_VERDICT))
         missing, why = verdict["missing"], f"init_process_group, rank {rank} of {world_size}: {verdict['why']}"
@@ -99,17 +100,32 @@ def _take(place: Store, card: str, mine: str, rank: int, world_size: int) -> Non
     place.set(card, body)
 
 
-def _judge(place: Store, cards: Sequence[str], waited_s: float) -> None:
-    """Settle who is missing, unless somebody has, and wake those who wait for them."""
+def _judge(place: Store, cards: Sequence[str], me: Endpoint, waited_s: float) -> None:
+    """Settle who is missing, unless somebody has, and wake those who wait for them. Who came and died is missing, too;
+    sooner it was not, because another process might have taken its place."""
     missing = [peer for peer, card in enumerate(cards) if not place.check([card])]
     if not missing:
         return
-    notes = [place.get(key).decode() for peer in range(len(cards)) if place.check([key := f"twice/{peer}"])]
+    gone = _gone(place, [card for peer, card in enumerate(cards) if peer not in missing], me)
+    notes = [f"{card.replace('card/', 'rank ')} came and is gone" for card in gone]
+    notes += [place.get(key).decode() for peer in range(len(cards)) if place.check([key := f"twice/{peer}"])]
     notes += filter(None, [place.refusals()])
     names = ", ".join(f"rank {peer}" for peer in missing)
     advice = "was every rank started, with the same world size and address?"
     why = "; ".join([f"{names} missing after {spell(waited_s)}", *notes, advice])
-    _tell(place, CollectiveTimeout, why, missing)
+    _tell(place, CollectiveTimeout, why, [peer for peer, card in enumerate(cards) if peer in missing or card in gone])
+
+
+def _gone(place: Store, cards: Sequence[str], me: Endpoint) -> list[str]:
+    """Of cards that are there, those whose process does not answer any more, as far as can be seen in a while."""
+    gone, deadline = [], Deadline(_LOOK_S)
+    for card in cards:
+        endpoint = json.loads(place.get(card)).get("endpoint")
+        if deadline.passed():
+            break
+        if endpoint is not None and not answers(Endpoint.parse(endpoint), me):
+            gone.append(card)
+    return gone
 
 
 def _tell(place: Store, kind: type[DistError], why: str, missing: Sequence[int]) -> None:

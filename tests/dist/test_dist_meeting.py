@@ -62,6 +62,25 @@ def test_all_ranks_name_the_ranks_that_the_first_whose_time_is_up_misses(stores)
             assert f"rank {rank} of 5: rank 1, rank 3 missing after 0.3 s; was every rank started" in str(caught.value)
 
 
+def test_a_rank_that_came_and_died_is_missing_with_those_that_never_came(stores):
+    with Listener() as listener, ThreadPoolExecutor(2) as pool:
+        kept = {rank: stores(rank) for rank in range(3)}
+        with Listener() as dying:
+            late = pool.submit(meet, kept[1], 1, 4, 0.2, dying)
+            with pytest.raises(CollectiveTimeout, match=r"rank 0, rank 2, rank 3 missing after 0\.2 s; was every"):
+                late.result(PATIENCE_S)
+            place = meeting.place_of(kept[0], "group")
+            body = {"who": "host a, pid 7", "endpoint": dying.describe()}
+            place.set("card/1", json.dumps(body))
+        waiting = {rank: pool.submit(meet, kept[rank], rank, 4, 0.2 if rank else 30.0, listener) for rank in (0, 2)}
+        for result in waiting.values():
+            with pytest.raises(
+                CollectiveTimeout, match=r"rank 3 missing after 0\.2 s; rank 1 came and is gone"
+            ) as caught:
+                result.result(PATIENCE_S)
+            assert caught.value.ranks == {1, 3}
+
+
 def test_a_second_attempt_in_the_same_store_meets_whoever_came_late(stores):
     with Listener() as listener, ThreadPoolExecutor(1) as pool:
         store = stores(0)
