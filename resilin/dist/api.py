@@ -62,9 +62,10 @@ def _run(
             output.store()
 
     tensors = [output.tensor for output in outputs] if results is None else list(results)
+    limit = None if timeout is None else seconds(timeout, f"{kind.name.lower()}: timeout")
 
     def launch(later: bool) -> Work | None:
-        return group.run(kind, whole, tensors, async_op=later, timeout_s=seconds(timeout))
+        return group.run(kind, whole, tensors, async_op=later, timeout_s=limit)
 
     block = open_block(group)
     return launch(async_op) if block is None else block.add(launch, async_op)
@@ -406,7 +407,7 @@ def monitored_barrier(
     pg = at_once(group, "monitored_barrier")
     if pg is None:
         return
-    limit = pg.timeout_s if timeout is None else seconds(timeout) or 0.0
+    limit = pg.timeout_s if timeout is None else seconds(timeout, "monitored_barrier: timeout") or 0.0
     token = np.zeros(1, np.uint8)
     if pg.rank() != 0:
         pg.send(token, 0, _BARRIER_TAG, limit)

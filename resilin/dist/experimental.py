@@ -46,8 +46,9 @@ def _reconfigure(
         raise UsageError("_reconfigure: this process is not in the group")
     if not isinstance(handles, list | tuple | AbstractSet) or isinstance(handles, str):
         raise UsageError(f"_reconfigure: handles: expected a list or a set of handles, got {type(handles).__name__}")
+    limit = seconds(timeout, "_reconfigure: timeout")
     members = sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
-    made = found.reconfigure(uuid, members, connect_timeout_s=seconds(timeout))
+    made = found.reconfigure(uuid, members, connect_timeout_s=limit)
     replace_group(found, made)
     work = Work(f"_reconfigure, {made.title()}")
     work._future.set_result([])

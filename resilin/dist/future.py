@@ -6,11 +6,13 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from resilin._base import log
 from resilin._base.clock import spell
+from resilin.dist.timeouts import seconds
 from resilin.errors import CollectiveTimeout, UsageError
 
 _LOG = log.logger("dist.future")
@@ -56,12 +58,12 @@ class Future(Generic[T]):
         """Whether a result or an error is there."""
         return self._done
 
-    def wait(self, timeout: float | None = None) -> T:
-        """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` seconds.
+    def wait(self, timeout: timedelta | float | None = None) -> T:
+        """Block until it is there and return it, or raise its error. CollectiveTimeout after `timeout` (seconds).
 
         Without `timeout` the group's limit holds where this is of a message; collectives end by themselves.
         """
-        limit = self._limit_s if timeout is None else timeout
+        limit = self._limit_s if timeout is None else seconds(timeout, "Future.wait: timeout")
         if not self.settled_within(limit):
             error = self._expired(limit)
             if not self._done or self._error is not None:  # else it came while the wait was given up

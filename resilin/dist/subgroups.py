@@ -232,6 +232,7 @@ def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, tim
     The ranks of a group meet by its number, so those of different ones would meet, too. A parent that has lost a rank
     cannot be asked any more; parts of it go on.
     """
+    limit = None if timeout is None else seconds(timeout, f"{where}: timeout")
     ended: list[BaseException] = []
     with parent.watched(ended.append):
         if ended or parent.size() == 1:
@@ -244,7 +245,7 @@ def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, tim
         backend.agree(Descriptor(call.stamp, call.kind, shape=named), call.deadline())
 
     try:
-        parent.run(Kind.NEW_GROUP, task, timeout_s=None if timeout is None else seconds(timeout))
+        parent.run(Kind.NEW_GROUP, task, timeout_s=limit)
     except CollectiveMismatch as error:
         groups = ", ".join(str(list(part)) for part in parts)
         raise CollectiveMismatch(

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from datetime import timedelta
-from numbers import Real
 from typing import Any
 
 from resilin._base.clock import spell
 from resilin.dist.future import Future
+from resilin.dist.timeouts import seconds as seconds
 from resilin.errors import CollectiveTimeout, UsageError
-
-LONGEST_S = 24 * 86400.0  # what poll() takes; some of the system's waits fail with more
-
-
-def seconds(timeout: timedelta | float | None) -> float | None:
-    """A timeout given as timedelta or seconds, in seconds; all that is longer than 24 days is that.
-
-    UsageError for anything else.
-    """
-    if timeout is None or (type(timeout) is float and timeout <= LONGEST_S):  # the quick way
-        return timeout
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    if not isinstance(timeout, Real) or math.isnan(timeout):
-        raise UsageError(f"timeout: expected seconds or a timedelta, got {timeout!r}")
-    return min(timeout, LONGEST_S)
 
 
 class Work:
@@ -63,7 +46,7 @@ class Work:
         CollectiveTimeout after `timeout`; without one, after the group's, from the start of the collective or of this
         wait for a message. A collective whose wait was too long ends its group; a receive is withdrawn.
         """
-        limit = self._limit_s if timeout is None else seconds(timeout)
+        limit = self._limit_s if timeout is None else seconds(timeout, "Work.wait: timeout")
         future = self._future
         if not future._done:
             done = future.settled_within(limit) if self._attend is None else self._attend(limit)

@@ -223,8 +223,11 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 def set_timeout(timeout: timedelta | float, group: Any = None) -> None:
     """Change the default timeout of a group's collectives on this rank."""
     found = resolve(group)
+    if timeout is None:
+        raise UsageError("set_timeout: timeout: expected seconds or a timedelta, got None")
+    limit = seconds(timeout, "set_timeout: timeout") or 0.0
     if found is not None:
-        found.timeout_s = seconds(timeout) or 0.0
+        found.timeout_s = limit
 
 
 def init_process_group(
@@ -256,7 +259,7 @@ def init_process_group(
     for argument, number in (("rank", rank), ("world_size", world_size)):
         if not isinstance(number, Integral):
             raise UsageTypeError(f"init_process_group: {argument}: expected an integer, got {number!r}")
-    limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout) or 0.0
+    limit = DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout, "init_process_group: timeout") or 0.0
     deadline = Deadline(limit)
     if store is not None and init_method is not None:
         raise UsageError("init_process_group: give init_method or store, not both")

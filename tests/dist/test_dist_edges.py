@@ -12,8 +12,7 @@ from benchmarks.cases import dist_overhead
 from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
-from resilin.dist import member
-from resilin.dist import work as works
+from resilin.dist import member, timeouts
 from resilin.dist.backends import stream
 from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
 from resilin.errors import CollectiveMismatch, DistError, PeerLost, UsageError
@@ -25,12 +24,43 @@ FOREVER = [30 * 86400.0, float("inf"), timedelta(days=30), timedelta.max]
 
 @pytest.mark.parametrize("limit", FOREVER)
 def test_a_limit_that_the_system_cannot_wait_for_is_the_longest_that_it_can(limit):
-    assert works.seconds(limit) == works.LONGEST_S
+    assert timeouts.seconds(limit) == timeouts.LONGEST_S
 
 
 def test_a_limit_that_is_no_number_is_refused():
     with pytest.raises(UsageError, match="nan"):
-        works.seconds(float("nan"))
+        timeouts.seconds(float("nan"))
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.5, float("nan"), float("-inf"), timedelta(seconds=-1), "5", [1]])
+def test_a_limit_below_zero_or_that_is_no_number_is_refused_at_once_by_every_call_that_takes_one(wrong):
+    def work(rank):
+        pending = dist.irecv(np.empty(1), 1 - rank)
+        calls = {
+            "set_timeout: timeout": lambda: dist.set_timeout(wrong),
+            "barrier: timeout": lambda: dist.barrier(timeout=wrong),
+            "monitored_barrier: timeout": lambda: dist.monitored_barrier(timeout=wrong),
+            "new_group: timeout": lambda: dist.new_group([0, 1], timeout=wrong),
+            "split_group: timeout": lambda: dist.split_group(split_ranks=[[0, 1]], timeout=wrong),
+            "_reconfigure: timeout": lambda: dist._reconfigure(7, [dist._get_reconfigure_handle()], timeout=wrong),
+            "Work.wait: timeout": lambda: pending.wait(wrong),
+            "Future.wait: timeout": lambda: pending.get_future().wait(wrong),
+        }
+        for what, call in calls.items():
+            with pytest.raises(UsageError, match=f"^{what}: expected seconds or a timedelta, .*got "):
+                call()
+        dist.send(np.ones(1), 1 - rank)
+        assert pending.wait()
+        dist.barrier()
+
+    run_ranks(2, work).results()
+    with pytest.raises(UsageError, match=r"^init_process_group: timeout: expected seconds or a timedelta, .*got "):
+        dist.init_process_group(timeout=wrong, rank=0, world_size=1)
+
+
+def test_no_limit_is_refused_where_one_is_to_be_set():
+    with pytest.raises(UsageError, match=r"^set_timeout: timeout: .*got None"):
+        run_ranks(1, lambda rank: dist.set_timeout(None)).results()
 
 
 @pytest.mark.parametrize("native", [True, False])

@@ -85,7 +85,8 @@ def run(function: Callable[..., Any] | None = None, *, timeout: timedelta | floa
 
 
 def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Callable[P, R]:
-    timeout_s = groups.DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout)
+    named = "elastic.run, which takes a timeout above 0 s"
+    timeout_s = groups.DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout, named)
     if not callable(function) or timeout_s is None or not timeout_s > 0:
         raise UsageError(
             f"elastic.run: expected a function and a timeout above 0 s, got {function!r} and timeout={timeout!r}; "
