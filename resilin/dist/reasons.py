@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
 
+_ABORTED = re.compile(r"rank -?\d+ aborted the group: ")
 _WHERE = re.compile(r"\((?:on|seen by) rank \d+\)$")
 
 
@@ -53,4 +54,6 @@ def decode_reason(text: str, rank: int) -> BaseException:
         return PeerLost(_seen(said, f"seen by rank {rank}"), ranks)
     if kind == "CollectiveTimeout" and ranks:  # else that rank gave up without knowing whom it waited for
         return CollectiveTimeout(_seen(said, f"on rank {rank}"), ranks)
+    if kind == "GroupAborted" and _ABORTED.match(said):  # passed on: it names whose abort it was
+        return GroupAborted(said)
     return GroupAborted(f"rank {rank} aborted the group: {kind}: {said}")

@@ -3,7 +3,7 @@
 import pytest
 
 from resilin.dist.reasons import decode_reason, encode_reason
-from resilin.errors import CollectiveTimeout, PeerLost
+from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
 
 
 @pytest.mark.parametrize("kind", [PeerLost, CollectiveTimeout])
@@ -14,3 +14,17 @@ def test_a_reason_that_is_passed_on_says_once_where_it_was_seen(kind):
         assert type(heard) is kind
         assert heard.ranks == {0}
         assert str(heard) == f"rank 0 did not arrive ({'seen by' if kind is PeerLost else 'on'} rank 1)"
+
+
+def test_an_abort_that_is_passed_on_names_the_rank_that_began_it_and_once():
+    told = encode_reason(ValueError("why"), 5)
+    for passed_on_by in (5, 3, 4, 0):
+        heard = decode_reason(told, passed_on_by)
+        assert type(heard) is GroupAborted
+        assert str(heard) == "rank 5 aborted the group: ValueError: why"
+        told = encode_reason(heard, passed_on_by)
+
+
+def test_an_abort_with_an_error_of_another_group_names_the_rank_that_passed_it_in():
+    other = GroupAborted("all_reduce #1, group 'other', rank 0 of 2: rank 1 aborted the group: ValueError: why")
+    assert str(decode_reason(encode_reason(other, 2), 2)) == f"rank 2 aborted the group: GroupAborted: {other}"
