@@ -31,6 +31,7 @@ _STORAGES: dict[str, DType] = {
     "ComplexFloatStorage": dtypes.complex64,
     "ComplexDoubleStorage": dtypes.complex128,
 }
+_MOST_REPEATED_BYTES = 1 << 30  # of an expanded tensor: masks for a batch have some megabytes
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def _made(
         raise ValueError(f"a tensor reaches to element {last} of a storage of {held}")
     if math.prod(length or 1 for length in lengths) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"no memory holds a tensor of shape {list(lengths)}")
+    _check_repeats(lengths, dtype.itemsize, len(memory.data))
     if not min(lengths, default=1):
         array: Any = np.empty(lengths, dtype.np)
     else:
@@ -96,6 +98,16 @@ def _made(
     if grad and (dtype.is_floating_point or dtype.is_complex):
         made.requires_grad_()
     return made
+
+
+def _check_repeats(lengths: tuple[int, ...], itemsize: int, held: int) -> None:
+    """ValueError when a view shows far more bytes than its storage holds: who writes or compares it looks at each."""
+    shown = math.prod(lengths) * itemsize
+    if shown > held + _MOST_REPEATED_BYTES:
+        raise ValueError(
+            f"a tensor of shape {list(lengths)} repeats its elements: {shown} bytes from a storage of {held}; at most "
+            f"{_MOST_REPEATED_BYTES} more are read: save a smaller view of it"
+        )
 
 
 def _with_bits(array: Any, bits: Any) -> Any:

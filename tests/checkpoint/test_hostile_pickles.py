@@ -231,10 +231,27 @@ def test_storages_have_no_more_bytes_than_the_file(tmp_path):
     assert "storages have 4194304 bytes, the whole file" in damaged(tmp_path, data, FOUR)
 
 
-def test_a_repeated_element_is_not_conjugated_into_memory(tmp_path):
+@pytest.mark.parametrize("length", [1 << 40, 1 << 20])
+def test_a_repeated_element_is_not_conjugated_into_memory(tmp_path, length):
     note = b"}X\x04\x00\x00\x00conj\x88s"
-    data = tensor(shape=(1 << 40,), strides=(0,), tail=b"\x89N" + note)
+    data = tensor(shape=(length,), strides=(0,), tail=b"\x89N" + note)
     assert "repeats its elements" in damaged(tmp_path, data, FOUR)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((1 << 38,), (0,)), ((1 << 28, 2), (0, 1)), ((1 << 14, 1 << 15, 2), (0, 0, 1))]
+)
+def test_a_small_file_makes_no_large_tensor(tmp_path, shape, strides):
+    """`convert` would write out every element, and `diff` look at each."""
+    said = damaged(tmp_path, tensor(shape=shape, strides=strides), FOUR)
+    assert f"a tensor of shape {list(shape)} repeats its elements" in said
+    assert "from a storage of 16; at most 1073741824 more are read: save a smaller view of it" in said
+
+
+def test_a_tensor_that_was_expanded_is_read_as_it_is(tmp_path):
+    found = import_torch(archive(tmp_path, tensor(shape=(1 << 20, 2), strides=(0, 1)), FOUR))
+    assert found.stride() == (0, 1)
+    assert found[-1].tolist() == [1, 2]
 
 
 # -- costs
