@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor, wrap
+from resilin.dist import compared
+from resilin.dist.compared import Facts
 from resilin.zero import partition
 from resilin.zero.row import Array, Row
 
@@ -26,8 +28,8 @@ Parts = list[tuple[Array, int, int]]  # views of parameters, each with its place
 class Gathering(Protocol):
     """One way, for one row."""
 
-    def run(self, group: dist.ProcessGroup) -> None:
-        """Bring every parameter of the row up to date with its owners."""
+    def run(self, group: dist.ProcessGroup, facts: Facts) -> None:
+        """Bring every parameter of the row up to date with its owners, who must have `facts` alike."""
 
     def follow(self) -> None:
         """A parameter may lie in other memory than before."""
@@ -54,11 +56,11 @@ class InPlace:
                 view[...] = param._array
                 param.data = wrap(view, self._row.dev)
 
-    def run(self, group: dist.ProcessGroup) -> None:
+    def run(self, group: dist.ProcessGroup, facts: Facts) -> None:
         """See Gathering. Cost: (P-1)/P of the row is read and written, once."""
         if self._flat.size:
             tensor = self._row.tensor
-            dist.all_gather_into_tensor(tensor(self._flat), tensor(self._flat[self._own]), group=group)
+            compared.all_gather_into_tensor(tensor(self._flat), tensor(self._flat[self._own]), facts, group)
 
 
 class Staged:
@@ -85,14 +87,14 @@ class Staged:
             ends = [(rank * row.share + low, rank * row.share + high) for rank in range(row.world_size)]
             self._rounds.append((high - low, [row.within(start, stop) for start, stop in ends]))
 
-    def run(self, group: dist.ProcessGroup) -> None:
+    def run(self, group: dist.ProcessGroup, facts: Facts) -> None:
         """See Gathering. Cost: as InPlace, and one more copy of the row through the cache."""
         tensor = self._row.tensor
         for length, parts in self._rounds:
             stage = self._stage[: length * len(parts)].reshape(len(parts), length)
             mine = stage[self._rank]
             _pack(parts[self._rank], mine)
-            dist.all_gather_into_tensor(tensor(stage.reshape(-1)), tensor(mine), group=group)
+            compared.all_gather_into_tensor(tensor(stage.reshape(-1)), tensor(mine), facts, group)
             for rank, received in enumerate(stage):
                 if rank != self._rank:
                     _unpack(received, parts[rank])
@@ -111,19 +113,19 @@ class ByOwner:
     def follow(self) -> None:
         """See Gathering: nothing is remembered of the memory."""
 
-    def run(self, group: dist.ProcessGroup) -> None:
+    def run(self, group: dist.ProcessGroup, facts: Facts) -> None:
         """See Gathering. Cost: a broadcast of all parameters."""
         row = self._row
         for owner, pack in self._packs:
             flats = [param._array.reshape(-1) for param in pack]
             if len(flats) == 1:
-                dist.broadcast(row.tensor(flats[0]), group_src=owner, group=group)
+                compared.broadcast(row.tensor(flats[0]), owner, facts, group)
                 continue
             parts = _places(flats)
             stage = row.empty(parts[-1][2])
             if owner == self._rank:
                 _pack(parts, stage)
-            dist.broadcast(row.tensor(stage), group_src=owner, group=group)
+            compared.broadcast(row.tensor(stage), owner, facts, group)
             if owner != self._rank:
                 _unpack(stage, parts)
 

@@ -18,6 +18,7 @@ from resilin.zero import agreement, kinds, state, uneven
 from resilin.zero.content import OptimizerContent
 from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
+from resilin.zero.options import Options
 from resilin.zero.owned import Owned, options_of
 from resilin.zero.row import Row, rows_of
 
@@ -48,11 +49,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                       checkpoint.
     defaults:         options of `optimizer_class`.
 
-    `param_groups` may be changed, by schedulers too, as with any optimizer; `zero_grad`, hooks, `add_param_group` as
-    well. `state` is empty but after `consolidate_state_dict`. Every rank makes the same calls.
+    `param_groups` may be changed, by schedulers too, as with any optimizer, on all ranks alike: each step compares
+    them. `zero_grad`, hooks, `add_param_group` as well. `state` is empty but after `consolidate_state_dict`. Every rank
+    makes the same calls.
 
     Raises UsageError for arguments without a meaning, CollectiveMismatch (on all ranks) when ranks give different
-    parameters, or, in the first step, parameters with different values.
+    parameters, in the first step parameters with different values, in any step different options.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._begun = False  # whether there is state, or may be
         self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
         self._early = False  # whether some hook updates inside backward
+        self._options = Options(NAME)
         super().__init__(params, dict(defaults))
         self._user_defaults = dict(defaults)
         kinds.check_whole(self.parameters(), optimizer_class)
@@ -208,9 +211,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _publish(self, written: Sequence[Tensor]) -> None:
         """Gather the ranges: every rank has finished its update when this returns."""
         self.reconfigurable.after_update()
+        facts = self._options.facts(self.param_groups)
         for gathering in self._gatherings:
             moments.reached("gather")
-            gathering.run(self.process_group)
+            gathering.run(self.process_group, facts)
         moments.reached("gather")
         if self._gatherings:
             for param in written:

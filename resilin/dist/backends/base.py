@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +54,12 @@ class Call:
         """When this call gives up."""
         return Deadline(max(0.0, self.started + self.timeout_s - SYSTEM.monotonic()))
 
+    def plain(self) -> Call:
+        """`unrecorded()`, and nothing is said but the number."""
+        part = self.unrecorded()
+        part.stamp = self.sequence
+        return part
+
     def carry(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Several tensors of `shapes` go as one array: ranks must bring the same."""
         self.stamp = stamped(self.sequence, shapes)
@@ -79,11 +86,14 @@ class Call:
         return Descriptor(self.stamp, self.kind, code, 255 if op is None else int(op), root, array.shape)
 
 
+class SaidApart(CollectiveMismatch):
+    """Ranks made equal calls with other stamps (`Call.carry`), or other numbers. Never leaves the package."""
+
+
 def mismatch(a: tuple[int, Descriptor], b: tuple[int, Descriptor]) -> CollectiveMismatch:
     """The error that shows both sides."""
-    return CollectiveMismatch(
-        f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; tensors are unchanged"
-    )
+    kind = SaidApart if replace(a[1], sequence=0) == replace(b[1], sequence=0) else CollectiveMismatch
+    return kind(f"ranks disagree: rank {a[0]} called {a[1]}, rank {b[0]} called {b[1]}; tensors are unchanged")
 
 
 def split_mismatch(wrong: Sequence[tuple[int, int, int, int]]) -> CollectiveMismatch:

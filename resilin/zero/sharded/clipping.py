@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import resilin.dist as dist
 from resilin.core.tensor import Tensor, wrap
 from resilin.dist.tree import Plan, Subtree
-from resilin.errors import ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, ResilinError, UsageError
 from resilin.zero.partition import BLOCK
 from resilin.zero.sharded.unit import Unit
 
@@ -27,7 +27,7 @@ def clip_grad_norm_(
     order = float(norm_type)
     if not order > 0:
         raise UsageError(f"clip_grad_norm_: norm_type must be positive, or inf, got {norm_type}")
-    total = _norm(units, order, group)
+    total = _norm(units, order, {"max_norm": float(max_norm), "norm_type": order}, group)
     if error_if_nonfinite and not math.isfinite(total):
         raise ResilinError(
             f"the norm of order {norm_type} of the gradients is {total}, so they cannot be clipped; look for the first "
@@ -44,26 +44,39 @@ def clip_grad_norm_(
     return wrap(norm, Tensor._wrap(norm)._dev)
 
 
-def _norm(units: Sequence[Unit], order: float, group: dist.ProcessGroup) -> float:
-    """Each rank sums the subtrees of its range by itself, and all complete the trees alike."""
+def _norm(units: Sequence[Unit], order: float, arguments: Mapping[str, float], group: dist.ProcessGroup) -> float:
+    """Each rank sums the subtrees of its range by itself, and all complete the trees alike. What is exchanged begins
+    with the `arguments`, which must be alike, too."""
     rank, world = group.rank(), group.size()
     plans = [_plan(unit.share, unit.total, world) for unit in units]
-    places = np.cumsum([0, *(max(len(plan.subtrees(r)) for r in range(world)) for plan in plans)])
+    places = np.cumsum([len(arguments), *(max(len(plan.subtrees(r)) for r in range(world)) for plan in plans)])
     mine = np.zeros(places[-1])
+    mine[: len(arguments)] = list(arguments.values())
     with np.errstate(all="ignore"):
         for unit, plan, at in zip(units, plans, places, strict=False):
             nodes = plan.subtrees(rank)
             mine[at : at + len(nodes)] = _sums(unit, order, nodes, plan.run(rank).start)
     every = np.empty((world, mine.size))
     dist.all_gather_into_tensor(Tensor._wrap(every.reshape(-1)), Tensor._wrap(mine), group=group)
+    _compare(list(arguments), every)
     if order == math.inf:
-        return float(np.max(every, initial=0.0))  # NaN where one is
+        return float(np.max(every[:, len(arguments) :], initial=0.0))  # NaN where one is
     total = 0.0
     for plan, at in zip(plans, places, strict=False):
         total += _completed(
             plan, {node: float(every[r, at + n]) for r in range(world) for n, node in _numbered(plan, r)}
         )
     return total ** (1 / order) if not math.isnan(total) else total
+
+
+def _compare(names: Sequence[str], every: Array) -> None:
+    for place, name in enumerate(names):
+        for rank, other in enumerate(every[:, place]):
+            if not np.array_equal(other, every[0, place], equal_nan=True):
+                raise CollectiveMismatch(
+                    f"clip_grad_norm_: {name} is {every[0, place]} on rank 0 and {other} on rank {rank}; each rank "
+                    "scales its range, so all must give the same"
+                )
 
 
 @cache

@@ -21,7 +21,9 @@ from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node
 from resilin.core.tensor import Tensor
+from resilin.dist import compared
 from resilin.errors import UsageError
+from resilin.zero.options import Steps
 from resilin.zero.sharded.slabs import Slab, Slabs
 from resilin.zero.sharded.unit import Unit
 
@@ -75,6 +77,7 @@ class Fetcher:
         self.units, self.group, self.keep = list(units), group, keep
         self.forward, self.backward = Order(), Order()
         self.slabs = Slabs(units[0].dev)
+        self.steps = Steps("zero.shard")  # since the last unit was fetched
         self.begin: Callable[[], None] = _nothing
         self.end: Callable[[], None] = _nothing
         self.failed: Callable[[], None] = _nothing
@@ -213,8 +216,9 @@ class Fetcher:
             unit.host = into = unit.home_dev.xp.empty(unit.length, unit.here_dtype)
             home = True
         unit.slab = slab
-        unit.coming = dist.all_gather_into_tensor(
-            unit.tensor(into, home), unit.tensor(row, home), group=self.group, async_op=True
+        assert self.group is not None, "no forward runs without a group"
+        unit.coming = compared.all_gather_into_tensor(
+            unit.tensor(into, home), unit.tensor(row, home), self.steps.take(), self.group, async_op=True
         )
         self.fetched += 1
 
@@ -279,6 +283,7 @@ class Fetcher:
     def use(self, group: dist.ProcessGroup) -> None:
         """Go on with another group."""
         self.reset()
+        self.steps.forget()
         self.group = group
         self._kept = {} if group.size() != self.units[0].world else self._kept
 

@@ -130,6 +130,11 @@ class ShardedModule(Module):
             object.__setattr__(module, "__deepcopy__", _refuse_copy)
         self._reducing.listen()
 
+    def stepped(self, optimizer: Optimizer) -> None:
+        """`optimizer` has written the pieces, with options that the next forward compares over the ranks."""
+        self._fetcher.steps.add(optimizer)
+        self.changed()
+
     def changed(self) -> None:
         """Pieces are new: graphs that saved parameters are out of date, and so are stage 2's rows."""
         for unit in self._units:
@@ -270,7 +275,8 @@ class ShardedModule(Module):
         Returns the norm before, the same bits on all ranks, and of the same gradients in any world. All ranks call it.
         Order of summation: squares (or powers) in float64 along a binary tree over each unit's elements, then the units
         in their order; `nn.utils.clip_grad_norm_` sums float32 norms of whole tensors, so the two agree to about 1e-6.
-        The factor is max_norm / (norm + 1e-6), at most 1.
+        The factor is max_norm / (norm + 1e-6), at most 1. Raises CollectiveMismatch on all ranks when they give
+        different arguments.
         """
         self.check_complete("clip_grad_norm_()")
         return clipping.clip_grad_norm_(self._units, max_norm, norm_type, error_if_nonfinite, self.process_group)

@@ -67,7 +67,7 @@ def _of(optimizer: Optimizer) -> list[ShardedModule]:
 
 def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for module in _of(optimizer) if _modules else ():
-        module.changed()
+        module.stepped(optimizer)
         module.life.updated(optimizer)
 
 

@@ -1,0 +1,92 @@
+"""The options of optimizers' steps, as facts that all ranks must have alike: each rank updates its range with its own.
+
+They go with what a step, or the forward after it, gathers anyway (`dist.compared`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.tensor import Tensor
+from resilin.dist.compared import Facts
+from resilin.optim import Optimizer
+from resilin.zero.owned import NOT_OPTIONS
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_WHY = "each rank updates its range with its own, so all must set the same"
+_UNKNOWN = object()
+
+
+class Options:
+    """The options of one optimizer's groups; the facts are made anew only when one has changed."""
+
+    def __init__(self, about: str, of: str = "") -> None:
+        self._about, self._of = about, of
+        self._seen: list[dict[str, Any]] = []
+        self._facts = Facts(about, [], _WHY)
+
+    def facts(self, groups: Sequence[dict[str, Any]]) -> Facts:
+        """Those of `groups` as they are now; options that are no plain values are left out."""
+        seen = list(map(_plain_options, groups))
+        if seen != self._seen:
+            titled = [(f" of group {number}{self._of}", options) for number, options in enumerate(seen)]
+            self._seen, self._facts = seen, Facts(self._about, titled, _WHY)
+        return self._facts
+
+
+class Steps:
+    """The options of steps that nothing has compared yet."""
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._options: weakref.WeakKeyDictionary[Optimizer, Options] = weakref.WeakKeyDictionary()
+        self._pending: dict[int, Facts] = {}  # by id of the optimizer, in the order of their first steps
+        self._none = Facts(about, [], _WHY)
+
+    def add(self, optimizer: Optimizer) -> None:
+        """`optimizer` has stepped."""
+        options = self._options.get(optimizer)
+        if options is None:
+            options = self._options[optimizer] = Options(self._about, f" of {type(optimizer).__name__}")
+        self._pending[id(optimizer)] = options.facts(optimizer.param_groups)
+
+    def take(self) -> Facts:
+        """What is to be compared now. Each step is once."""
+        if not self._pending:
+            return self._none
+        every, self._pending = list(self._pending.values()), {}
+        if len(every) == 1:
+            return every[0]
+        groups = [
+            (f"{end} (optimizer {number})", options)
+            for number, facts in enumerate(every)
+            for end, options in facts.groups
+        ]
+        return Facts(self._about, groups, _WHY)
+
+    def forget(self) -> None:
+        """Those who stepped with this rank are gone."""
+        self._pending = {}
+
+
+def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in group.items():
+        if type(value) in _PLAIN:
+            found[name] = value
+        elif name not in NOT_OPTIONS and (plain := _plain(value)) is not _UNKNOWN:
+            found[name] = plain
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        found = [_plain(each) for each in value]
+        return _UNKNOWN if any(each is _UNKNOWN for each in found) else found
+    return value if type(value) in _PLAIN else _UNKNOWN
