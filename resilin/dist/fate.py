@@ -30,6 +30,7 @@ class Fate:
         self.failure: BaseException | None = None  # guarded by _lock
         self.left: set[int] = set()  # guarded by _lock
         self.closed = False  # the owner's
+        self.why_closed = ""  # the owner's
 
     def fail(self, error: BaseException, *, explain: bool) -> None:
         """End the group with `error`, unless it has ended."""
@@ -119,7 +120,7 @@ class Fate:
         """The error that a call raises now: a copy, so that tracebacks do not pile up."""
         error = self.failure
         if error is None:
-            return DistError(f"{self._title()} is closed: destroy_process_group() was called")
+            return DistError(f"{self._title()} is closed: {self.why_closed or 'it ended'}")
         where = self._title() if call is None else self.name_of(call)
         if isinstance(error, UsageError):  # this call is not the one that was wrong
             return GroupAborted(f"{where}: this rank aborted the group before: {error}")

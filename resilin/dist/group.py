@@ -94,7 +94,7 @@ class ProcessGroup(Member):
             raise self._fate.error(None)
         if self._calls.inside():
             raise UsageError(f"{self.title()}: reconfigure: called from a signal handler inside a collective")
-        self.close_subgroups()
+        self.close_subgroups(f"group {self.name!r}, of which it was made, was shrunk or reconfigured: make it anew")
         if self._calls.busy():
             self.abort(error)
         elif self._fate.failure is None:

@@ -40,6 +40,7 @@ from resilin.errors import (
 )
 
 DEFAULT_TIMEOUT_S = 1800.0  # PyTorch's for CPU groups
+_CLOSED = "destroy_process_group() was called"
 
 
 class _Runs(Protocol):
@@ -180,6 +181,10 @@ class Member:
             "failure": None if self._fate.failure is None else repr(self._fate.failure),
         }
 
+    def busy(self) -> bool:
+        """Whether a collective of this rank runs or waits for its turn, in a group that has not ended."""
+        return self._fate.failure is None and self._calls.busy()
+
     def __repr__(self) -> str:
         fate = self._fate
         state = "closed" if fate.closed else "failed" if fate.failure is not None else f"{self._calls.queued} in flight"
@@ -280,16 +285,17 @@ class Member:
 
     # --- end ---
 
-    def close(self) -> None:
+    def close(self, why: str = _CLOSED) -> None:
         """Say goodbye to the peers and free sockets, memory and threads; subgroups first.
 
         Collectives that still run are aborted. In a signal handler that interrupted one, on the same thread, this does
         not wait for it: its memory is freed when it returns, with GroupAborted, after the handler. DistError, when all
-        is freed, if a callback of a future has run for seconds and still does.
+        is freed, if a callback of a future has run for seconds and still does. `why`: what later calls say.
         """
         if phases.heard:
             phases.reached("start", "close", self)
-        self.close_subgroups()
+        self.close_subgroups(why)
+        self._fate.why_closed = self._fate.why_closed or why
         busy = self._calls.close()
         if busy is None:
             return
@@ -323,7 +329,7 @@ class Member:
         )
         self._fate.closed = True
 
-    def close_subgroups(self) -> None:
+    def close_subgroups(self, why: str = _CLOSED) -> None:
         """Close what `new_group` made of this group on this rank."""
         while self.subgroups:
-            self.subgroups.pop().close()
+            self.subgroups.pop().close(why)

@@ -145,7 +145,7 @@ def shrink_group(
 
     `group` is closed, as are its subgroups; the new one goes on over its connections (`ProcessGroup.reconfigure`).
     Without it the default group shrinks: the new one, whose ranks count from 0 again, becomes the default. SHRINK_ABORT
-    aborts collectives that still run; else they must be over.
+    aborts collectives that still run; else they must be over: UsageError, and nothing has changed.
     Raises: UsageError for ranks that are not in the group, for all of them, and on one of them; what `connect` raises
     when those that stay do not all come. `ranks` of a PeerLost or CollectiveTimeout then count in `group`, which is
     still there: call this again without them, too, as `shrink_group([0, *error.ranks])`.
@@ -154,7 +154,7 @@ def shrink_group(
     if parent is None:
         raise UsageError("shrink_group: this process is not in the group")
     if not isinstance(ranks_to_exclude, list):
-        raise TypeError(
+        raise UsageTypeError(
             "shrink_group: ranks_to_exclude: expected a list of ranks, as [1, 3], got "
             f"{type(ranks_to_exclude).__name__}"
         )
@@ -162,12 +162,17 @@ def shrink_group(
         raise UsageError(f"shrink_group: shrink_flags: expected SHRINK_DEFAULT or SHRINK_ABORT, got {shrink_flags!r}")
     if not ranks_to_exclude:
         raise UsageError("shrink_group: ranks_to_exclude is empty: name at least one rank that leaves")
-    _check_members("shrink_group", [ranks_to_exclude], parent)
+    _check_members("shrink_group", [_listed("shrink_group", ranks_to_exclude)], parent)
     staying = [rank for rank in range(parent.size()) if rank not in ranks_to_exclude]
     if parent.rank() not in staying:
         raise UsageError(f"shrink_group: rank {parent.rank()} is excluded itself: only ranks that stay call this")
     if shrink_flags == SHRINK_ABORT:
         parent.abort(GroupAborted(f"{parent.title()}: the group shrinks"))
+    elif parent.busy():
+        raise UsageError(
+            f"shrink_group, {parent.title()}: a collective of this rank still runs: wait for its Work first, or give "
+            "shrink_flags=SHRINK_ABORT"
+        )
     is_default = parent is default_group()
     out = "-".join(map(str, sorted(ranks_to_exclude)))
     with _counted_in(parent, staying, "shrink_group"):

@@ -75,7 +75,7 @@ def set_default_group(group: ProcessGroup | None) -> None:
     before, _WORLD.default = _WORLD.default, group
     groups.WORLD = group
     if before is not None and before is not group:
-        before.close_subgroups()
+        before.close_subgroups(f"group {before.name!r}, of which it was made, is the default group no more")
 
 
 def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:

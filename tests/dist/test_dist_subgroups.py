@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from resilin import dist
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistError,
+    GroupAborted,
+    PeerLost,
+    UsageError,
+    UsageTypeError,
+)
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -93,9 +101,13 @@ def test_wrong_parts_are_refused_before_any_work() -> None:
         ):
             with pytest.raises(UsageError, match=said):
                 call()
-        wrong: Any = (1,)
-        with pytest.raises(TypeError, match="expected a list of ranks"):
-            dist.shrink_group(wrong)
+        wrong: Any
+        for wrong in ((1,), 1):
+            with pytest.raises(UsageTypeError, match="expected a list of ranks"):
+                dist.shrink_group(wrong)
+        for wrong in ([1.0], [[1]]):
+            with pytest.raises(UsageTypeError, match="integers"):
+                dist.shrink_group(wrong)
 
     run_ranks(4, rank_main).results()
 
@@ -215,6 +227,45 @@ def test_ranks_missing_from_a_group_that_is_made_are_those_of_the_group_it_is_ma
         return sorted(caught.value.ranks), sorted(caught.value.world_ranks)
 
     assert run_ranks(4, rank_main, abort=False).results() == [absent if of_world else None, absent, None, absent]
+
+
+def test_shrinking_refuses_while_a_collective_runs_and_changes_nothing() -> None:
+    arrived = threading.Barrier(3)
+
+    def rank_main(rank: int) -> None:
+        part = dist.new_group([0, 1])
+        array = np.ones(5)
+        if rank == 2:
+            arrived.wait(PATIENCE_S)
+            dist.all_reduce(array)
+            return
+        work = dist.all_reduce(array, async_op=True)
+        with pytest.raises(UsageError, match=r"a collective .* still runs.*SHRINK_ABORT"):
+            dist.shrink_group([2])
+        arrived.wait(PATIENCE_S)
+        assert work is not None
+        assert work.wait()
+        assert array[0] == 3
+        assert _total(part) == 1
+        dist.shrink_group([2])
+        assert _total(None) == 1
+
+    run_ranks(3, rank_main).results()
+
+
+def test_a_subgroup_of_a_group_that_shrank_says_so() -> None:
+    def rank_main(rank: int) -> None:
+        part = dist.new_group([0, 1])
+        if rank < 2:
+            dist.shrink_group([2])
+            with pytest.raises(DistError, match=r"is closed: group 'test', of which it was made, was shrunk"):
+                _total(part)
+            part = dist.new_group([0, 1])
+            dist.destroy_process_group(part)
+            with pytest.raises(DistError, match=r"is closed: destroy_process_group\(\) was called"):
+                _total(part)
+
+    run_ranks(3, rank_main).results()
 
 
 def test_shrinking_may_abort_what_still_runs() -> None:
