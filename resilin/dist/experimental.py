@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from numbers import Integral
 from typing import Any
 
-from resilin.dist.work import Work, seconds
+from resilin.dist.endpoint import Endpoint
+from resilin.dist.timeouts import seconds
+from resilin.dist.work import Work
 from resilin.dist.world import replace_group, resolve
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def _supports_reconfigure(group: Any = None) -> bool:
@@ -38,18 +41,48 @@ def _reconfigure(
     Every one of them calls this with the same `uuid`, greater than any before, and the same handles. A list numbers the
     ranks; of a set they are numbered in the order of their texts. The new group takes the place of `group`, which ends;
     see `ProcessGroup.reconfigure` for what is used again and for errors, which are raised here, with `ranks` in that
-    numbering: the Work is finished.
+    numbering: the Work is finished. UsageError for arguments that mean nothing, before anything is sent.
     `hints` are for other backends and change nothing.
     """
     found = resolve(group)
     if found is None:
         raise UsageError("_reconfigure: this process is not in the group")
-    if not isinstance(handles, list | tuple | AbstractSet) or isinstance(handles, str):
-        raise UsageError(f"_reconfigure: handles: expected a list or a set of handles, got {type(handles).__name__}")
-    limit = seconds(timeout, "_reconfigure: timeout")
-    members = sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
-    made = found.reconfigure(uuid, members, connect_timeout_s=limit)
+    generation, members = _generation_of(uuid), _members_of(handles)
+    made = found.reconfigure(generation, members, connect_timeout_s=seconds(timeout, "_reconfigure: timeout"))
     replace_group(found, made)
     work = Work(f"_reconfigure, {made.title()}")
     work._future.set_result([])
     return work
+
+
+def _generation_of(uuid: Any) -> int:
+    """The generation that `uuid` numbers. UsageError for what is no number of one."""
+    if not isinstance(uuid, Integral):
+        raise UsageTypeError(f"_reconfigure: uuid: expected an integer, greater than any before, got {uuid!r:.80}")
+    if uuid >= _GENERATIONS:
+        raise UsageError(f"_reconfigure: uuid: expected an integer below 2**63, got {uuid}")
+    return int(uuid)
+
+
+def _members_of(handles: Any) -> list[str]:
+    """The handles by rank. UsageError unless each is one and none comes twice."""
+    if not isinstance(handles, list | tuple | AbstractSet):
+        raise UsageTypeError(
+            f"_reconfigure: handles: expected a list or a set of handles, got {type(handles).__name__}"
+        )
+    seen: dict[Endpoint, int] = {}
+    for rank, handle in enumerate(handles):
+        what = f"_reconfigure: handles[{rank}]"
+        if not isinstance(handle, str):
+            raise UsageTypeError(f"{what}: expected a text of _get_reconfigure_handle(), got {handle!r:.80}")
+        try:
+            endpoint = Endpoint.parse(handle)
+        except UsageError as error:
+            raise UsageError(f"{what}: {error}") from None
+        if endpoint in seen:
+            raise UsageError(f"{what} is that of rank {seen[endpoint]} again: name each process once")
+        seen[endpoint] = rank
+    return sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
+
+
+_GENERATIONS = 1 << 63

@@ -18,9 +18,10 @@ from resilin.errors import (
     HandshakeError,
     PeerLost,
     UsageError,
+    UsageTypeError,
 )
 from resilin.testing.patience import PATIENCE_S
-from resilin.testing.ranks import TRANSPORTS
+from resilin.testing.ranks import TRANSPORTS, run_ranks
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -317,3 +318,33 @@ def test_ranks_that_name_other_members_say_so(company):
         after.close()
 
     them.play(part, part, part)
+
+
+def test_the_experimental_name_of_reconfigure_refuses_arguments_that_mean_nothing_and_the_group_goes_on():
+    def work(rank):
+        handles = [None] * 2
+        dist.all_gather_object(handles, dist._get_reconfigure_handle())
+        for wrong in ("5", None, 6.5, [7]):
+            with pytest.raises(UsageTypeError, match=r"^_reconfigure: uuid: expected an integer"):
+                dist._reconfigure(wrong, handles)
+        with pytest.raises(UsageError, match=r"^_reconfigure: uuid: expected an integer below"):
+            dist._reconfigure(2**80, handles)
+        for wrong in (None, 3, handles[0]):
+            with pytest.raises(UsageTypeError, match=r"^_reconfigure: handles: expected a list or a set"):
+                dist._reconfigure(5, wrong)
+        for wrong in ([3, 4], [handles[0], None]):
+            with pytest.raises(UsageTypeError, match=r"^_reconfigure: handles\[[01]\]: expected .*a text"):
+                dist._reconfigure(5, wrong)
+        with pytest.raises(UsageError, match=r"^_reconfigure: handles\[1\]: not an endpoint"):
+            dist._reconfigure(5, [handles[0], "x"])
+        with pytest.raises(UsageError, match=r"^_reconfigure: handles\[2\] is that of rank 0 again"):
+            dist._reconfigure(5, [*handles, handles[0]])
+        assert total(dist.default_group()) == 3
+        with dist.use_group(dist.default_group()):
+            assert dist._reconfigure(np.int64(5), handles).wait()
+            made = dist.default_group()
+            assert made.generation == 5
+            assert total(made) == 3
+            made.close()
+
+    run_ranks(2, work).results()
