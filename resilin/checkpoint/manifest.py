@@ -193,9 +193,18 @@ def parse(text: bytes, path: str) -> Manifest:
 
 def _json(text: bytes, path: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         _wrong(path, f"it is no JSON: {error!r}")
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text[:100])
 
 
 def _head(value: Any, path: str) -> Head:

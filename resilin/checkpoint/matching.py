@@ -22,12 +22,13 @@ from resilin.checkpoint.sliced import Sliced
 from resilin.core import rng, typed_json
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CheckpointError, CheckpointMismatch, CorruptFile, UsageError
+from resilin.errors import CheckpointError, CheckpointMismatch, CorruptFile, ResilinError, UsageError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
 from resilin.optim import Optimizer
 
 _SHOWN = 20  # paths of one kind in a message
+_OF_TREES = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # of who finds another tree than it made
 _VALUES = bool | int | float | str | bytes | complex | np.generic | None
 
 
@@ -69,7 +70,7 @@ class Matching:
         self.unexpected: list[str] = []
         self.different: list[str] = []
         self._dtypes = 0  # of these, tensors that differ in nothing but their dtype
-        self._bare: list[tuple[Optimizer, Any]] = []
+        self._bare: list[tuple[Callable[[Any], Any], Any]] = []
         self._after: list[Callable[[], Any]] = []
         self._fresh: dict[int, Tensor] = {}
         self._reader, self._strict = reader, strict
@@ -95,8 +96,8 @@ class Matching:
 
     def prepare(self) -> bool:
         """Let optimizers without state make some, to be filled in place. Whether any did: then match again."""
-        for optimizer, skeleton in self._bare:
-            optimizer.load_state_dict(skeleton)
+        for take, skeleton in self._bare:
+            take(skeleton)
         return bool(self._bare)
 
     def apply(self) -> None:
@@ -244,23 +245,26 @@ class Matching:
     def _object(self, held: Held, stored: Any, path: str) -> Any:
         thing = held.thing
         self._ask(thing, stored, path)
-        if held.by == "set_state":
+        take = _taking(thing, held.by, path)
+        if isinstance(held.tree, dict) and not isinstance(stored, dict | None):
+            self._differs(path, stored, thing)
+        elif held.by == "set_state":
             if not isinstance(stored, Ref):
                 self._differs(path, stored, thing)
                 return thing
             state = self._new(stored.number)
-            self._after.append(lambda: thing.set_state(state))
+            self._after.append(lambda: take(state))
         elif isinstance(thing, Module) and held.by == "load_state_dict":
             self._module(thing, held.tree, stored, path)
         elif held.by == "load_sharded_state_dict":
             made = self._part(held.tree, stored, path, names="param_groups" not in held.tree, lazy=True)
-            self._after.append(lambda: thing.load_sharded_state_dict(made))
+            self._after.append(lambda: take(made))
         else:
             made = self._part(held.tree, stored, path, names=False, lazy=False)
-            self._after.append(lambda: thing.load_state_dict(made))
+            self._after.append(lambda: take(made))
             skeleton = self._skeleton(thing, held.tree, stored)
             if skeleton is not None:
-                self._bare.append((thing, skeleton))
+                self._bare.append((take, skeleton))
         return thing
 
     def _ask(self, thing: Any, stored: Any, path: str) -> None:
@@ -271,6 +275,8 @@ class Matching:
                 check(self._described(stored))
             except UsageError as error:
                 self.different.append(f"{path or 'the state'}: {error}")
+            except _OF_TREES as error:
+                self.different.append(f"{path or 'the state'}: no state of {type(thing).__name__}: {error!r}")
 
     def _described(self, stored: Any) -> Any:
         """`stored` with what the manifest says of a tensor in its place: dtype and shape."""
@@ -422,6 +428,24 @@ def _replacement(have: Any, made: Any) -> Callable[[], None]:
         have.update(made) if isinstance(have, dict) else have.extend(made)
 
     return replace
+
+
+def _taking(thing: Any, by: str, path: str) -> Callable[..., Any]:
+    """The method of `thing` that takes its state back; what it cannot read there is an error that says where."""
+    take = getattr(thing, by)
+
+    def taking(*args: Any, **kwargs: Any) -> None:
+        try:
+            take(*args, **kwargs)
+        except ResilinError:
+            raise
+        except _OF_TREES as error:
+            raise CheckpointError(
+                f"load: {path or 'the state'} is a {type(thing).__name__}, which cannot take what the checkpoint has "
+                f"for it: {error!r}; load another checkpoint before going on"
+            ) from error
+
+    return taking
 
 
 def _setter(container: Any, key: Any, value: Any) -> Callable[[], None]:

@@ -135,5 +135,11 @@ _CONTAINERS: dict[str, Callable[[Any, Mapping[str, Callable[[Any], Any]]], Any]]
 
 
 def _state(names: Any, metadata: Any) -> Any:
+    """ValueError unless the metadata say of modules, by path, what their `state_dict` says: a version, if anything."""
+    if not isinstance(metadata, dict):
+        raise ValueError(f"the versions of a module are {str(metadata)[:100]}")
+    for about in metadata.values():
+        if not isinstance(about, dict) or type(about.get("version", 1)) is not int:
+            raise ValueError(f"the version of a module is {str(about)[:100]}")
     names._metadata = metadata
     return names

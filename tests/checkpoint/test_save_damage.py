@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import resilin
-from resilin import checkpoint
+from resilin import checkpoint, nn
 from resilin.checkpoint.manifest import hash_of
 from resilin.errors import CheckpointError, CorruptFile
 from resilin.testing.ranks import run_ranks
@@ -230,6 +230,19 @@ def _tree_with_wrong_values(head, body):
     body["tree"] = {"$": "dict", "v": [[{"$": "tuple", "v": [[]]}, 1]]}
 
 
+def _tree_with(metadata):
+    pairs = [["a", {"$": "tensor", "v": 0}]]
+    return lambda head, body: body.update(tree={"x": {"$": "state", "v": [pairs, metadata]}})
+
+
+def _tree_with_nan(head, body):
+    body["tree"] = {"x": float("nan")}
+
+
+def _tree_with_infinity(head, body):
+    body["tree"] = {"x": [-float("inf")]}
+
+
 def _small_blocks(head, body):
     head["block_bytes"] = 1
 
@@ -249,7 +262,8 @@ def _id(head, body):
 CHANGES = [
     _outside, _absolute, _of_another_save, _huge_shape, _large_shape, _negative, _many_dims, _dtype, _twice,
     _same_file_twice, _past_the_end, _other_size, _fewer_hashes, _no_such_tensor, _true_for_a_number, _missing_file,
-    _tree_without_tensor, _tree_of_code, _tree_with_wrong_values, _small_blocks, _large_blocks, _future, _id,
+    _tree_without_tensor, _tree_of_code, _tree_with_wrong_values, _tree_with_nan,
+    _tree_with_infinity, _small_blocks, _large_blocks, _future, _id,
 ]  # fmt: skip
 
 
@@ -264,6 +278,30 @@ def test_a_hostile_manifest_is_refused_without_reading_or_allocating(folder, cha
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [3, [], "a", {"$": "tensor", "v": 0}, {"": 3}, {"": [[]]}, {"": {"$": "bytes", "v": ""}}, {"": {"version": "2"}},
+     {"": {"version": None}}, {"": {"version": {"$": "tensor", "v": 0}}}],
+)  # fmt: skip
+def test_versions_of_modules_that_are_none_are_refused(folder, metadata):
+    rewrite(folder, _tree_with(metadata))
+    for state in (None, {"x": nn.Linear(2, 2)}):
+        with pytest.raises(CorruptFile, match=r"the tree of its manifest is damaged: ValueError\(.*of a module"):
+            checkpoint.load(folder, state, strict=False)
+    rewrite(folder, _tree_with({"": {"version": 1}}))
+    assert list(checkpoint.load(folder)["x"]) == ["a"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_numbers_that_json_has_not_are_refused(folder, number):
+    rewrite(folder, lambda head, body: body.update(tree={"x": [12345.5]}))
+    text = (folder / "manifest.json").read_text().replace("12345.5", number)
+    lines = text[: text.rindex('"', 0, -5)]
+    (folder / "manifest.json").write_text(f'{lines}"{hash_of(lines.encode())}"]\n')
+    with pytest.raises(CheckpointError, match=r"it is no JSON: .*is no number"):
+        checkpoint.load(folder)
 
 
 def test_a_rewritten_manifest_that_tells_the_truth_is_read(folder):

@@ -8,7 +8,7 @@ import pytest
 import resilin
 from resilin import checkpoint, nn, optim
 from resilin.data import ElasticSampler
-from resilin.errors import CheckpointMismatch
+from resilin.errors import CheckpointError, CheckpointMismatch
 
 SAVED = {"config": {"lr": 1, "deep": {"a": 1, "b": 2}}, "epoch": 7, "steps": [1, 2, 3], "betas": (1, 2)}
 
@@ -160,6 +160,42 @@ def test_objects_take_their_own_tree_whole(tmp_path):
     assert (done.missing_keys, done.unexpected_keys) == ([], [])
     assert state["extra"].seen == saved["extra"].seen
     assert state["custom"].tree == saved["custom"].tree
+
+
+class Picky(Custom):
+    def load_state_dict(self, tree):
+        self.tree = {"a": tree["a"]}
+
+
+def test_an_object_that_was_something_else_is_told(tmp_path):
+    optimizer = optim.AdamW(nn.Linear(2, 2).parameters())
+    for stored in (5, "text", [1], resilin.ones(2)):
+        checkpoint.save(tmp_path, {"o": stored})
+        for thing in (optimizer, Custom(a=1), nn.Linear(2, 2), ElasticSampler(range(9), batch_size=1, shards=1)):
+            with pytest.raises(CheckpointMismatch, match=rf"o: .* in the checkpoint, a {type(thing).__name__} here"):
+                checkpoint.load(tmp_path, {"o": thing})
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"param_groups": 3, "state": {}},
+        {"param_groups": [[]], "state": {}},
+        {"param_groups": [{"params": [0, 1]}], "state": 3},
+    ],
+)
+def test_a_tree_that_no_optimizer_made_is_told(tmp_path, stored):
+    checkpoint.save(tmp_path, {"o": stored})
+    with pytest.raises(CheckpointMismatch, match="o: no state of AdamW: "):
+        checkpoint.load(tmp_path, {"o": optim.AdamW(nn.Linear(2, 2).parameters())})
+
+
+def test_an_object_that_cannot_take_its_state_is_named(tmp_path):
+    checkpoint.save(tmp_path, {"deep": [Custom(b=1)], "n": resilin.ones(1)})
+    with pytest.raises(
+        CheckpointError, match=r"deep/0 is a Picky, which cannot take .*: KeyError\('a'\); load another"
+    ):
+        checkpoint.load(tmp_path, {"deep": [Picky(a=1)], "n": resilin.ones(1)})
 
 
 def test_state_dicts_of_fresh_objects_fit_those_of_trained_ones(tmp_path):
