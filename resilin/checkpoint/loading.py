@@ -70,7 +70,7 @@ def load(
     """
     with trace.span("checkpoint.load"):
         ranks = Ranks.of(group)
-        storage, where, manifest = _find(ranks, path, strict, step, options)
+        storage, where, manifest = _find(ranks, path, state, strict, step, options)
         full = storage.full(where)
         reader = Reader(storage, where, manifest)
         stored = stored_tree(manifest, full)
@@ -85,7 +85,7 @@ def load(
 
 
 def _find(
-    ranks: Ranks, path: Root, strict: bool, step: SupportsIndex | None, options: Mapping[str, Any] | None
+    ranks: Ranks, path: Root, state: Any, strict: bool, step: SupportsIndex | None, options: Mapping[str, Any] | None
 ) -> tuple[Storage, str, Manifest]:
     """The checkpoint that is to be loaded: found and read by rank 0, so that all take the same."""
 
@@ -97,7 +97,8 @@ def _find(
         return where, manifest.text()
 
     (storage, wanted), _ = ranks.together("checkpoint.load", look)
-    ranks.agree("checkpoint.load", {"path": storage.root, "step": wanted, "strict": strict})
+    given = "None" if state is None else "given"
+    ranks.agree("checkpoint.load", {"path": storage.root, "step": wanted, "strict": strict, "state": given})
     where, text = ranks.of_first("checkpoint.load", find)
     return storage, where, manifests.parse(text, storage.full(folder.joined(where, manifests.NAME)))
 

@@ -180,6 +180,15 @@ def test_other_paths_and_steps_are_refused_on_all_ranks(tmp_path):
     refused(lambda rank: checkpoint.load(tmp_path, strict=bool(rank)), CollectiveMismatch, match="strict")
 
 
+def test_a_state_on_one_rank_and_none_on_another_is_refused_on_all(tmp_path):
+    checkpoint.save(tmp_path, {"a": resilin.zeros(4)})
+    refused(
+        lambda rank: checkpoint.load(tmp_path, None if rank else {"a": resilin.ones(4)}),
+        CollectiveMismatch,
+        match=["the same state; ", '"given" on rank 0 and "None" on rank 1'],
+    )
+
+
 def test_one_ranks_mistake_is_told_to_all(tmp_path):
     refused(
         lambda rank: checkpoint.save(tmp_path, {"a": object()} if rank else {"a": 1}),
