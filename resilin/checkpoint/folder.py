@@ -71,10 +71,27 @@ class Found:
 def opened(path: Root, options: Mapping[str, Any] | None = None) -> Storage:
     """The storage of the checkpoints in `path`: of `run7/latest`, the file that names the newest, that of `run7`."""
     storage = open_storage(path, options)
-    if isinstance(path, Storage) or storage.root.rpartition("/")[2] != LATEST:
-        return storage
+    return storage if isinstance(path, Storage) else _above_latest(storage, options) or storage
+
+
+def opened_to_save(path: Root, options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage that `path` is. UsageError when it is the file that names the newest checkpoint."""
+    storage = open_storage(path, options)
+    above = None if isinstance(path, Storage) else _above_latest(storage, options)
+    if above is not None:
+        raise UsageError(
+            f"checkpoint.save: {storage.root} is the file that names the newest of the checkpoints in its folder; save "
+            f"to {above.root}"
+        )
+    return storage
+
+
+def _above_latest(storage: Storage, options: Mapping[str, Any] | None) -> Storage | None:
+    """The folder in which the root of `storage` is the file that names the newest; None when it is no such file."""
+    if storage.root.rpartition("/")[2] != LATEST:
+        return None
     above, name = open_parent(storage.root, options)
-    return above if above.exists(name) else storage
+    return above if above.exists(name) else None
 
 
 def step_name(step: int) -> str:

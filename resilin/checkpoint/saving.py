@@ -19,7 +19,6 @@ from resilin.checkpoint import folder, plan, replicas
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.gathered import Gathered, gather
 from resilin.checkpoint.manifest import Head
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.plan import Range
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
@@ -103,7 +102,13 @@ class SaveHandle:
         return self._outcome
 
     def _finish(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        try:
+            self._thread.join(timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"checkpoint.save_async: this rank's share of {self.path} is not written within {timeout} s; the "
+                "writing goes on, wait() for it again"
+            ) from None
         _RUNNING.discard(self)
 
     def _raise(self) -> None:
@@ -266,7 +271,7 @@ def _looked(
         number, keep = folder.checked_step(step), folder.checked_count(keep_last)
         if keep is None or (keep and number is None):
             raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
-        return open_storage(path, options), gather(state), number, keep, ended if behind else None
+        return folder.opened_to_save(path, options), gather(state), number, keep, ended if behind else None
 
     def give(found: tuple[Storage, Gathered, int | None, int, bool | None]) -> tuple[bool | None, _Held]:
         return found[4], {str(number): list(part) for number, part in found[1].held.items()}

@@ -1,6 +1,7 @@
 """One process: what is saved comes back equal, in place or as a tree; what does not fit is listed."""
 
 import collections
+import itertools
 import math
 
 import numpy as np
@@ -384,6 +385,10 @@ def test_latest_may_be_given_as_a_path(tmp_path):
     assert [one.step for one in checkpoint.list_checkpoints(where)] == [1, 2]
     with pytest.raises(CheckpointError, match=r"other/latest holds no complete checkpoint"):
         checkpoint.load(tmp_path / "other" / "latest")
+    for save, arguments in itertools.product((checkpoint.save, checkpoint.save_async), ({"step": 3}, {})):
+        with pytest.raises(UsageError, match=r"run/latest is the file that names the newest .* save to .*/run$"):
+            save(where, {"n": 3}, **arguments)
+    assert checkpoint.load(where)["n"] == 2
     checkpoint.save(tmp_path / "latest", {"n": 3})  # a folder of that name is a folder
     assert checkpoint.load(tmp_path / "latest")["n"] == 3
 
