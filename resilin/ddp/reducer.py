@@ -34,6 +34,7 @@ class Reducer:
         self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options, beside: bool
     ) -> None:
         self.named = list(named)
+        self.reductions = 0  # so far, those for other ranks' backwards, too
         self._accumulated: set[int] = set()  # parameters with gradients of this rank alone, since the last reduction
         self._params = [param for _, param in named]
         self._averaging = Averaging(group, self._params, beside)
@@ -197,6 +198,7 @@ class Reducer:
     def _settle(self, layout: Layout) -> None:
         """Wait for the buckets, and give gradients to the parameters that other ranks used."""
         self._graph = None
+        self.reductions += 1
         self._averaging.settle(self._scale)
         if not self._options.as_view:
             for number in self._fired:

@@ -36,6 +36,7 @@ class UnevenInputs(Joinable):
     def __init__(self) -> None:
         super().__init__()
         self._divide_by_initial_world_size = True
+        self._before_backward: int | None = None  # reductions before the last forward of this join that has one
 
     def join(
         self,
@@ -51,8 +52,9 @@ class UnevenInputs(Joinable):
                     loss_fn(model(x), y).backward()
                     optimizer.step()
 
-        Each forward in training mode is an iteration, followed by one backward if it records gradients. A rank whose
-        data ended brings zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all
+        Each forward in training mode is an iteration, followed by one backward if it records gradients (UsageError,
+        which ends the group, when another forward comes before it; in no_sync() several may). A rank whose data ended
+        brings zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all
         take over the model of a rank that trained to the end.
         divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
         those that bring gradients, so that each late sample counts more.
@@ -71,6 +73,7 @@ class UnevenInputs(Joinable):
             "DistributedDataParallel.join: divide_by_initial_world_size",
             kwargs.get("divide_by_initial_world_size", True),
         )
+        self._before_backward = None
         return DDPJoinHook(self)
 
     @property
@@ -93,6 +96,7 @@ class DDPJoinHook(JoinHook):
     def main_hook(self) -> None:
         """Take part in the broadcast of buffers and in the reduction of one iteration."""
         ddp, reducer = self._ddp, self._ddp._reducer
+        check_backward(ddp, "its data ended")
         brings = reducer is not None and reducer.unreduced
         told = _exchange(ddp, _BRINGS * brings)
         lead, scale = _followed(ddp, told)
@@ -124,8 +128,25 @@ def announce(ddp: DistributedDataParallel, broadcasts: bool, reduces: bool) -> t
             "the module has a SyncBatchNorm, whose collectives a rank without inputs cannot take part in; use "
             "join(throw_on_early_termination=True), or BatchNorm",
         )
+    if reduces and ddp._reducer is not None:
+        check_backward(ddp, "a forward began")
+        ddp._before_backward = ddp._reducer.reductions
     Join.notify_join_context(ddp)
     return _followed(ddp, _exchange(ddp, _TRAINS | _BROADCASTS * broadcasts | _REDUCES * reduces))
+
+
+def check_backward(ddp: DistributedDataParallel, what: str) -> None:
+    """End the group when `what` happens before the backward that belongs to the forward before it."""
+    reducer = ddp._reducer
+    if reducer is not None and reducer.reductions == ddp._before_backward:
+        misuse.refuse(
+            ddp.process_group,
+            "",
+            f"inside join() {what} before the backward of the last forward that recorded gradients. Ranks without data "
+            "take part in one reduction for each such forward, so each is followed by one backward: make one forward "
+            "of what belongs to one backward, run all its forwards but the last inside no_sync(), or evaluate under "
+            "no_grad() and in eval mode",
+        )
 
 
 def _exchange(ddp: DistributedDataParallel, flags: int) -> list[int]:

@@ -324,3 +324,69 @@ def test_ranks_that_divide_by_different_worlds_are_named() -> None:
             model.join(divide_by_initial_world_size="x")  # type: ignore[arg-type]
 
     run_ranks(2, train).results()
+
+
+@pytest.mark.parametrize("kind", ["two forwards", "no backward"])
+@pytest.mark.parametrize("counts", [(3, 1), (2, 2)])
+def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
+    kind: str, counts: tuple[int, int]
+) -> None:
+    modules, data = copies(make_model(), 2), data_of(counts)
+
+    def train(rank: int) -> None:
+        model = DDP(modules[rank])
+        with model.join():
+            for x in data[rank]:
+                loss = loss_of(model, x)
+                if kind == "two forwards":
+                    (loss + loss_of(model, x)).backward()
+
+    outcome = run_ranks(2, train, abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    rule = "each is followed by one backward: make one forward of what belongs to one backward"
+    assert all(rule in str(error) for error in outcome.errors.values()), outcome.errors
+    assert any(isinstance(error, UsageError) for error in outcome.errors.values())
+
+
+def test_several_forwards_of_one_backward_join_with_all_but_the_last_in_no_sync() -> None:
+    counts = (3, 1)
+    data, modules = data_of(counts), copies(make_model(), 3)
+
+    def train(rank: int) -> list[np.ndarray]:
+        model = DDP(modules[rank])
+        optimizer = optim.SGD(model.parameters(), lr=LR)
+        with model.join():
+            for x in data[rank]:
+                optimizer.zero_grad()
+                with model.no_sync():
+                    first = loss_of(model, x)
+                (first + loss_of(model, x)).backward()
+                optimizer.step()
+        return values(model.module)
+
+    alone = modules[-1]
+    optimizer = optim.SGD(alone.parameters(), lr=LR)
+    for step in range(max(counts)):
+        optimizer.zero_grad()
+        for own in data:
+            for x in own[step : step + 1]:
+                (2 * loss_of(alone, x) / 2).backward()
+        optimizer.step()
+    results = run_ranks(2, train).results()
+    assert_close(results[0], values(alone))
+    assert_same_bits(results)
+
+
+def test_a_forward_left_without_a_backward_before_the_block_says_nothing_inside() -> None:
+    modules, data = copies(make_model(), 2), data_of((2, 1))
+
+    def train(rank: int) -> None:
+        model = DDP(modules[rank])
+        loss_of(model, data[rank][0])
+        for _ in range(2):
+            with model.join():
+                for x in data[rank]:
+                    loss_of(model, x).backward()
+            loss_of(model, data[rank][0])
+
+    run_ranks(2, train).results()
