@@ -59,7 +59,7 @@ def _generation_of(uuid: Any) -> int:
     """The generation that `uuid` numbers. UsageError for what is no number of one."""
     if not isinstance(uuid, Integral):
         raise UsageTypeError(f"_reconfigure: uuid: expected an integer, greater than any before, got {uuid!r:.80}")
-    if uuid >= _GENERATIONS:
+    if int(uuid) >= _GENERATIONS:
         raise UsageError(f"_reconfigure: uuid: expected an integer below 2**63, got {uuid}")
     return int(uuid)
 
