@@ -121,7 +121,8 @@ def save(
     A path is written under another name first and renamed, so that a crash, or another writer, leaves the old file or
     a new one. Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its
     first to its last element. A subclass of list, tuple, dict or str comes back as what it is a subclass of, but for
-    OrderedDict, Counter and Size. UsageError names the place of an object that cannot be saved.
+    OrderedDict, Counter and Size. UsageError names the place of an object that cannot be saved; OSError the path, as
+    of a full disk.
 
     Nothing is pickled: `pickle_module` and `pickle_protocol` are there for programs that give them, and change nothing.
     """

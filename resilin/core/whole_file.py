@@ -14,8 +14,20 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any]) 
 
     Whoever reads `path` meanwhile sees the old file; of several writers the last one's file stays. A link is followed.
     What is no regular file (a pipe, /dev/null) is written as it is, for it cannot be replaced.
-    Raises: FileNotFoundError when the folder does not exist, OSError and whatever `write` raises: the old file stays.
+    Raises: FileNotFoundError when the folder does not exist, OSError that names `path`, and whatever `write` raises:
+    the old file stays.
     """
+    try:
+        _write_whole(path, write)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # it names the file under its other name, or, in a write, none
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], Any]) -> None:
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):

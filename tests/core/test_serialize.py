@@ -1,7 +1,9 @@
 """save and load: round trips, and files that are wrong in every way."""
 
+import builtins
 import collections
 import copy
+import errno
 import io
 import json
 import os
@@ -310,6 +312,37 @@ def test_a_link_a_pipe_and_permissions_stay(tmp_path):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no such folder.*/there'"):
         resilin.save(1, tmp_path / "there" / "x.res")
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+def test_a_full_disk_is_told_with_the_path_and_leaves_the_old_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "x.res"
+    resilin.save(1, path)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        if call == "write":
+            patched.setattr(serialize, "_put", full)
+        else:
+            patched.setattr(builtins if call == "open" else os, call, full)
+        with pytest.raises(OSError, match=rf"No space left on device: '{path}'") as told:
+            resilin.save(resilin.ones(3), path)
+    assert told.value.errno == errno.ENOSPC
+    assert resilin.load(path) == 1
+    assert os.listdir(tmp_path) == ["x.res"]
+
+
+def test_a_full_device_is_told_with_its_path():
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        resilin.save(resilin.ones(3), "/dev/full")
+
+
+def test_a_folder_that_takes_no_files_is_told_with_the_path(tmp_path):
+    (tmp_path / "x.res").mkdir()
+    with pytest.raises(IsADirectoryError, match=rf"Is a directory: '{tmp_path}/x\.res'"):
+        resilin.save(1, tmp_path / "x.res")
 
 
 def test_of_threads_that_save_to_one_path_each_file_is_whole(tmp_path):
