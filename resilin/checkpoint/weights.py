@@ -125,12 +125,13 @@ def load_safetensors(
     for tensors that are asked for.
     """
     wanted = None if names is None else list(dict.fromkeys(names))
-    for _ in range(_ATTEMPTS):
+    for left in reversed(range(_ATTEMPTS)):
         sources: list[Reading] = []
         try:
             found = _loaded(weight_files(path, options, sources), wanted, mmap, sources)
-        except CheckpointError:  # perhaps of half an old model and half a new one
-            if all(source.is_as_it_was() for source in sources):
+        except CheckpointError as error:  # perhaps of half an old model and half a new one
+            moved = isinstance(error, StorageMissing) and left  # perhaps: one file became several, or the other way
+            if not moved and all(source.is_as_it_was() for source in sources):
                 raise
         else:
             if all(source.is_as_it_was() for source in sources):

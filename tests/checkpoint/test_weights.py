@@ -136,11 +136,11 @@ def test_killed_anywhere_it_leaves_the_old_model_or_the_new_one(tmp_path, monkey
         pytest.fail("it never came to an end")
 
 
-def replaced(patched, at, times, save):
+def replaced(patched, at, times, save, calls=("size", "read", "read_into", "map")):
     """A reader's calls of its storage: before number `at` and the later ones, `times` in all, another job saves."""
     left = {"calls": at, "times": times}
     saving = []  # the other job's calls are its own
-    for name in ("size", "read", "read_into", "map"):
+    for name in calls:
         real = getattr(LocalStorage, name)
 
         def call(storage, *args, real=real):
@@ -176,6 +176,23 @@ def test_a_model_that_is_replaced_while_it_is_read_is_no_mixture(tmp_path, monke
         replaced(patched, 3, 1000, save)
         with pytest.raises(CheckpointError, match="was replaced each of the 3 times that it was read"):
             load_safetensors(tmp_path / name, mmap=mmap)
+
+
+@pytest.mark.parametrize("limits", [(32, 1000), (1000, 32)])
+def test_a_model_that_becomes_one_file_or_several_while_it_is_read_is_found(tmp_path, monkeypatch, limits):
+    models = [{f"w{number}": resilin.full((4,), float(number + 10 * turn)) for number in range(5)} for turn in (0, 1)]
+
+    def save(turn):
+        save_safetensors(models[turn], tmp_path, max_shard_bytes=limits[turn])
+
+    for at in range(60):
+        save(1)
+        with monkeypatch.context() as patched:
+            left = replaced(patched, at, 1, save, ("size", "version", "read", "read_into"))
+            assert_same(load_safetensors(tmp_path), models[left["times"]])
+        if left["times"]:
+            break
+    assert 3 < at < 59
 
 
 def test_a_mapped_tensor_may_be_written_to_without_changing_the_file(tmp_path):
