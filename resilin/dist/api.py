@@ -154,14 +154,16 @@ def tree_all_reduce(
 def broadcast(
     tensor: Any, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
 ) -> Work | None:
-    """Copy `tensor` of rank `src` into `tensor` of every rank. Shape: any; equal on every rank."""
+    """Copy `tensor` of rank `src`, which is only read there, into `tensor` of every rank.
+
+    Shape: any; equal on every rank.
+    """
     pg = resolve(group)
     if pg is None:
         return None
     root = root_of(pg, src, group_src, "src")
-    target = Output(tensor, "broadcast: tensor", load=root == pg.rank())
-    backend, flat = pg.backend, target.flat
-    outputs = [target] if root != pg.rank() else []
+    outputs = [] if root == pg.rank() else [Output(tensor, "broadcast: tensor")]
+    flat, backend = outputs[0].flat if outputs else contiguous(tensor, "broadcast: tensor"), pg.backend
     return _run(
         pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op, results=[tensor]
     )

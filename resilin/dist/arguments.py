@@ -24,7 +24,15 @@ def array_of(tensor: Any, what: str) -> Array:
     array, device = getattr(tensor, "_array", tensor), getattr(tensor, "_dev", None)
     if device is not None and device is not CPU:
         array = devices.of_device(array, device.type)
+    elif isinstance(array, np.memmap):
+        array = array.view(np.ndarray)
     elif type(array) is not np.ndarray:
+        if isinstance(array, np.matrix | np.ma.MaskedArray):
+            raise UsageTypeError(
+                f"{what}: expected a tensor or a plain array, got a {type(array).__name__}, of which collectives would "
+                f"lose {'the mask' if isinstance(array, np.ma.MaskedArray) else 'its two dimensions'}: pass "
+                f"{'array.data or array.filled(...)' if isinstance(array, np.ma.MaskedArray) else 'np.asarray(array)'}"
+            )
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
             raise UsageTypeError(f"{what}: expected a tensor, got {type(tensor).__name__}")
         devices.type_of(array)
@@ -104,7 +112,10 @@ def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name:
         raise UsageError(f"give {name} or group_{name}")
     if not _is_rank(rank):
         raise UsageTypeError(f"{name}: expected a rank, an integer, got {rank!r}")
-    return get_group_rank(group, rank)
+    try:
+        return get_group_rank(group, rank)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def _is_rank(rank: Any) -> bool:

@@ -22,7 +22,7 @@ from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
 from resilin.dist.p2p import peer_of
 from resilin.dist.reduce_op import Array
-from resilin.errors import DistError, UsageError, UsageTypeError
+from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
 _EMPTY: Array = np.empty(0, np.uint8)
@@ -137,20 +137,30 @@ def broadcast_object_list(
     *,
     weights_only: bool = False,
 ) -> None:
-    """Replace the objects in `object_list` by those of rank `src` (default 0); equal length on every rank."""
+    """Replace the objects in `object_list` by those of rank `src` (default 0).
+
+    CollectiveMismatch on all ranks, and no object is sent, unless the lists are equally long.
+    """
     pg = at_once(group, "broadcast_object_list")
     if pg is None:
         return
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what = "broadcast_object_list"
+    if pg.rank() != root or not isinstance(object_list, tuple):
+        _check_places(f"{what}: object_list", object_list, 0)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
-    size = np.array([_size(dumped), len(object_list)], np.int64)
-    api.broadcast(size, group=pg, group_src=root)
+    size = np.full(len(object_list), _size(dumped), np.int64)  # so long that ranks compare the lists' lengths
+    try:
+        api.broadcast(size, group=pg, group_src=root)
+    except CollectiveMismatch as error:
+        raise CollectiveMismatch(
+            f"{what}: expected one source and lists of one length on every rank, here {len(object_list)}: {error}"
+        ) from None
+    if not len(size):
+        return
     data = _sent(what, pg, dumped, {root: int(size[0])})
     data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
     api.broadcast(data, group=pg, group_src=root)
-    if int(size[1]) != len(object_list):
-        raise UsageError(f"broadcast_object_list: rank {root} sent {size[1]} objects, this list has {len(object_list)}")
     if pg.rank() != root:
         object_list[:] = _load(data, data.size, weights_only)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import resilin
 from benchmarks.cases import dist_overhead
 from resilin import dist
 from resilin._base.clock import SYSTEM
@@ -15,9 +16,9 @@ from resilin._base.threads import OwnedThread
 from resilin.dist import member, timeouts
 from resilin.dist.backends import stream
 from resilin.dist.hello import MAX_BYTES, Hello, name_on_wire
-from resilin.errors import CollectiveMismatch, DistError, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, DistError, PeerLost, UsageError, UsageTypeError
 from resilin.testing.patience import PATIENCE_S
-from resilin.testing.ranks import run_ranks
+from resilin.testing.ranks import TRANSPORTS, run_ranks
 
 FOREVER = [30 * 86400.0, float("inf"), timedelta(days=30), timedelta.max]
 
@@ -196,6 +197,83 @@ def test_a_list_of_another_length_than_the_one_sent_is_refused_and_stays():
         return places
 
     assert run_ranks(2, work).results() == [None, ["c"]]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("lengths", [(2, 1), (1, 2), (0, 1), (1, 0), (1, 1, 3)])
+def test_lists_of_unequal_lengths_are_refused_on_every_rank_and_nothing_is_sent(lengths, transport):
+    def work(rank):
+        places = [rank] * lengths[rank]
+        with pytest.raises(CollectiveMismatch, match=rf"lists of one length .* here {lengths[rank]}: ") as caught:
+            dist.broadcast_object_list(places, 0)
+        assert {f"[{lengths[0]}]", f"[{lengths[-1]}]"} <= {word.strip(",;") for word in _words(caught.value)}
+        assert places == [rank] * lengths[rank]
+        with pytest.raises(UsageTypeError, match=r"broadcast_object_list: object_list: expected a list, got str"):
+            dist.broadcast_object_list("ab", 0)
+        same = (rank, "x") if rank == 0 else [None, None]
+        dist.broadcast_object_list(same, 0)
+        assert list(same) == [0, "x"]
+        dist.broadcast_object_list([], 0)
+
+    run_ranks(len(lengths), work, transport=transport).results()
+
+
+def _words(error):
+    return str(error).replace("int64", "").split()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_the_root_of_a_broadcast_brings_is_only_read(transport):
+    def work(rank):
+        for count in (3, 100_000):
+            array = np.arange(float(count)) * (rank + 1)
+            array.flags.writeable = rank != 1
+            dist.broadcast(array, 1)
+            assert (array == np.arange(float(count)) * 2).all()
+        if rank == 1:
+            dist.broadcast(resilin.ones(1).expand(5), 1)
+        else:
+            tensor = resilin.zeros(5)
+            dist.broadcast(tensor, 1)
+            assert tensor.tolist() == [1.0] * 5
+
+    run_ranks(3, work, transport=transport).results()
+
+
+def test_arrays_that_are_mapped_files_are_taken_as_what_they_are_and_other_kinds_are_refused(tmp_path):
+    def work(rank):
+        for count in (5, 100_000):
+            array = np.memmap(tmp_path / f"{rank}-{count}", np.float32, "w+", shape=(count,))
+            array[:] = rank + 1
+            dist.all_reduce(array)
+            assert type(array) is np.memmap
+            assert (array == 3).all()
+            assert (np.fromfile(tmp_path / f"{rank}-{count}", np.float32) == 3).all()
+        for wrong, said in (
+            (np.ones((1, 2)).view(np.matrix), r"all_reduce: tensor: expected .* got a matrix.*np\.asarray"),
+            (np.ma.array([1.0, 2.0], mask=[0, 1]), r"all_reduce: tensor: expected .* got a MaskedArray.*filled"),
+        ):
+            with pytest.raises(UsageTypeError, match=said):
+                dist.all_reduce(wrong)
+
+    run_ranks(2, work).results()
+
+
+def test_a_rank_that_is_not_in_the_group_is_refused_by_the_argument_that_named_it():
+    def work(rank):
+        array = np.ones(1)
+        for name, call in (
+            ("src", dist.broadcast),
+            ("dst", dist.reduce),
+            ("dst", dist.send),
+            ("src", dist.recv),
+            ("dst", dist.isend),
+        ):
+            with pytest.raises(UsageError, match=rf"^{name}: global rank 99 is not in "):
+                call(array, 99)
+        dist.barrier()
+
+    run_ranks(2, work).results()
 
 
 @pytest.mark.parametrize("wrong", ["0", 0.5, [0]])
