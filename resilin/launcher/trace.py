@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from resilin.launcher import flight_report
 from resilin.launcher.flight_report import Verdict
 
 _AFTER_S = 5.0
+_NAMED = 20  # groups in the error that one is not there
 _FEW = 8  # groups in step: a job with hundreds of them has something to say of one
 
 
@@ -33,23 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", action="append", default=[], metavar="NAME", help="report this group; repeatable")
     parser.add_argument("--ranks", type=_numbers, default=(), metavar="N,N-N", help="show these ranks of a group only")
     parser.add_argument(
-        "--after", type=float, default=_AFTER_S, metavar="SECONDS",
+        "--after", type=_seconds, default=_AFTER_S, metavar="SECONDS",
         help=f"how long a wait is normal; longer is STUCK (default {_AFTER_S:g})",
     )  # fmt: skip
-    parser.add_argument("--calls", type=int, default=0, metavar="N", help="print the last N calls of each process, too")
+    parser.add_argument(
+        "--calls", type=_count, default=0, metavar="N", help="print the last N calls of each process, too"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each rank, with its host and process")
     parser.add_argument("--json", action="store_true", help="print the findings and all that the files hold as JSON")
-    parser.epilog = "Returns 0 when nothing is wrong, 1 when a group is STUCK, FAILED or DISAGREEs, 2 without files."
+    parser.epilog = (
+        "Returns 0 when nothing is wrong, 1 when a group is STUCK, FAILED or DISAGREEs, 2 without files or without a "
+        "group of --group."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report, worst group first. UsageError (exit code 2) when no file can be read."""
+    """Print the report, worst group first. UsageError (exit code 2) without a file or a group that was asked for."""
     read, notes = _read(args.folder or [flight_folder.default()])
     now = SYSTEM.wall()
     jobs = flights.jobs(flights.groups(read))
     chosen = jobs if args.all else [job for i, job in enumerate(jobs) if i == 0 or _lives(job)]
     left_out = len(jobs) - len(chosen)
     found = [group for job in chosen for group in (job if args.all else flights.newest(job))]
+    _check_names(args.group, found, left_out)
     found = [group for group in found if not args.group or group.name in args.group]
     ring = flights.cycle(found, now - args.after)
     judged = sorted(found, key=lambda group: _rank(group, found, now, args.after))
@@ -66,9 +74,19 @@ def run(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def _check_names(wanted: Sequence[str], found: Sequence[Group], left_out: int) -> None:
+    """UsageError where a group is asked for that is not there: which are."""
+    names = sorted({group.name for group in found})
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        shown = ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
+        older = f"; older jobs in these files: {left_out}, looked into with --all" if left_out else ""
+        raise UsageError(f"--group {missing[0]!r}: no such group is recorded; there are: {shown or 'none'}{older}")
+
+
 def _report(judged: Sequence[Group], found: Sequence[Group], now: float, args: argparse.Namespace) -> list[str]:
     if not judged:
-        return ["no calls are recorded" + (f" of group {', '.join(args.group)}" if args.group else "")]
+        return ["no calls are recorded"]
     shown = [group for group in judged if flight_report.verdict(group, now, args.after) != Verdict.IN_STEP]
     quiet = judged[len(shown) :]  # the last, for the worst come first
     few = quiet if args.verbose or args.group else quiet[:_FEW]
@@ -172,6 +190,22 @@ def _as_json(
             for one in read
         ],
     }
+
+
+def _seconds(text: str) -> float:
+    """A time that a wait may take."""
+    with contextlib.suppress(ValueError):
+        if (value := float(text)) >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, got {text!r}")
+
+
+def _count(text: str) -> int:
+    """How many calls to show."""
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"expected a number of calls, 0 or more, got {text!r}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

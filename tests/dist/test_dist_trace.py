@@ -413,6 +413,21 @@ def test_of_many_groups_in_step_only_a_few_are_listed(tmp_path: Path, capsys: Sa
     assert len(_trace(capsys, tmp_path, "--group", "group 19")[1]) == 1
 
 
+def test_a_group_that_is_not_there_and_numbers_that_mean_nothing_are_refused(tmp_path: Path, capsys: Said) -> None:
+    made = Recorder(tmp_path / "0.flight", "elsewhere", 64)
+    for name in ("one", "two"):
+        made.end(made.begin(Place(name.encode(), 1, 0, 0, 1), b"join", b""), failed=False)
+    made.close()
+    code, lines = _trace(capsys, tmp_path, "--group", "one", "--group", "tow")
+    assert code == 2
+    assert "--group 'tow': no such group is recorded; there are: 'one', 'two'" in lines[-1]
+    for wrong in (["--calls", "-4"], ["--calls", "x"], ["--after", "-1"], ["--after", "nan"]):
+        with pytest.raises(SystemExit) as ended:
+            main.main(["trace", str(tmp_path), *wrong])
+        assert ended.value.code == 2
+        assert re.search(rf"argument {wrong[0]}: expected .*, 0 or more, got '{wrong[1]}'", capsys.readouterr().err)
+
+
 def test_thousands_of_calls_on_hundreds_of_ranks_make_a_few_lines() -> None:
     calls = [_call(rank, sequence, State.DONE, size=300) for rank in range(300) for sequence in range(40, 60)]
     calls += [_call(rank, 60, State.RUNNING, size=300) for rank in range(300) if rank != 123]
