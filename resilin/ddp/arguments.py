@@ -153,10 +153,11 @@ def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     )
 
 
-def check_hook(hook: Any) -> None:
-    """UsageError unless `hook` can be called with (state, bucket)."""
+def check_hook(hook: Any, state: Any) -> None:
+    """UsageError unless `hook` can be called with (state, bucket), UsageTypeError for a state of another class."""
     if not callable(hook):
         raise UsageError(f"register_comm_hook: expected a function (state, bucket), got {type(hook).__name__}")
+    _check_state(hook, state)
     try:
         signature = inspect.signature(hook)
     except (TypeError, ValueError):  # of native code: it is found out when it is called
@@ -169,3 +170,10 @@ def check_hook(hook: Any) -> None:
             f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
             f"{signature}"
         ) from None
+
+
+def _check_state(hook: Any, state: Any) -> None:
+    try:
+        misuse.check_state(hook, state)
+    except UsageTypeError as error:
+        raise UsageTypeError(f"register_comm_hook: {error}") from None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
-from resilin.errors import DistError, UsageError
+from resilin.errors import DistError, UsageError, UsageTypeError
 
 _NAMES_SHOWN = 8
+STATE_CLASS = "state_class"  # the attribute of a hook that names the class of its state
 
 
 def refuse(group: dist.ProcessGroup, where: str, what: str) -> NoReturn:
@@ -110,6 +112,23 @@ def of_a_hook(group: dist.ProcessGroup, hook: Any, index: int) -> Iterator[None]
         error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
         group.abort(error if isinstance(error, DistError) else UsageError(f"{where}: {error!r}"))
         raise
+
+
+def check_integer(what: str, value: Any, least: int) -> None:
+    """UsageError, which begins with `what`, unless `value` is an integer of at least `least`."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UsageError(f"{what} must be an integer of at least {least}, got {value!r}")
+
+
+def check_state(hook: Any, state: Any) -> None:
+    """UsageTypeError when `hook` says which class its state has, and `state` is no such."""
+    kind = getattr(hook, STATE_CLASS, None)
+    if kind is not None and not isinstance(state, kind):
+        raise UsageTypeError(f"{hook_name(hook)} needs a {kind.__name__} as its state, got {type(state).__name__}")
 
 
 def hook_name(hook: Any) -> str:

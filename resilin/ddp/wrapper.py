@@ -289,9 +289,9 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         """Reduce buckets with `hook(state, bucket: GradBucket) -> Future[Tensor]` instead of the averaging all-reduce.
 
         UsageError when one is registered already (mixed_precision has one of its own), when `hook` cannot be called
-        with two arguments, or with shards.
+        with two arguments, or with shards; UsageTypeError for a state of another class than a built-in hook's.
         """
-        arguments.check_hook(hook)
+        arguments.check_hook(hook, state)
         if self._sharder is not None:
             raise UsageError("register_comm_hook: fixed-shard mode sums along its own tree; use shards=None with hooks")
         if self._comm_hook is not None:

@@ -12,11 +12,12 @@ from hooked import Given, gradients_of
 
 from resilin import dist, elastic
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
 START = 2
@@ -155,3 +156,44 @@ def test_states_say_where_they_are() -> None:
     assert repr(TopKState(None)) == "<TopKState iter=0>"
     with pytest.raises(UsageError, match="start_localSGD_iter must not be negative"):
         PostLocalSGDState(None, None, -1)
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("given", [None, {}, "x"])
+def test_a_state_of_another_class_is_refused_when_the_hook_is_registered(name: str, given: Any) -> None:
+    hook, make = STATES[name]
+    expected = rf"{hook.__name__} needs a {type(make()).__name__} as its state, got {type(given).__name__}"
+
+    def work(rank: int) -> None:
+        with pytest.raises(UsageTypeError, match=f"register_comm_hook: {expected}"):
+            wrapped(given, hook)
+        with pytest.raises(UsageTypeError, match=r"fp16\(.*needs a "):
+            wrapped(given, fp16_compress_wrapper(hook))
+        model = wrapped(given, lambda state, bucket: hook(state, bucket))
+        with pytest.raises(UsageError, match=rf"hook <lambda>, bucket 0: {expected}"):
+            model(gradients_of(0, rank)).backward()
+
+    run_ranks(1, work).results()
+
+
+def test_a_state_that_is_no_group_is_named_by_hooks_that_need_one() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match=r"allreduce_hook, bucket 0: its state must be a ProcessGroup.*got 'x'"):
+            step_of(wrapped("x", allreduce_hook), 0, rank)
+
+    run_ranks(1, work).results()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"process_group": "x"}, "PowerSGDState: process_group must be a ProcessGroup, .* or None, got 'x'"),
+        ({"random_seed": "a"}, "PowerSGDState: random_seed must be an integer of at least 0, got 'a'"),
+        ({"random_seed": -1}, "random_seed must be an integer of at least 0, got -1"),
+        ({"start_powerSGD_iter": "a"}, "start_powerSGD_iter must be an integer of at least 0, got 'a'"),
+        ({"matrix_approximation_rank": True}, "matrix_approximation_rank must be an integer of at least 1, got True"),
+    ],
+)
+def test_options_of_powersgd_are_refused_at_construction(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        PowerSGDState(**{"process_group": None, **options})

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.wrapper import DistributedDataParallel
 from resilin.dist.future import Future
@@ -85,6 +86,7 @@ class _Stepping:
         self._updating = threading.Lock()
         self._backward: Any = None  # the one that runs
         self._seen: list[tuple[GradBucket, Future[Tensor]]] = []  # its buckets so far
+        self.state_class = getattr(hook, misuse.STATE_CLASS, None)
         self.__name__ = f"zero step after {getattr(hook, '__name__', 'hook')}"
         named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
         _check_parameters(named, zero)

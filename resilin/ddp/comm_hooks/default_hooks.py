@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Group, mean, members, real
 from resilin.ddp.grad_bucket import GradBucket, Hook
 from resilin.dist.future import Future
@@ -65,4 +66,5 @@ def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
         return hook(state, bucket).then(_back_into(original))
 
     wrapped.__name__ = name
+    setattr(wrapped, misuse.STATE_CLASS, getattr(hook, misuse.STATE_CLASS, None))
     return wrapped

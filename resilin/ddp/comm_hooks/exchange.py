@@ -15,7 +15,7 @@ import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 Array = NDArray[Any]
 Group = dist.ProcessGroup | None
@@ -24,7 +24,18 @@ Decode = Callable[[Array, Array], None]  # (a rank's message as bytes, what its 
 
 def members(process_group: Group) -> dist.ProcessGroup:
     """`process_group`, or the default group of the calling thread: callbacks run in another thread."""
+    check_group("its state", process_group)
     return process_group or dist.default_group()
+
+
+def check_group(what: str, process_group: Any) -> None:
+    """UsageTypeError, which begins with `what`, unless `process_group` is a process group or None."""
+    if process_group not in (None, dist.GroupMember.NON_GROUP_MEMBER) and not isinstance(
+        process_group, dist.ProcessGroup
+    ):
+        raise UsageTypeError(
+            f"{what} must be a ProcessGroup, as new_group() returns, or None, got {process_group!r:.80}"
+        )
 
 
 def at_once(tensor: Tensor) -> Future[Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, gathered_mean, mean, members, real, working_dtype
-from resilin.ddp.comm_hooks.state import FeedbackState
+from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 
@@ -27,6 +27,7 @@ class OneBitState(FeedbackState):
         self.start_onebit_iter = start_onebit_iter
 
 
+@remembers(OneBitState)
 def onebit_hook(state: OneBitState, bucket: GradBucket) -> Future[Tensor]:
     """Average what the signs stand for: in each parameter, the mean of the gradients with that sign, of each rank.
 

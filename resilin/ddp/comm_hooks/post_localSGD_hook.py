@@ -7,7 +7,7 @@ from typing import Any
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Group, at_once, mean, members
-from resilin.ddp.comm_hooks.state import HookState
+from resilin.ddp.comm_hooks.state import HookState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 from resilin.errors import UsageError
@@ -54,6 +54,7 @@ class PostLocalSGDState(HookState):
         super().__setstate__(state)
 
 
+@remembers(PostLocalSGDState)
 def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Average over `process_group` before step `start_localSGD_iter`, over `subgroup` from then on.
 

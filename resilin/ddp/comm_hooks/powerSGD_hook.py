@@ -21,9 +21,10 @@ import numpy as np
 import resilin.dist as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Array, Group, mean, members, real, working_dtype
 from resilin.ddp.comm_hooks.low_rank import Stack, cut, orthogonalize, thin_numel, worth_compressing
-from resilin.ddp.comm_hooks.state import FeedbackState
+from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 from resilin.errors import UsageError
@@ -59,11 +60,13 @@ class PowerSGDState(FeedbackState):
         batch_tensors_with_same_shape: bool = False,
     ) -> None:
         super().__init__(process_group, use_error_feedback)
-        if not isinstance(matrix_approximation_rank, int) or matrix_approximation_rank < 1:
-            raise UsageError(
-                "PowerSGDState: matrix_approximation_rank must be an integer of at least 1, got "
-                f"{matrix_approximation_rank!r}"
-            )
+        for name, value, least in (
+            ("matrix_approximation_rank", matrix_approximation_rank, 1),
+            ("start_powerSGD_iter", start_powerSGD_iter, 0),
+            ("random_seed", random_seed, 0),
+            ("compression_stats_logging_frequency", compression_stats_logging_frequency, 0),
+        ):
+            misuse.check_integer(f"PowerSGDState: {name}", value, least)
         if min_compression_rate < 0 or orthogonalization_epsilon < 0:
             raise UsageError(
                 "PowerSGDState: min_compression_rate and orthogonalization_epsilon must not be negative, got "
@@ -143,6 +146,7 @@ class PowerSGDState(FeedbackState):
                 self.q_memory_dict.pop(bucket.index(), None)
 
 
+@remembers(PowerSGDState)
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Average an approximation of each gradient matrix; vectors and small matrices are averaged as they are.
 
@@ -169,6 +173,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     return _Step(state, bucket, group, flat, _stacks(matrices, state), rest).run()
 
 
+@remembers(PowerSGDState)
 def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """As powerSGD_hook with the whole bucket as one square matrix, filled up with zeros: quicker and less exact.
 

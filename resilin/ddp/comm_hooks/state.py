@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from resilin.core.tensor import Tensor
-from resilin.ddp.comm_hooks.exchange import Array, Group
-from resilin.ddp.grad_bucket import GradBucket
+from resilin.ddp import misuse
+from resilin.ddp.comm_hooks.exchange import Array, Group, check_group
+from resilin.ddp.grad_bucket import GradBucket, Hook
 from resilin.errors import UsageError
+
+
+def remembers(kind: type[HookState]) -> Callable[[Hook], Hook]:
+    """Marks a hook whose state must be a `kind`: another one is refused when the hook is registered, or runs."""
+
+    def mark(hook: Hook) -> Hook:
+        @functools.wraps(hook)
+        def checked(state: Any, bucket: GradBucket) -> Any:
+            misuse.check_state(checked, state)
+            return hook(state, bucket)
+
+        setattr(checked, misuse.STATE_CLASS, kind)
+        return checked
+
+    return mark
 
 
 class HookState:
@@ -22,6 +39,7 @@ class HookState:
     """
 
     def __init__(self, process_group: Group) -> None:
+        check_group(f"{type(self).__name__}: process_group", process_group)
         self.process_group = process_group
         self.iter = 0
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, gathered_mean, mean, members, real, working_dtype
-from resilin.ddp.comm_hooks.state import FeedbackState
+from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 from resilin.errors import UsageError
@@ -38,6 +38,7 @@ class TopKState(FeedbackState):
         return min(numel, max(1, math.ceil(self.ratio * numel)))
 
 
+@remembers(TopKState)
 def topk_hook(state: TopKState, bucket: GradBucket) -> Future[Tensor]:
     """Average the largest gradients of each rank, by absolute value; where a rank sends nothing, it counts as zero.
 
