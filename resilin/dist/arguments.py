@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.device import CPU
+from resilin.core.kernels.common import address_of
 from resilin.dist.backends import devices
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import DTYPE_CODES, Array
@@ -76,8 +78,49 @@ class Output:
 
 
 def outputs_of(tensors: Any, what: str, load: bool = False) -> list[Output]:
-    """The Outputs of a list of tensors."""
-    return [Output(tensor, f"{what}[{i}]", load) for i, tensor in enumerate(listed(tensors, what))]
+    """The Outputs of a list of tensors. UsageError when two share memory, unless they bring what is in it (`load`)."""
+    outputs = [Output(tensor, f"{what}[{i}]", load) for i, tensor in enumerate(listed(tensors, what))]
+    pair = None if load else _together([output.array for output in outputs])
+    if pair is not None:
+        raise UsageError(
+            f"{what}[{pair[1]}] lies in the memory of [{pair[0]}]: expected memory of its own for each, as in "
+            "[torch.zeros_like(tensor) for _ in range(world_size)]"
+        )
+    return outputs
+
+
+def _together(arrays: Sequence[Array]) -> tuple[int, int] | None:
+    """Two places whose arrays share memory, if there are any: who wrote last would decide. On the host only."""
+    for array in arrays:
+        if type(array) is not np.ndarray:
+            return None
+    if len(arrays) > _PAIRS_OF:  # one after the other in memory; looking at each address costs a microsecond
+        spans = sorted((address_of(a), a.nbytes, i) for i, a in enumerate(arrays) if a.nbytes and a.flags.c_contiguous)
+        for (start, size, i), (after, _, j) in itertools.pairwise(spans):
+            if after < start + size:
+                return min(i, j), max(i, j)
+        return None
+    for j in range(1, len(arrays)):
+        second = arrays[j]
+        for i in range(j):
+            if _may_share(arrays[i], second) and _share(arrays[i], second):
+                return i, j
+    return None
+
+
+def _share(first: Array, second: Array) -> bool:
+    """Whether two arrays in one stretch of memory have an element in common: columns of a matrix do not."""
+    if first.flags.c_contiguous and second.flags.c_contiguous:
+        return True
+    try:
+        return bool(np.shares_memory(first, second, max_work=_MAX_WORK))  # type: ignore[arg-type] # stubs know -1 and 0
+    except np.exceptions.TooHardError:
+        return False
+
+
+_may_share = np.may_share_memory
+_PAIRS_OF = 8  # up to so many arrays each pair is compared, a quarter of a microsecond each
+_MAX_WORK = 10_000
 
 
 def inputs_of(tensors: Any, what: str) -> list[Array]:

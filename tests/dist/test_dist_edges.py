@@ -259,6 +259,30 @@ def test_arrays_that_are_mapped_files_are_taken_as_what_they_are_and_other_kinds
     run_ranks(2, work).results()
 
 
+@pytest.mark.parametrize("size", [2, 3, 10])
+def test_outputs_that_lie_in_one_another_are_refused_with_their_places(size):
+    def work(rank):
+        one, places = resilin.zeros(8), list(resilin.zeros(size, 8))
+        whole, apart = np.zeros(8 * size + 4), np.zeros((8, size))
+        last = size - 1
+        lapping = [whole[8 * i : 8 * i + 8] for i in range(last)] + [whole[8 * last - 4 : 8 * last + 4]]
+        mine = np.ones(8)
+        for call, what, wrong, like, seen in (
+            (dist.all_gather, "all_gather: tensor_list", [one] * size, resilin.ones(8), (0, 1)),
+            (dist.all_gather, "all_gather: tensor_list", [*places[:-1], places[0]], resilin.ones(8), (0, last)),
+            (dist.all_gather, "all_gather: tensor_list", lapping, mine, (last - 1, last)),
+            (dist.all_to_all, "all_to_all: output_tensor_list", lapping, [mine] * size, (last - 1, last)),
+        ):
+            with pytest.raises(UsageError, match=rf"^{what}\[{seen[1]}\] lies in the memory of \[{seen[0]}\]"):
+                call(wrong, like)
+        for good in ([row for row in apart.T], [whole[8 * i : 8 * i + 8] for i in range(size)]):
+            dist.all_gather(good, mine * rank)
+            assert all((part == i).all() for i, part in enumerate(good))
+        dist.all_gather([resilin.zeros(0)] * size, resilin.zeros(0))
+
+    run_ranks(size, work, timeout_s=PATIENCE_S).results()
+
+
 def test_a_rank_that_is_not_in_the_group_is_refused_by_the_argument_that_named_it():
     def work(rank):
         array = np.ones(1)
