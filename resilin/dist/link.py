@@ -173,6 +173,7 @@ class Link:
         self._body = bytearray()
         self._sink: Sink | None = None
         self._fds: deque[int] = deque()
+        self._lost_fds = False  # whether the kernel dropped some that came, for want of room in this process
         self._least = sockets.Least(sock)
         track(sock).setblocking(False)
         sockets.tune(sock)
@@ -236,6 +237,11 @@ class Link:
 
     def take_fd(self, kind: Frame) -> int:
         """The descriptor that came with a frame; the caller's now."""
+        if not self._fds and self._lost_fds:
+            raise DistNetworkError(
+                f"this process has no file descriptor left to take the memory that rank {self.rank} shares: raise its "
+                "limit (ulimit -n)"
+            )
         if not self._fds:
             raise DistNetworkError(f"rank {self.rank} sent frame {kind.name} without a descriptor")
         return self._fds.popleft()
@@ -331,8 +337,9 @@ class Link:
     def _receive(self, count: int) -> bytes:
         if self.sock.family != socket.AF_UNIX:
             return self.sock.recv(count)
-        data, fds, _, _ = socket.recv_fds(self.sock, count, _MAX_FDS, _CLOEXEC)
+        data, fds, flags, _ = socket.recv_fds(self.sock, count, _MAX_FDS, _CLOEXEC)
         self._fds.extend(fds)
+        self._lost_fds = self._lost_fds or bool(flags & socket.MSG_CTRUNC)
         return data
 
     def _pour(self, sink: Sink) -> None:
