@@ -102,6 +102,10 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
 
 def caps(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None) -> tuple[int, ...]:
     """Bytes of each bucket. Of equally large ones the first is small, so that communication starts early."""
+    if bucket_cap_mb_list is not None and not isinstance(bucket_cap_mb_list, list | tuple):
+        raise UsageTypeError(
+            f"{_NAME}: bucket_cap_mb_list must be a list of numbers of MiB, got {bucket_cap_mb_list!r:.80}"
+        )
     for cap in [bucket_cap_mb] if bucket_cap_mb_list is None else bucket_cap_mb_list:
         if cap is not None and not isinstance(cap, int | float):
             raise UsageTypeError(f"{_NAME}: bucket_cap_mb is a number of MiB, got {cap!r}")

@@ -33,7 +33,12 @@ def check_equal(
         for name, each in named
     ]
     everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, (mine, settings, arithmetic.describe(), told), group=group)
+    try:
+        dist.all_gather_object(everybody, (mine, settings, arithmetic.describe(), told), group=group)
+    except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
+        raise CollectiveMismatch(
+            f"DistributedDataParallel: init_sync=True here; was it False on another rank? {error}"
+        ) from None
     first, first_settings, _, _ = everybody[0]
     for rank, (theirs, their_settings, _, _) in enumerate(everybody):
         for name, value in first_settings.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import resilin.dist as dist
 from resilin._base import moments
@@ -336,6 +336,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Leaves are tensors, or slices that cover what this rank holds. Raises as `load_state_dict`.
         """
         self.load_state_dict(tree)
+
+    def __getstate__(self) -> NoReturn:
+        raise UsageError(
+            f"{NAME} cannot be copied or pickled: it holds one rank's part, and a process group. Make one of the "
+            "copied parameters, and load sharded_state_dict() into it by load_sharded_state_dict()"
+        )
 
     # ------------------------------------------------------------------ with others
 

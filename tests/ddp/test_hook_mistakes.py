@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hooked import Given, gradients_of
 
-from resilin import dist
+from resilin import dist, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
+from resilin.ddp.comm_hooks.hook_type import DDPCommHookType, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from resilin.ddp.comm_hooks.quantization_hooks import quantization_pertensor_hook
@@ -199,3 +200,8 @@ def test_a_rank_that_dies_in_a_hook_is_named_on_the_others(name: str, call: int)
     for error in outcome.errors.values():
         assert isinstance(error, PeerLost)
         assert error.ranks == {2}
+
+
+def test_a_model_that_is_not_wrapped_is_named_by_the_registration_by_type() -> None:
+    with pytest.raises(UsageError, match="register_ddp_comm_hook: model must be a DistributedDataParallel, got Linear"):
+        register_ddp_comm_hook(DDPCommHookType.NOOP, nn.Linear(2, 2))

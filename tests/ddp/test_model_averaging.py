@@ -296,3 +296,32 @@ def test_what_is_no_optimizer_averager_or_parameter_is_refused() -> None:
 def test_a_period_of_1_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="a period of 1 averages the parameters in every step"):
         PeriodicModelAverager(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: HierarchicalModelAverager([1]),
+            r"period_group_size_dict must be a mapping .*, got \[1\]",
+        ),
+        (
+            lambda: HierarchicalModelAverager({"a": 1}),
+            r"positive periods and group sizes that grow, got \{'a': 1\}",
+        ),
+        (lambda: DiLoCoOptimizer(inner(), period="a"), "period must be positive, and an integer, got 'a'"),
+        (lambda: DiLoCoOptimizer(inner(), period=0), "period must be positive, and an integer, got 0"),
+        (lambda: DiLoCoOptimizer(inner(), 2, outer=5), "outer must be a function .*, got 5"),
+        (lambda: DiLoCoOptimizer(inner(), 2, outer=lambda params: 5), "outer must return an Optimizer.*, got 5"),
+    ],
+)
+def test_arguments_that_have_no_meaning_are_named(make: Any, says: str) -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match=says):
+            make()
+
+    run_ranks(1, work).results()
+
+
+def inner() -> optim.Optimizer:
+    return optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from ddp_models import IN, assert_close, batches, copies, gradients, loss_of, make_model, mean_gradients
 
+import resilin
 from resilin import dist, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.dist.future import Future
-from resilin.errors import UsageError
+from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 
 
@@ -231,3 +232,21 @@ def test_stats_tell_buckets_and_waiting() -> None:
     assert sum(map(len, told["bucket_parameters"])) == 4
     assert told["bucket_parameters"][0][0] == "2.weight"  # the last product's gradients come in this order
     assert told["wait_s"] >= told["last_wait_s"] > 0
+
+
+def test_a_list_of_sizes_that_is_none_is_named() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match="bucket_cap_mb_list must be a list of numbers of MiB, got 3"):
+            DDP(nn.Linear(2, 2), bucket_cap_mb_list=3)  # type: ignore[arg-type]
+
+    run_ranks(1, work).results()
+
+
+def test_ranks_of_which_one_leaves_the_comparison_out_are_told_of_init_sync() -> None:
+    def work(rank: int) -> None:
+        model = DDP(nn.BatchNorm1d(2), init_sync=rank == 0)
+        model(resilin.ones(4, 2)).sum().backward()
+
+    outcome = run_ranks(2, work, abort=False)
+    assert all(isinstance(error, CollectiveMismatch) for error in outcome.errors.values()), outcome.errors
+    assert "init_sync=True here; was it False on another rank?" in str(outcome.errors[0])

@@ -277,3 +277,12 @@ def test_pieces_are_refused_where_whole_gradients_are_needed(stage: int) -> None
         assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
 
     run_ranks(2, run).results()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_are_no_units_are_refused_in_both_stages(stage: int) -> None:
+    def run() -> None:
+        with pytest.raises(UsageTypeError, match=r"units must be a function of a module, or a collection .* got 5"):
+            shard(nn.Linear(2, 2), stage, units=5)  # type: ignore[arg-type]
+
+    alone(run)

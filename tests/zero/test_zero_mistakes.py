@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -197,5 +198,14 @@ def test_what_is_no_rank_to_consolidate_on_is_named(to: Any) -> None:
         optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
         with pytest.raises(UsageError, match=rf"to must be a global rank of .* which has 0, 1, got {to!r}"):
             optimizer.consolidate_state_dict(to=to)
+
+    run_ranks(2, work).results()
+
+
+def test_a_copy_is_refused_with_what_to_do() -> None:
+    def work(rank: int) -> None:
+        optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        with pytest.raises(UsageError, match=r"cannot be copied or pickled.*sharded_state_dict"):
+            copy.deepcopy(optimizer)
 
     run_ranks(2, work).results()

@@ -13,7 +13,7 @@ from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
 from resilin.ddp.grad_bucket import Hook
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def _plain(state: Any) -> Any:
@@ -53,4 +53,8 @@ def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: G
     """Register the hook `comm_hook_type` with the DistributedDataParallel `model`. `state`: a process group or None."""
     if not isinstance(comm_hook_type, DDPCommHookType):
         raise UsageError(f"register_ddp_comm_hook: expected a DDPCommHookType, got {comm_hook_type!r}")
+    if not callable(getattr(model, "register_comm_hook", None)):
+        raise UsageTypeError(
+            f"register_ddp_comm_hook: model must be a DistributedDataParallel, got {type(model).__name__}"
+        )
     comm_hook_type.value(model=model, state=state)

@@ -18,7 +18,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
 from resilin.ddp.traffic import Traffic
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import SGD
 from resilin.optim.optimizer import Group, Optimizer
 
@@ -55,13 +55,22 @@ class DiLoCoOptimizer(WrappingOptimizer):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(optim)
-        if period < 1:
-            raise UsageError(f"DiLoCoOptimizer: period must be positive, got {period}")
+        if not isinstance(period, int) or period < 1:
+            raise UsageError(f"DiLoCoOptimizer: period must be positive, and an integer, got {period!r}")
+        if not callable(outer):
+            raise UsageTypeError(
+                "DiLoCoOptimizer: outer must be a function of a list of tensors that returns an Optimizer, got "
+                f"{outer!r:.80}"
+            )
         self.period, self.process_group = period, process_group
         self.traffic = Traffic()
         self.inner_steps = 0
         self._anchor = [_copy(param) for param in self._params()]
         self.outer = outer(self._anchor)
+        if not isinstance(self.outer, Optimizer):
+            raise UsageTypeError(
+                f"DiLoCoOptimizer: outer must return an Optimizer of the tensors it is given, got {self.outer!r:.80}"
+            )
 
     @property
     def synchronized(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import resilin.dist as dist
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.averagers import ModelAverager, check_warmup, warn_of_period_1
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 class HierarchicalModelAverager(ModelAverager):
@@ -27,11 +27,17 @@ class HierarchicalModelAverager(ModelAverager):
     ) -> None:
         super().__init__(process_group or dist.default_group())
         name, parent = type(self).__name__, self._group()
+        if not isinstance(period_group_size_dict, Mapping | None):
+            raise UsageTypeError(
+                f"{name}: period_group_size_dict must be a mapping {{period: group size}}, got "
+                f"{period_group_size_dict!r:.80}"
+            )
         if not period_group_size_dict:
             raise UsageError(f"{name}: period_group_size_dict must not be empty: give {{period: group size}}")
         check_warmup(name, warmup_steps)
         periods, sizes = list(period_group_size_dict), list(period_group_size_dict.values())
-        if periods[0] < 1 or periods != sorted(set(periods)) or sizes != sorted(sizes):
+        numbers = all(isinstance(number, int) for number in [*periods, *sizes])
+        if not numbers or periods[0] < 1 or periods != sorted(set(periods)) or sizes != sorted(sizes):
             raise UsageError(
                 f"{name}: expected positive periods and group sizes that grow, got {dict(period_group_size_dict)}"
             )

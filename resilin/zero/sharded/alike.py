@@ -20,7 +20,10 @@ def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.Process
     """
     mine = (setting, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
     everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, mine, group=group)
+    try:
+        dist.all_gather_object(everybody, mine, group=group)
+    except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
+        raise CollectiveMismatch(f"zero.shard: init_sync=True here; was it False on another rank? {error}") from None
     first_setting, first = everybody[0]
     for rank, (their_setting, theirs) in enumerate(everybody):
         for zero, other in zip_longest(first, theirs):

@@ -82,7 +82,9 @@ def shard(
         block.check_world("zero.shard", shards, world)
         block.check_module("zero.shard", shards, module)
         _check_buffers(module)
-    members = choose(module, units) if stage == 3 else buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
+    members = choose(module, units)  # in stage 2, too, so that what are no units is refused
+    if stage == 2:
+        members = buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
     setting = (
         f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, shards={shards}"
     )
