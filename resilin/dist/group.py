@@ -11,6 +11,7 @@ every blocked and later call raises it. What a group is and does in one generati
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -171,6 +172,22 @@ def connect(
 
 
 def _form(
+    listener: Listener, topology: Topology, rank: int, deadline: Deadline, *rest: Any, **facts: Any
+) -> ProcessGroup:
+    """See `_formed`. OSError that says where and what to do when this process has no file descriptor left."""
+    try:
+        return _formed(listener, topology, rank, deadline, *rest, **facts)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        where = (
+            f"making group {facts['name']!r} generation {facts['generation']}, rank {rank} of {len(topology.endpoints)}"
+        )
+        more = f"{error.strerror}; a group takes a few for each peer: raise the limit of file descriptors (ulimit -n)"
+        raise OSError(error.errno, f"{where}: {more}") from error
+
+
+def _formed(
     listener: Listener,
     topology: Topology,
     rank: int,

@@ -1,6 +1,7 @@
 """Long names, long timeouts, long callbacks; groups of the same ranks; what `env://` may carry."""
 
 import errno
+import re
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -179,6 +180,7 @@ def test_a_rank_that_cannot_make_its_end_of_a_group_is_lost_at_once(monkeypatch,
     outcome = run_ranks(2, lambda rank: dist.barrier(), transport=transport, timeout_s=2 * PATIENCE_S)
     assert SYSTEM.monotonic() - begin < PATIENCE_S
     assert isinstance(outcome.errors[0], OSError)
+    assert re.search(r"making group 'test' .*, rank 0 of 2: Too many open files; .*ulimit -n", str(outcome.errors[0]))
     assert isinstance(outcome.errors[1], PeerLost)
     assert all(link.sock.fileno() < 0 for link in mine)  # closed, though the traceback has them
 
