@@ -5,8 +5,13 @@ import signal
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import settings
 
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
+
+
+settings.register_profile("resilin", deadline=None)  # a busy machine is not a counterexample
+settings.load_profile("resilin")
 
 
 def pytest_configure() -> None:
