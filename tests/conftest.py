@@ -9,7 +9,6 @@ from hypothesis import settings
 
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
 
-
 settings.register_profile("resilin", deadline=None)  # a busy machine is not a counterexample
 settings.load_profile("resilin")
 
