@@ -246,7 +246,7 @@ class Matching:
         thing = held.thing
         self._ask(thing, stored, path)
         take = _taking(thing, held.by, path)
-        if isinstance(held.tree, dict) and not isinstance(stored, dict | None):
+        if isinstance(held.tree, dict) and not isinstance(stored, dict):
             self._differs(path, stored, thing)
         elif held.by == "set_state":
             if not isinstance(stored, Ref):

@@ -222,3 +222,17 @@ def test_state_dicts_of_fresh_objects_fit_those_of_trained_ones(tmp_path):
     assert (done.missing_keys, done.unexpected_keys) == ([], [])
     assert fresh["optimizer"]["state"].keys() == trained["optimizer"]["state"].keys()
     assert {**fresh, "optimizer": 0} == {**trained, "optimizer": 0}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("kind", ["optimizer", "scheduler", "module"])
+def test_nothing_stored_for_an_object_is_told_before_anything_is_changed(tmp_path, kind, strict):
+    net = nn.Linear(1, 1)
+    checkpoint.save(tmp_path, {"net": net, "other": None})
+    here = nn.Linear(1, 1)
+    before = here.weight.clone()
+    sgd = optim.SGD(here.parameters(), lr=0.1)
+    other = {"optimizer": sgd, "scheduler": optim.lr_scheduler.StepLR(sgd, 1), "module": nn.Linear(2, 2)}[kind]
+    with pytest.raises(CheckpointMismatch, match="other"):
+        checkpoint.load(tmp_path, {"net": here, "other": other}, strict=strict)
+    assert bool((here.weight == before).all())
