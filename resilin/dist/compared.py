@@ -80,6 +80,19 @@ def broadcast(tensor: Any, root: int, facts: Facts, group: ProcessGroup) -> None
     group.run(Kind.BROADCAST, task, [tensor], async_op=False)
 
 
+def agree(facts: Facts, group: ProcessGroup) -> None:
+    """Return when all ranks have called this with equal `facts`: where nothing is exchanged that they could go with.
+
+    CollectiveMismatch as above.
+    """
+    backend = group.backend
+
+    def task(call: Call) -> None:
+        _run(group, call, facts, lambda part: backend.agree(part.describe(), part.deadline()))
+
+    group.run(Kind.BARRIER, task)
+
+
 def _run(group: ProcessGroup, call: Call, facts: Facts, run: Callable[[Call], None]) -> None:
     call.carry([(facts.checksum,)])
     try:

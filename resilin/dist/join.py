@@ -20,12 +20,13 @@ import numpy as np
 from resilin.core.device import device
 from resilin.core.tensor import Tensor
 from resilin.dist.api import all_reduce
+from resilin.dist.compared import Facts
 from resilin.dist.group import ProcessGroup
 from resilin.dist.objects import all_gather_object
 from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
-from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
+from resilin.errors import DistError, UsageError, UsageTypeError
 
 _TRAINS, _JOINED = 1, 2  # what a rank says of itself
 _COMPARED = (bool, int, float, str, type(None))  # of other options the text may differ where they are the same
@@ -192,15 +193,8 @@ class Join:
             return
         mine = {name: repr(value) for name, value in self._options.items() if isinstance(value, _COMPARED)}
         everybody: list[Any] = [None] * group.size()
-        all_gather_object(everybody, mine, group=group)
-        first = everybody[0]
-        for rank, theirs in enumerate(everybody):
-            for name in {**first, **theirs}:
-                zero, other = first.get(name, "absent"), theirs.get(name, "absent")
-                if zero != other:
-                    raise CollectiveMismatch(
-                        f"Join: {name} is {zero} on rank 0 and {other} on rank {rank}; all ranks must give the same"
-                    )
+        all_gather_object(everybody, [("", mine)], group=group)
+        Facts("Join", [("", mine)], "all ranks must give the same").check(everybody)
 
     def _others(self) -> list[int]:
         """The ranks that train in the iteration that begins now."""

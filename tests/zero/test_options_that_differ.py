@@ -117,6 +117,24 @@ def test_a_rate_that_differs_in_stages_2_and_3_is_named_in_the_next_forward(stag
 
 
 @pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("take", [lambda model: model.state_dict(), lambda model: model.gathered().__enter__()])
+def test_a_rate_that_differs_in_the_last_step_is_named_before_its_parameters_are_taken_away(
+    stage: int, take: Any
+) -> None:
+    def work(rank: int) -> None:
+        model = shard(net(), stage)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        for rate in (0.1, 0.1, 0.1 + rank):
+            optimizer.param_groups[0]["lr"] = rate
+            backward(model)
+            optimizer.step()
+        with pytest.raises(CollectiveMismatch, match=r"lr of group 0 of SGD is 0\.1 on rank 0 and 1\.1 on rank 1"):
+            take(model)
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
 def test_of_two_optimizers_the_one_that_differs_is_named_and_so_is_a_step_that_one_rank_leaves_out(stage: int) -> None:
     def work(rank: int) -> None:
         model = shard(net(), stage)

@@ -15,6 +15,7 @@ from resilin.core.autograd import engine
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.dtype import dtype
 from resilin.core.tensor import Parameter, Tensor
+from resilin.dist import compared
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.state import IncompatibleKeys
@@ -131,7 +132,7 @@ class ShardedModule(Module):
         self._reducing.listen()
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """`optimizer` has written the pieces, with options that the next forward compares over the ranks."""
+        """`optimizer` has written the pieces, with options that what the ranks exchange next compares over them."""
         self._fetcher.steps.add(optimizer)
         self.changed()
 
@@ -218,6 +219,7 @@ class ShardedModule(Module):
         """
         if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:
             raise UsageError("gathered(): not inside forward, backward or another gathered()")
+        self._compare_steps()
         self._fetcher.stale()
         self._fetcher.open = True
         try:
@@ -295,6 +297,7 @@ class ShardedModule(Module):
                 "state_dict of a sharded module: whole tensors are copies, so keep_vars and destination have no meaning"
             )
         self._settled("state_dict()")
+        self._compare_steps()
         return states.whole(self.module, self._units, self._process_group, prefix, rank0_only)
 
     def load_state_dict(
@@ -357,6 +360,12 @@ class ShardedModule(Module):
     def _settled(self, what: str) -> None:
         if self._fetcher.depth or engine.outermost() is not None or self._fetcher.open:
             raise UsageError(f"{what} of a sharded module: not inside forward, backward or gathered()")
+
+    def _compare_steps(self) -> None:
+        """CollectiveMismatch, on all ranks, when the last steps had other options on some: no forward may follow."""
+        group = self._process_group
+        if group is not None and group.size() > 1:
+            compared.agree(self._fetcher.steps.take(), group)
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 
