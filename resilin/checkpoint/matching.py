@@ -358,8 +358,11 @@ class Matching:
     # -- what does not fit
 
     def _compare_keys(self, have: Any, stored: Any, path: str) -> None:
-        self.missing += [_join(path, key) for key in have if key not in stored]
-        self.unexpected += [_join(path, key) for key in stored if key not in have]
+        missing = [key for key in have if key not in stored]
+        unexpected = [key for key in stored if key not in have]
+        twins = {str(key) for key in missing} & {str(key) for key in unexpected}  # 1 and "1"
+        for paths, keys in ((self.missing, missing), (self.unexpected, unexpected)):
+            paths += [_join(path, repr(key) if str(key) in twins else key) for key in keys]
 
     def _differs(self, path: str, stored: Any, have: Any) -> None:
         sides = f"{self._shown(stored)} in the checkpoint, {self._shown(have)} here"

@@ -55,6 +55,17 @@ def refuse_second(group: dist.ProcessGroup, name: str) -> NoReturn:
     )
 
 
+def refuse_again(group: dist.ProcessGroup) -> NoReturn:
+    """`refuse` because a forward inside join() has a second backward, which ranks without data take no part in."""
+    refuse(
+        group,
+        "",
+        "inside join() a second backward began after one forward. Ranks without data take part in one reduction for "
+        "each forward: add up the losses and run one backward of the sum, or run each other forward with its backward "
+        "inside no_sync()",
+    )
+
+
 def refuse_unfrozen(group: dist.ProcessGroup, frozen: Sequence[tuple[str, Tensor]]) -> NoReturn:
     """`refuse` because some of the parameters that were `frozen` when the module was wrapped are trained now."""
     names = _listed([name for name, param in frozen if param._rg])

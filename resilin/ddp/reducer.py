@@ -51,6 +51,8 @@ class Reducer:
         self._sync = True  # whether the running step's backward reduces
         self._lead = 0  # the rank whose order of gradients counts
         self._scale = 1.0  # what means over all ranks are multiplied by
+        self._once = False  # whether other ranks take part in one reduction for each forward, and no more
+        self._prepared = 0  # reductions as the last forward ended
         self._graph: set[int] | None = None  # parameters in the graph; None: all of them
         self._running = False  # between the first ready gradient and the end of the backward
         self._left: list[int] = []  # per parameter: gradients that are still to come
@@ -69,11 +71,18 @@ class Reducer:
         self._averaging.use(state, hook)
 
     def prepare(
-        self, sync: bool, graph: set[int] | None, lead: int = 0, scale: float = 1.0, outputs: Sequence[Tensor] = ()
+        self,
+        sync: bool,
+        graph: set[int] | None,
+        lead: int = 0,
+        scale: float = 1.0,
+        outputs: Sequence[Tensor] = (),
+        once: bool = False,
     ) -> None:
-        """A forward has run: its backward reduces if `sync`. `graph`: ids of the leaves in that of `outputs`, if
-        searched."""
+        """A forward has run: its backward reduces if `sync`, and no second one may if `once`. `graph`: ids of the
+        leaves in that of `outputs`, if searched."""
         self._sync, self._lead, self._scale = sync, lead, scale
+        self._once, self._prepared = once, self.reductions
         if self._running:  # an earlier backward died half-way
             self._running = False
             self._graph = None
@@ -107,8 +116,7 @@ class Reducer:
             self._accumulated.add(number)
             return
         if not self._running:
-            self._start()
-            engine.queue_callback(self._finish, outermost=True)
+            self._begin()
         grad = self._params[number]._grad
         dtype, shape = self._kinds[number]
         misuse.check_gradient(grad, shape, dtype, self._group, self.named[number][0])
@@ -123,6 +131,13 @@ class Reducer:
         self._bring(number, self._layout)
         if left == 0:
             self._count_down(number, self._layout)
+
+    def _begin(self) -> None:
+        """A backward of this rank begins to reduce."""
+        if self._once and self.reductions > self._prepared:
+            misuse.refuse_again(self._group)
+        self._start()
+        engine.queue_callback(self._finish, outermost=True)
 
     def _start(self) -> None:
         self._running = True
@@ -243,8 +258,7 @@ class Reducer:
 
     def _begin_idle(self, _: Tensor) -> None:
         if not self._running:
-            self._start()
-            engine.queue_callback(self._finish, outermost=True)
+            self._begin()
 
     def shadow(self, contributes: bool, lead: int, scale: float) -> None:
         """Take part in the reduction of a backward that other ranks run, with what gradients there are if

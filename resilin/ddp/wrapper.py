@@ -220,8 +220,8 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             )
         records, sync = mode.grad, self.require_backward_grad_sync
         broadcasts = sync and self.broadcast_buffers and self.training and self._sharder is None
-        lead, scale = 0, 1.0
-        if self._join_config.enable and (records or self.training):
+        lead, scale, joined = 0, 1.0, self._join_config.enable
+        if joined and (records or self.training):
             lead, scale = uneven.announce(self, broadcasts, records and sync)
         if broadcasts:
             self._broadcast_buffers(lead)
@@ -235,9 +235,9 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         reducer.timings.forward(begin)
         if sync and self.find_unused_parameters and not self.static_graph:
             found = list(graph.tensors(output))
-            reducer.prepare(sync, graph.reachable(found), lead, scale, found)
+            reducer.prepare(sync, graph.reachable(found), lead, scale, found, once=joined)
         else:
-            reducer.prepare(sync, None, lead, scale)
+            reducer.prepare(sync, None, lead, scale, once=joined)
         return output
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

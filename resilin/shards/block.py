@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from resilin.core import rng
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import SyncBatchNorm
 
 
@@ -37,7 +37,16 @@ class Sharder(Protocol):
 
 @contextlib.contextmanager
 def computing(sharder: Sharder, shard: Shard) -> Iterator[None]:
-    """Compute one shard inside the block: draws keyed by (step, shard), the gradient weighted by its share."""
+    """Compute one shard inside the block: draws keyed by (step, shard), the gradient weighted by its share.
+
+    UsageTypeError for what is no shard, as its number.
+    """
+    absent = [name for name in ("number", "total", "step", "weight", "__len__") if not hasattr(shard, name)]
+    if absent:
+        raise UsageTypeError(
+            f"shard(): expected one of `plan.shards`, which the sampler gives, got {shard!r:.80}, which has no "
+            f"{', '.join(absent)}"
+        )
     sharder.enter(shard)
     try:
         with rng.keyed(shard.step, shard.number):

@@ -236,3 +236,11 @@ def test_nothing_stored_for_an_object_is_told_before_anything_is_changed(tmp_pat
     with pytest.raises(CheckpointMismatch, match="other"):
         checkpoint.load(tmp_path, {"net": here, "other": other}, strict=strict)
     assert bool((here.weight == before).all())
+
+
+def test_keys_of_other_types_that_read_alike_are_told_apart(tmp_path):
+    checkpoint.save(tmp_path, {"by": {1: 2.0}})
+    with pytest.raises(CheckpointMismatch) as told:
+        checkpoint.load(tmp_path, {"by": {"1": 0.0}})
+    assert (told.value.missing, told.value.unexpected) == (("by/'1'",), ("by/1",))
+    assert "DistributedDataParallel" not in str(told.value)

@@ -15,7 +15,7 @@ from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.errors import CollectiveMismatch, GroupAborted, UsageError
+from resilin.errors import CollectiveMismatch, GroupAborted, UsageError, UsageTypeError
 from resilin.nn import functional as F
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
@@ -221,6 +221,16 @@ def test_shards_must_come_in_order_and_of_the_right_number() -> None:
             model.shard(OneShard(1, 2)).__enter__()
         with pytest.raises(UsageError, match=r"got shard 0 of 3"):
             model.shard(OneShard(0, 3)).__enter__()
+
+    in_a_world_of_one(wrong)
+
+
+def test_what_is_no_shard_is_refused() -> None:
+    def wrong(model: DDP) -> None:
+        with pytest.raises(UsageTypeError, match=r"one of `plan\.shards`, .*got 1, which has no number, total, step"):
+            model.shard(1).__enter__()  # type: ignore[arg-type]
+        with pytest.raises(UsageTypeError, match=r"got \(0, 1\), which has no number, total, step, weight$"):
+            model.shard((0, 1)).__enter__()  # type: ignore[arg-type]
 
     in_a_world_of_one(wrong)
 

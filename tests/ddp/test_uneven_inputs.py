@@ -348,6 +348,25 @@ def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
     assert any(isinstance(error, UsageError) for error in outcome.errors.values())
 
 
+@pytest.mark.parametrize("counts", [(2, 1), (1, 1)])
+def test_a_second_backward_of_a_forward_is_refused_with_the_rule(counts: tuple[int, int]) -> None:
+    modules, data = copies(make_model(), 2), data_of(counts)
+
+    def train(rank: int) -> None:
+        model = DDP(modules[rank])
+        with model.join():
+            for x in data[rank]:
+                loss = loss_of(model, x)
+                loss.backward(retain_graph=True)
+                loss.backward()
+
+    outcome = run_ranks(2, train, abort=False)
+    assert outcome.errors.keys() == {0, 1}
+    rule = "a second backward began after one forward"
+    assert all(rule in str(error) for error in outcome.errors.values()), outcome.errors
+    assert any(isinstance(error, UsageError) for error in outcome.errors.values())
+
+
 def test_several_forwards_of_one_backward_join_with_all_but_the_last_in_no_sync() -> None:
     counts = (3, 1)
     data, modules = data_of(counts), copies(make_model(), 3)
