@@ -84,6 +84,22 @@ inline Half store(float x, Half) { return to_half(x); }
 inline Bfloat store(float x, Bfloat) { return to_bfloat(x); }
 template <class T> inline T store(T x, T) { return x; }
 
+// `b` if `take`, else `a`, by masks: gcc makes a branch of a choice between floating-point numbers, and no vector of that
+template <class A> inline A choose(bool take, A b, A a) {
+    if constexpr (std::is_floating_point_v<A>) {
+        using Bits = std::conditional_t<sizeof(A) == 4, uint32_t, uint64_t>;
+        Bits of_a, of_b;
+        std::memcpy(&of_a, &a, sizeof a);
+        std::memcpy(&of_b, &b, sizeof b);
+        const Bits mask = Bits{0} - Bits{take}, bits = (of_b & mask) | (of_a & ~mask);
+        A out;
+        std::memcpy(&out, &bits, sizeof out);
+        return out;
+    } else {
+        return take ? b : a;
+    }
+}
+
 template <Op OP, class A> inline A combine(A a, A b) {
     if constexpr (OP == SUM || OP == AVG) {
         if constexpr (std::is_same_v<A, bool>) return a || b;
@@ -92,9 +108,11 @@ template <Op OP, class A> inline A combine(A a, A b) {
         if constexpr (std::is_same_v<A, bool>) return a && b;
         else return static_cast<A>(a * b);
     } else if constexpr (OP == MIN) {
-        return b < a || b != b ? b : a; // a NaN on either side wins, as in numpy
+        if constexpr (std::is_same_v<A, bool>) return a && b;
+        else return choose((b < a) | (b != b), b, a); // a NaN on either side wins, as in numpy
     } else if constexpr (OP == MAX) {
-        return b > a || b != b ? b : a;
+        if constexpr (std::is_same_v<A, bool>) return a || b;
+        else return choose((b > a) | (b != b), b, a);
     } else if constexpr (OP == BAND) {
         return a & b;
     } else if constexpr (OP == BOR) {
