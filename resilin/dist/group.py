@@ -11,13 +11,12 @@ every blocked and later call raises it. What a group is and does in one generati
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from typing import Any
 
 from resilin._base import env
 from resilin._base.clock import Deadline
-from resilin.dist import living, phases
+from resilin.dist import descriptors, living, phases
 from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.backends.select import shared_memory_of
 from resilin.dist.endpoint import Endpoint, Listener
@@ -178,13 +177,12 @@ def _form(
     try:
         return _formed(listener, topology, rank, deadline, *rest, **facts)
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if not descriptors.are_gone(error):
             raise
         where = (
             f"making group {facts['name']!r} generation {facts['generation']}, rank {rank} of {len(topology.endpoints)}"
         )
-        more = f"{error.strerror}; a group takes a few for each peer: raise the limit of file descriptors (ulimit -n)"
-        raise OSError(error.errno, f"{where}: {more}") from error
+        raise descriptors.named(error, where, "a group takes a few for each peer") from error
 
 
 def _formed(

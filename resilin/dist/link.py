@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from resilin.dist import sockets
+from resilin.dist import descriptors, sockets
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.forked import track
 from resilin.dist.hello import Renewal
@@ -239,8 +239,8 @@ class Link:
         """The descriptor that came with a frame; the caller's now."""
         if not self._fds and self._lost_fds:
             raise DistNetworkError(
-                f"this process has no file descriptor left to take the memory that rank {self.rank} shares: raise its "
-                "limit (ulimit -n)"
+                f"this process has no file descriptor left to take the memory that rank {self.rank} shares: "
+                + descriptors.ADVICE
             )
         if not self._fds:
             raise DistNetworkError(f"rank {self.rank} sent frame {kind.name} without a descriptor")

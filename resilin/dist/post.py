@@ -28,7 +28,7 @@ from typing import Any
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.machine import memory
-from resilin.dist import loader
+from resilin.dist import descriptors, loader
 from resilin.dist.backends.shm_memory import Place, SharedMemory
 from resilin.dist.letter import WITHDRAWN, Letter, Sent
 from resilin.dist.mailbox import Mailbox, Receive, deliver, lost
@@ -148,7 +148,10 @@ class LocalPost:
             array = array.copy()
             place = self._shared.place(array)
         if place is None:
-            raise DistNetworkError(f"{array.nbytes} bytes of shared memory for a message are not to be had")
+            raise DistNetworkError(
+                f"{array.nbytes} bytes of shared memory for a message are not to be had: memory is full, or this "
+                f"process has no file descriptor left; {descriptors.ADVICE}"
+            )
         return array, place, _IN_CELL
 
     def _put(self, sent: Sent) -> int:

@@ -17,15 +17,22 @@ if dist.get_rank() == 1:
     resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1, used - 1))
 dist.barrier()
 try:
-    dist.all_reduce(resilin.ones(1_000_000))
+    {call}
 except Exception as error:
     print(f"{type(error).__name__}: {error}".replace(chr(10), " "), flush=True)
 """
 
 
+CALLS = {
+    "tensors of arenas": "dist.all_reduce(resilin.ones(1_000_000))",
+    "staged memory": "dist.all_gather_object([None] * 3, 'x' * 3_000_000)",
+}
+
+
 @pytest.mark.multiproc
-def test_a_rank_without_descriptors_says_so_and_the_others_hear_which_it_is(tmp_path):
-    ranks = start_ranks(3, SOURCE, str(tmp_path))
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_rank_without_descriptors_says_so_and_the_others_hear_which_it_is(tmp_path, call):
+    ranks = start_ranks(3, SOURCE.replace("{call}", call), str(tmp_path))
     for number, rank in enumerate(ranks):
         _, out, err = rank.finish(PATIENCE_S)
         assert "rank 1" in out, (number, out, err)

@@ -19,7 +19,7 @@ import numpy as np
 from resilin._base import host
 from resilin._base.clock import Deadline, spell
 from resilin.core.machine import memory
-from resilin.dist import loader, phases
+from resilin.dist import descriptors, loader, phases
 from resilin.dist.backends.base import Aborted
 from resilin.dist.message import Frame
 from resilin.dist.reduce_op import Array
@@ -55,10 +55,15 @@ class _Stage:
             return
         self.close()
         self.id += 1
-        self.size = max(_STAGE_MIN_BYTES, 1 << (size - 1).bit_length())
-        self.fd = os.memfd_create("resilin-stage", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, self.size)
-        self.bytes = np.frombuffer(mmap.mmap(self.fd, self.size), np.uint8)  # unmapped with its last view
+        room = max(_STAGE_MIN_BYTES, 1 << (size - 1).bit_length())
+        try:
+            self.fd = os.memfd_create("resilin-stage", os.MFD_CLOEXEC)
+            os.ftruncate(self.fd, room)
+            self.bytes = np.frombuffer(mmap.mmap(self.fd, room), np.uint8)  # unmapped with its last view
+        except OSError as error:
+            self.close()
+            raise descriptors.named(error, f"making {room} bytes that ranks of this host share") from error
+        self.size = room
 
     def close(self) -> None:
         """Give the memory back; peers' mappings live on until they end."""
