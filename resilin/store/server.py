@@ -30,7 +30,7 @@ GRACE_S = 0.2  # for calls under way; they take microseconds, only streams of fo
 STOP_S = 5.0
 _TOKENS_KEPT = 1024
 _ADVICE = {
-    errno.EADDRINUSE: "stop what uses the port, or choose another one",
+    errno.EADDRINUSE: "stop what uses the port (another node with --node-rank 0 on this host?), or choose another one",
     errno.EADDRNOTAVAIL: "this host does not have the address: serve the store on the host that has it",
     errno.EACCES: "ports below 1024 are the administrator's: choose another one",
     socket.EAI_NONAME: "no address is known under this name: check its spelling, or give an address",
