@@ -19,10 +19,9 @@ import numpy as np
 
 from resilin.core.device import device
 from resilin.core.tensor import Tensor
+from resilin.dist import compared
 from resilin.dist.api import all_reduce
-from resilin.dist.compared import Facts
 from resilin.dist.group import ProcessGroup
-from resilin.dist.objects import all_gather_object
 from resilin.dist.reduce_op import ReduceOp
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
@@ -192,9 +191,7 @@ class Join:
         if group.size() == 1:
             return
         mine = {name: repr(value) for name, value in self._options.items() if isinstance(value, _COMPARED)}
-        everybody: list[Any] = [None] * group.size()
-        all_gather_object(everybody, [("", mine)], group=group)
-        Facts("Join", [("", mine)], "all ranks must give the same").check(everybody)
+        compared.agree(compared.Facts("Join", [("", mine)], "all ranks must give the same"), group)
 
     def _others(self) -> list[int]:
         """The ranks that train in the iteration that begins now."""
