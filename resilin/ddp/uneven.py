@@ -53,9 +53,9 @@ class UnevenInputs(Joinable):
                     optimizer.step()
 
         Each forward in training mode is an iteration, followed by one backward if it records gradients (UsageError,
-        which ends the group, when another forward comes before it; in no_sync() several may). A rank whose data ended
-        brings zero gradients, or those that it accumulated in no_sync() and nobody has yet; at the end all
-        take over the model of a rank that trained to the end.
+        which ends the group, when another forward comes before it, or a second backward; in no_sync() several may). A
+        rank whose data ended brings zero gradients, or those that it accumulated in no_sync() and nobody has yet; at
+        the end all take over the model of a rank that trained to the end.
         divide_by_initial_world_size: means are over all ranks, as if those without data had brought zeros; False: over
         those that bring gradients, so that each late sample counts more.
         With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards; options are
