@@ -7,6 +7,9 @@ process. `Recorder` is the reference of the format; dist/native/flight.cpp write
 A process may die, and a reader may look, between any two stores. So a record begins with its call's number, which is 0
 while the record is being filled; a reader copies the file twice and believes a record whose number stayed. What comes
 later (what it carries, start, end) is written before the byte that says that it is there.
+
+A reader distrusts the file. Checksums go with the header and with whose call a record is; of the rest of a record
+whatever is counted or computed with is checked in `_record`, and a record that makes no sense is left out.
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ import fcntl
 import mmap
 import os
 import socket
+import stat
 import struct
 import threading
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +35,13 @@ from resilin.errors import UsageError
 
 SUFFIX = ".flight"
 MAX_DIMS = 8
-_MAGIC = b"RSLNFLT2"
+MOST_CALLS = 1 << 20  # in one file
+_MOST_RANKS = 1 << 24  # that a group may say to have: reports count them
+_LAST_TIME_S = 253_402_300_799  # the end of the year 9999, the last of calendars
+_MAGIC = b"RSLNFLT3"
 # magic, process id, capacity, whether a lock tells if the process lives, wall time less monotonic time; host, job
 _HEADER = struct.Struct("<8sIII4xd64s96s")
+_SUM = struct.Struct("<I")  # after the header: its checksum
 HEADER_BYTES = 256
 # number, state, 1 + dims once described, rank, size, root, generation, sequence, key, shape, made, started, ended;
 # what, dtype, op, group, line
@@ -38,6 +50,7 @@ RECORD_BYTES = _RECORD.size
 _STATE_AT = 8
 _DESCRIBED_AT = 9
 _ROOT_AT = struct.calcsize("<QBB2xii")
+_PLACE = struct.Struct("<56sIqii")  # what a place's checksum is of
 _SEQUENCE_AT = struct.calcsize("<QBB2xiiiq")
 _SHAPE_AT = struct.calcsize("<QBB2xiiiqqQ")
 _STARTED_AT = struct.calcsize("<QBB2xiiiqqQ8qd")
@@ -57,13 +70,24 @@ class State(IntEnum):
 
 
 class Place(NamedTuple):
-    """One rank of one group. `key` is the same on all its ranks and, but for chance, nowhere else."""
+    """One rank of one group. `key`, of 32 bits, is the same on all its ranks and, but for chance, nowhere else."""
 
     group: bytes
     key: int
     generation: int
     rank: int
     size: int
+
+
+_KEY = (1 << 32) - 1
+
+
+@lru_cache(maxsize=256)  # of a file a few, of which each is read thousands of times
+def sealed(place: Place) -> int:
+    """What a record has for the key: above it a checksum of the place."""
+    key = place.key & _KEY
+    said = _PLACE.pack(place.group, key, place.generation, place.rank, place.size)
+    return zlib.crc32(said) << 32 | key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +148,8 @@ class Recorder:
     """
 
     def __init__(self, path: Path, host: str, capacity: int = 2048, job: str = "") -> None:
-        if capacity < 1:
-            raise UsageError(f"a flight recorder needs room for a call, got a capacity of {capacity}")
+        if not 1 <= capacity <= MOST_CALLS:
+            raise UsageError(f"a flight recorder has room for 1 to {MOST_CALLS} calls, got a capacity of {capacity}")
         self.path, self._capacity = path, capacity
         size = HEADER_BYTES + capacity * RECORD_BYTES
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -140,8 +164,8 @@ class Recorder:
         finally:
             os.close(file)
         offset = SYSTEM.wall() - SYSTEM.monotonic()
-        header = (_MAGIC, os.getpid(), capacity, locked, offset, _text(host, 64), _text(job, 96))
-        _HEADER.pack_into(self.map, 0, *header)
+        header = _HEADER.pack(_MAGIC, os.getpid(), capacity, locked, offset, _text(host, 64), _text(job, 96))
+        self.map[:HEADER_BYTES] = (header + _SUM.pack(zlib.crc32(header))).ljust(HEADER_BYTES, b"\0")
         self._number = 0
         self._stopped = False
         self._lock = threading.RLock()  # a signal handler may record while its thread does
@@ -155,7 +179,7 @@ class Recorder:
             at = self._at(slot)
             struct.pack_into("<Q", self.map, at, 0)
             record = _RECORD.pack(
-                0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, place.key, *(0,) * MAX_DIMS,
+                0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, sealed(place), *(0,) * MAX_DIMS,
                 SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", place.group, line,
             )  # fmt: skip
             self.map[at : at + RECORD_BYTES] = record
@@ -224,36 +248,42 @@ def _hold(path: Path) -> tuple[int, bool]:
     return file, True
 
 
+class _Header(NamedTuple):
+    pid: int
+    capacity: int
+    locked: bool
+    offset: float
+    host: str
+    job: str
+
+
 def read(path: Path) -> Flight:
     """The file's calls, oldest first. UsageError when it is no such file; OSError when it cannot be read.
 
     Of a file that was cut or damaged it returns what can be believed.
     """
-    before, after = path.read_bytes(), path.read_bytes()
-    if len(before) < HEADER_BYTES or before[: len(_MAGIC)] != _MAGIC:
-        raise UsageError(f"{path}: expected a flight recorder's file of this version, which begins with {_MAGIC!r}")
-    _, pid, capacity, locked, offset, host, job = _HEADER.unpack_from(before)
-    whole = max(0, min(len(before), len(after)) - HEADER_BYTES) // RECORD_BYTES
+    header, (before, after) = _contents(path, copies=2)
+    capacity, whole = header.capacity, _records(min(before, after, key=len))
     damage = [] if whole == capacity else [f"it was cut: {whole} of {capacity} records are there"]
     numbered: list[tuple[int, Call]] = []
     strange = 0
-    for index in range(min(whole, capacity)):
+    for index in range(whole):
         at = HEADER_BYTES + index * RECORD_BYTES
-        number, call = _record(before, at, offset)
-        if number == 0 or after[at : at + 8] != before[at : at + 8]:
+        if before[at : at + 8] == _NO_NUMBER or after[at : at + 8] != before[at : at + 8]:
             continue  # never written, or being overwritten by a newer call
+        number, call = _record(before, at, header.offset)
         if call is None or (number - 1) % capacity != index:
             strange += 1
             continue
         numbered.append((number, call))
-    if strange:
-        damage.append(f"{strange} records make no sense")
-    numbered.sort(key=lambda each: each[0])
-    alive = _alive(path, _string(host), pid, bool(locked))
+    calls, more = _of_one_ring(numbered, capacity)
+    if strange + more:
+        damage.append(f"{strange + more} records make no sense")
+    alive = _alive(path, header)
     return Flight(
-        path=path, host=_string(host), pid=pid, job=_string(job), recorded=max((n for n, _ in numbered), default=0),
-        alive=alive, stopped=bool(alive) and _is_stopped(pid), damage="; ".join(damage),
-        calls=tuple(call for _, call in numbered),
+        path=path, host=header.host, pid=header.pid, job=header.job, recorded=calls[-1][0] if calls else 0,
+        alive=alive, stopped=bool(alive) and _is_stopped(header.pid), damage="; ".join(damage),
+        calls=tuple(call for _, call in calls),
     )  # fmt: skip
 
 
@@ -262,40 +292,105 @@ def running(path: Path) -> tuple[Call, ...]:
 
     Empty for what is no such file; OSError when it cannot be read.
     """
-    data = path.read_bytes()
-    if len(data) < HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
+    try:
+        header, (data,) = _contents(path)
+    except UsageError:
         return ()
-    offset = _HEADER.unpack_from(data)[4]
     places = range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    found = [_record(data, at, offset) for at in places if data[at + _STATE_AT] == State.RUNNING]
+    found = [_record(data, at, header.offset) for at in places if data[at + _STATE_AT] == State.RUNNING]
     numbered = [(number, call) for number, call in found if number and call is not None]
     return tuple(call for _, call in sorted(numbered, key=lambda each: each[0]))
 
 
+def newest(path: Path) -> int:
+    """The number of the newest call. UsageError when it is no such file; OSError when it cannot be read."""
+    _, (data,) = _contents(path)
+    places = range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
+    return max((struct.unpack_from("<Q", data, at)[0] for at in places), default=0)
+
+
+_NO_NUMBER = bytes(8)
+
+
+def _contents(path: Path, copies: int = 1) -> tuple[_Header, list[bytes]]:
+    """The header, and the file copied that many times: no more of it than the header speaks of.
+
+    Never waits: anything may have a file's name, as a pipe that nobody writes to.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path}: expected a flight recorder's file, got what is no regular file")
+        header = _header(path, os.pread(file, HEADER_BYTES, 0))
+        size = min(found.st_size, HEADER_BYTES + header.capacity * RECORD_BYTES)
+        return header, [os.pread(file, size, 0) for _ in range(copies)]
+    finally:
+        os.close(file)
+
+
+def _header(path: Path, data: bytes) -> _Header:
+    if len(data) < HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
+        raise UsageError(f"{path}: expected a flight recorder's file of this version, which begins with {_MAGIC!r}")
+    _, pid, capacity, locked, offset, host, job = _HEADER.unpack_from(data)
+    if _SUM.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]) or not 1 <= capacity <= MOST_CALLS:
+        raise UsageError(f"{path}: expected a flight recorder's file, but its header is damaged")
+    return _Header(pid, capacity, bool(locked), offset, _string(host), _string(job))
+
+
+def _records(data: bytes) -> int:
+    return max(0, len(data) - HEADER_BYTES) // RECORD_BYTES
+
+
+def _of_one_ring(numbered: list[tuple[int, Call]], capacity: int) -> tuple[list[tuple[int, Call]], int]:
+    """The calls in order, without those of numbers that no ring holds together with most others; how many these are."""
+    if not numbered:
+        return [], 0
+    numbered = sorted(numbered, key=lambda each: each[0])
+    middle = numbered[(len(numbered) - 1) // 2][0]
+    kept = [each for each in numbered if abs(each[0] - middle) < capacity]
+    return kept, len(numbered) - len(kept)
+
+
 def _record(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
+    """The number and the call, or None: the one place that looks whether a record makes sense."""
     number, state, described, rank, size, root, generation, sequence, key, *rest = _RECORD.unpack_from(data, at)
-    if state not in _STATES or described > MAX_DIMS + 1 or not 0 <= rank < size:
+    (made, started, ended), (what, dtype, op, group, line) = rest[8:11], rest[11:]
+    if state not in _STATES or described > MAX_DIMS + 1:
         return number, None
-    dims, (made, started, ended), (what, dtype, op, group, line) = max(0, described - 1), rest[8:11], rest[11:]
+    shape = tuple(rest[: max(0, described - 1)])
+    root = root if described else -1  # what was not said to be there may be half written
+    sequence, started = (sequence, started) if state > State.QUEUED else (-1, 0.0)
+    ended = ended if state > State.RUNNING else 0.0
+    if not 0 <= rank < size <= _MOST_RANKS or not -1 <= root < size or sequence < -1 or min(shape, default=0) < -1:
+        return number, None
+    if key != sealed(Place(group, key & _KEY, generation, rank, size)):
+        return number, None
+    if not _in_order([made, *filter(None, (started, ended))], offset) or (state == State.RUNNING and not started):
+        return number, None
     return number, Call(
-        state=State(state), group=_string(group), key=key, generation=generation, rank=rank, size=size,
-        sequence=sequence, what=_string(what), dtype=_string(dtype) if described else "", shape=tuple(rest[:dims]),
-        op=_string(op) if described else "", root=root if described else -1, line=_string(line),
-        made=made + offset, started=started + offset if state > State.QUEUED and started else 0.0,
-        ended=ended + offset if state > State.RUNNING else 0.0,
+        state=State(state), group=_string(group), key=key & _KEY, generation=generation, rank=rank, size=size,
+        sequence=sequence, what=_string(what), dtype=_string(dtype) if described else "", shape=shape,
+        op=_string(op) if described else "", root=root, line=_string(line),
+        made=made + offset, started=started + offset if started else 0.0, ended=ended + offset if ended else 0.0,
     )  # fmt: skip
+
+
+def _in_order(times: Sequence[float], offset: float) -> bool:
+    """Whether these are times, one after the other: comparisons with what is no number are false."""
+    return times[0] > 0 and all(a <= b for a, b in pairwise(times)) and times[-1] + offset < _LAST_TIME_S
 
 
 _STATES = frozenset(State) - {State.EMPTY}
 
 
-def _alive(path: Path, host: str, pid: int, locked: bool) -> bool | None:
-    if host != socket.gethostname():
+def _alive(path: Path, header: _Header) -> bool | None:
+    if header.host != socket.gethostname():
         return None
-    if locked:
+    if header.locked:
         return is_held(path)
     try:
-        os.kill(pid, 0)
+        os.kill(header.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -314,7 +409,7 @@ def _is_stopped(pid: int) -> bool:
 
 def is_held(path: Path) -> bool:
     """Whether a process of this host writes the file: it holds the lock. OSError when the file cannot be opened."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may have its name
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -329,4 +424,5 @@ def _text(text: str, size: int) -> bytes:
 
 
 def _string(data: bytes) -> str:
-    return data.split(b"\0", 1)[0].decode("utf-8", "replace")
+    text = data.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)

@@ -20,14 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin._base import env, flight_folder, log
-from resilin._base.flight import JOIN, LINE_BYTES, Place, Recorder
+from resilin._base.flight import JOIN, LINE_BYTES, MOST_CALLS, Place, Recorder, sealed
 from resilin.dist import loader
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.errors import UsageError
 
 CALLS = 2048  # kept by default: 0.8 MB a process
-MOST_CALLS = 1 << 20
 
 _LOG = logging.getLogger(__name__)
 _MOST_LINES = 4096
@@ -115,6 +114,14 @@ def native_flight(recorder: Recorder) -> Any:
     return loader.native.Flight(recorder.map, _PACKAGE, _by_code(_KINDS), _by_code(_OPS), _DTYPES)
 
 
+def native_log(flight: Any, group: bytes, key: int, generation: int, rank: int, size: int) -> GroupLog:
+    """PythonLog's twin, which writes through `flight`."""
+    assert loader.native is not None
+    key = sealed(Place(group, key, generation, rank, size))
+    log: GroupLog = loader.native.FlightLog(flight, group, key, generation, rank, size)
+    return log
+
+
 def _by_code(names: Mapping[Any, bytes]) -> list[str]:
     return [names.get(code, b"").decode() for code in range(1 + max(names))]
 
@@ -127,8 +134,8 @@ def log_of(name: str, generation: int, rank: int, endpoints: Sequence[str]) -> G
         return None
     recorder, flight = opened
     key = zlib.crc32("\0".join([name, str(generation), *endpoints]).encode("utf-8", "replace"))
-    make = PythonLog if flight is None else loader.native.FlightLog  # type: ignore[union-attr]
-    made: GroupLog = make(recorder if flight is None else flight, name.encode(), key, generation, rank, len(endpoints))
+    place = name.encode(), key, generation, rank, len(endpoints)
+    made = PythonLog(recorder, *place) if flight is None else native_log(flight, *place)
     made.mark(JOIN.encode()).end(False)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -102,7 +103,8 @@ def _read(given: Sequence[Path]) -> tuple[list[Flight], list[str]]:
     """What can be read, and a line for what cannot."""
     paths: list[Path] = []
     for place in given:
-        paths += [place] if place.is_file() else sorted(place.rglob(f"*{flight.SUFFIX}"))
+        of_its_own = os.path.lexists(place) and not place.is_dir()
+        paths += [place] if of_its_own else sorted(place.rglob(f"*{flight.SUFFIX}"))
     if not paths:
         where = ", ".join(map(str, given))
         raise UsageError(f"{where}: no *{flight.SUFFIX} files: is it the folder of a run, or of RESILIN_TRACE_DIR?")

@@ -37,8 +37,7 @@ def _log(path: Path, writer: str, capacity: int = 4) -> GroupLog:
     made = Recorder(path, "here", capacity)
     if writer == "python":
         return PythonLog(made, b"default", 77, 2, 1, 3)
-    log: GroupLog = loader.native.FlightLog(recorder.native_flight(made), b"default", 77, 2, 1, 3)  # type: ignore[union-attr]
-    return log
+    return recorder.native_log(recorder.native_flight(made), b"default", 77, 2, 1, 3)
 
 
 def _record(log: GroupLog, number: int) -> None:
@@ -202,13 +201,13 @@ import sys
 from pathlib import Path
 import numpy as np
 from resilin._base.flight import Recorder
-from resilin.dist import loader, recorder
+from resilin.dist import recorder
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import ReduceOp
 made = Recorder(Path(sys.argv[1]), "here", 64)
 log = recorder.PythonLog(made, b"g", 1, 0, 0, 1)
 if sys.argv[2] == "native":
-    log = loader.native.FlightLog(recorder.native_flight(made), b"g", 1, 0, 0, 1)
+    log = recorder.native_log(recorder.native_flight(made), b"g", 1, 0, 0, 1)
 number = 0
 while True:
     if number == 200:
