@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
@@ -30,6 +31,7 @@ _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 _APPEARS_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az"})  # an object is there when its upload is complete
 _S3 = frozenset({"s3", "s3a"})
+_SLASHES = re.compile(rf"((?:{'|'.join(sorted(_APPEARS_WHOLE))})://[^/]+)//+")  # between a bucket and a name
 _TRANSIENT = frozenset(
     {errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.EAGAIN, errno.EHOSTUNREACH}
 )
@@ -49,6 +51,9 @@ class FsspecStorage(Storage):
                answered with 5xx, asked to slow down, or not at all. Between attempts it waits 0.1 s and then twice as
                long each time, up to 5 s, shortened at random so that ranks do not come back together.
 
+    Several slashes after a bucket are one, as of f"s3://{bucket}/{prefix}/run" with an empty prefix: names that begin
+    with a slash cannot be listed by s3fs. Elsewhere in a name a bucket takes them as they are.
+
     Nothing is cached, listings neither. An object appears in a bucket when its upload is complete; elsewhere a file is
     written under another name and moved. Uploads in parts that were never completed are kept, and paid for, by S3 until
     they are deleted: give the bucket a lifecycle rule for them.
@@ -64,6 +69,7 @@ class FsspecStorage(Storage):
     ) -> None:
         if timeout_s <= 0 or attempts < 1:
             raise UsageError(f"FsspecStorage: timeout_s and attempts are above 0, got {timeout_s} and {attempts}")
+        url = _SLASHES.sub(r"\1/", url, count=1)
         self.root = url.rstrip("/") if url.rpartition("://")[2].strip("/") else url
         self._timeout_s, self._clock = timeout_s, clock
         self._fs, self._base = _file_system(url, dict(options or {}), timeout_s, attempts)
@@ -163,7 +169,9 @@ class FsspecStorage(Storage):
         path = self._path(folder)
         try:
             found = self._try(folder, "listed", lambda: self._fs.ls(path, detail=True))
-        except StorageMissing:
+        except StorageMissing as error:
+            if _is_of_bucket(error):  # an empty one would have a job begin anew
+                raise
             return []
         items = []
         for info in found:
@@ -183,6 +191,10 @@ class FsspecStorage(Storage):
         path = self._path(folder)
         with contextlib.suppress(StorageMissing):
             self._try(folder, "deleted", lambda: self._fs.rm(path, recursive=True))
+
+    def leftovers(self, name: str) -> Sequence[Item]:
+        """As `Storage.leftovers`: none in a bucket, which may have very many names to list."""
+        return [] if self._appears_whole else super().leftovers(name)
 
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`: there is nothing to flush, an answered request has happened."""
@@ -230,6 +242,8 @@ class FsspecStorage(Storage):
             raise StorageDenied(f"{text}: no credentials were found; {_WHERE_CREDENTIALS}", full, code) from None
         if isinstance(error, FileExistsError):
             raise StorageExists(f"{full} is there already: another writer was first", full, code) from None
+        if _is_of_bucket(error):
+            raise StorageMissing(f"{text}: {self._base.partition('/')[0]}; is its name right?", full, code) from None
         if isinstance(error, FileNotFoundError):
             raise StorageMissing(f"{text}; is the bucket there, and the name right?", full, code) from None
         if isinstance(error, PermissionError):
@@ -299,6 +313,17 @@ def _of_network(error: BaseException) -> bool:
     return type(error).__module__.startswith(_NETWORK)
 
 
+def _is_of_bucket(error: BaseException) -> bool:
+    """Whether it says that there is no such bucket, and not only no such name in it. Known of S3."""
+    return any(_answer(cause).get("Error", {}).get("Code") == "NoSuchBucket" for cause in _causes(error))
+
+
+def _answer(error: BaseException) -> Mapping[str, Any]:
+    """What the server said, of errors of botocore."""
+    answer = getattr(error, "response", None)
+    return answer if isinstance(answer, dict) else {}
+
+
 def _may_pass(error: Exception) -> bool:
     """Whether the same request may succeed soon."""
     if isinstance(error, FileNotFoundError | FileExistsError | PermissionError | IsADirectoryError):
@@ -308,8 +333,7 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in _TRANSIENT:
         return True
     for cause in _causes(error):
-        answer = getattr(cause, "response", None)  # of botocore: what the server said
-        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
+        status = _answer(cause).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if status >= 500 or status == 429:
             return True
         name = type(cause).__name__

@@ -87,7 +87,10 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self, folder: str = "") -> Sequence[Item]:
-        """What lies directly in `folder`, by name; names are relative to it. Empty when there is no such folder."""
+        """What lies directly in `folder`, by name; names are relative to it. Empty when there is no such folder.
+
+        StorageMissing when there is no such bucket.
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:
@@ -116,9 +119,31 @@ class Storage(ABC):
         """Whether a folder is a link to one elsewhere, which `delete_tree` leaves alone. Few storages have links."""
         return False
 
-    def remove_empty(self, folder: str) -> None:
-        """Remove a folder in which nothing is; one that holds something stays. Buckets have no folders of their own."""
+    def is_something_else(self, name: str) -> bool:
+        """Whether what has this name is no file: a folder, a device. Few storages have such."""
+        return False
+
+    def missing_folders(self, folder: str = "") -> int:
+        """How many of `folder`, the root and all above them are not there. 0 in buckets, which have no folders."""
+        return 0
+
+    def remove_empty(self, folder: str, count: int = 1) -> None:
+        """Remove a folder in which nothing is, and those above it, `count` in all; what holds something stays.
+
+        Buckets have no folders of their own.
+        """
         return
+
+    def leftovers(self, name: str) -> Sequence[Item]:
+        """What there is of `name` under other names, directly in the root: being written, or left when a writer died.
+
+        Nothing where files appear whole.
+        """
+        return [item for item in self.list() if not item.is_folder and leftover(item.name) == name]
+
+    def delete_leftover(self, name: str) -> None:
+        """Delete what a writer left, with the name that it has now; where it can be known that one is at work, not."""
+        self.delete(name)
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""

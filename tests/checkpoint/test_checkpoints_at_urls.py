@@ -7,8 +7,8 @@ from resilin import checkpoint
 from resilin.checkpoint import Sliced
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.remote import FsspecStorage
-from resilin.errors import CheckpointError, StorageError
-from resilin.launcher import main
+from resilin.errors import CheckpointError, StorageError, StorageMissing
+from resilin.launcher import exit_codes, main
 from resilin.testing.ranks import run_ranks
 from resilin.testing.s3_server import S3Server
 
@@ -88,3 +88,39 @@ def test_the_root_of_a_storage_keeps_its_url():
 def test_a_url_within_another_that_is_not_there_is_told():
     with pytest.raises(StorageError, match="zip://a::memory://nothing cannot be opened"):
         checkpoint.latest("zip://a::memory://nothing")
+
+
+def test_slashes_between_a_bucket_and_a_name_are_one(server):
+    """As of f"s3://{bucket}/{prefix}/run" with an empty prefix; s3fs cannot list names that begin with a slash."""
+    for step in (1, 2):
+        made = checkpoint.save("s3://models//slashes", {"n": step}, step=step, keep_last=1, options=server.options)
+        assert made == f"s3://models/slashes/step-{step}"
+    for path in ("s3://models//slashes", "s3://models///slashes/latest", "s3://models/slashes"):
+        assert checkpoint.latest(path, options=server.options) == "s3://models/slashes/step-2"
+        assert checkpoint.load(path, options=server.options) == {"n": 2}
+    assert [item.name for item in open_storage("s3://models/slashes", server.options).list()] == ["latest", "step-2"]
+    assert open_storage("s3://models//", server.options).root == "s3://models"
+
+
+def test_slashes_within_a_name_stay_as_they_are(server):
+    checkpoint.save("s3://models/a//b", {"n": 1}, options=server.options)
+    assert checkpoint.load("s3://models/a//b", options=server.options) == {"n": 1}
+    assert open_storage("s3://models/a/b", server.options).list() == []
+
+
+def test_a_bucket_that_is_not_there_is_no_empty_one(server, monkeypatch, capsys):
+    """A name that is mistyped when a job is to go on must not have it begin anew."""
+    for url in ("s3://modles/run", "s3://modles"):
+        for ask in (checkpoint.latest, checkpoint.load, checkpoint.list_checkpoints, checkpoint.verify):
+            with pytest.raises(StorageMissing, match=f"{url} cannot be listed: .*bucket does not exist: modles;"):
+                ask(url, options=server.options)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    for command in (["ls"], ["verify"], ["diff", "s3://modles/run"]):
+        assert main.main(["checkpoint", *command, "s3://modles/run"]) == exit_codes.USAGE
+        assert "bucket does not exist: modles" in capsys.readouterr().err
+    assert checkpoint.latest("s3://models/not-yet", options=server.options) is None
+    assert checkpoint.list_checkpoints("s3://models/not-yet", options=server.options) == []
+    with pytest.raises(CheckpointError, match="s3://models/not-yet holds no complete checkpoint"):
+        checkpoint.load("s3://models/not-yet", options=server.options)
