@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -30,7 +31,8 @@ class LocalStorage(Storage):
     """Files under the folder `root`, which is made, with its parents, when the first file is written.
 
     A file is written beside its place, flushed (fsync), renamed, and the folder flushed: after that a power cut does
-    not take it back. Nothing is cached, and no file stays open.
+    not take it back. Until then it is locked (flock), which ends with its writer. Nothing is cached, and no file stays
+    open.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -47,9 +49,9 @@ class LocalStorage(Storage):
     def writing(self, name: str) -> Iterator[Writing]:
         """As `Storage.writing`; a link at the name is replaced, not followed."""
         path = self.path(name)
-        with self._partial(path) as partial:
-            with _Local(partial, path) as file:
-                yield file
+        with self._partial(path) as partial, _Local(partial, path) as file:
+            yield file
+            file.flush()
             with _told(path, "written"), _still_there(partial, path):
                 os.replace(partial, path)
                 _flush_folder(os.path.dirname(path))
@@ -57,9 +59,9 @@ class LocalStorage(Storage):
     def create(self, name: str, data: bytes) -> None:
         """As `Storage.create`: by a link where the file system has links, else by O_EXCL."""
         path = self.path(name)
-        with self._partial(path) as partial:
-            with _Local(partial, path) as file:
-                file.write(data)
+        with self._partial(path) as partial, _Local(partial, path) as file:
+            file.write(data)
+            file.flush()
             with _told(path, "created"), _still_there(partial, path):
                 try:
                     os.link(partial, path)
@@ -147,19 +149,43 @@ class LocalStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
-    def remove_empty(self, folder: str) -> None:
+    def missing_folders(self, folder: str = "") -> int:
+        """As `Storage.missing_folders`."""
+        path, count = self.path(folder), 0
+        while not os.path.lexists(path):
+            path, count = os.path.dirname(path), count + 1
+        return count
+
+    def remove_empty(self, folder: str, count: int = 1) -> None:
         """As `Storage.remove_empty`; a link stays."""
         path = self.path(folder)
-        with _told(path, "removed"):
-            try:
-                os.rmdir(path)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise
+        for _ in range(count):
+            with _told(path, "removed"):
+                try:
+                    os.rmdir(path)
+                except FileNotFoundError:  # it was not made, or another rank was faster
+                    pass
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        raise
+                    return
+            path = os.path.dirname(path)
 
     def is_link(self, folder: str) -> bool:
         """As `Storage.is_link`."""
         return os.path.islink(self.path(folder))
+
+    def is_something_else(self, name: str) -> bool:
+        """As `Storage.is_something_else`; a link to nowhere is nothing."""
+        path = self.path(name)
+        return os.path.exists(path) and not os.path.isfile(path)
+
+    def delete_leftover(self, name: str) -> None:
+        """As `Storage.delete_leftover`: who writes to a file holds a lock of it."""
+        path = self.path(name)
+        with _told(path, "deleted"), contextlib.suppress(FileNotFoundError):
+            if not _is_locked(path):
+                os.unlink(path)
 
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`."""
@@ -177,7 +203,7 @@ class LocalStorage(Storage):
 
 
 class _Local(Writing):
-    """A new file; on leaving the block without an error its bytes are on the medium."""
+    """A new file, locked while it is open, so that others know that its writer lives."""
 
     def __init__(self, path: str, shown: str) -> None:
         self._path, self._shown = path, shown
@@ -186,15 +212,18 @@ class _Local(Writing):
     def __enter__(self) -> _Local:
         with _told(self._shown, "written"), _still_there(self._path, self._shown):
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, *error: object) -> None:
         with _told(self._shown, "written"):
-            try:
-                if kind is None:
-                    os.fsync(self._fd)
-            finally:
-                os.close(self._fd)
+            os.close(self._fd)
+
+    def flush(self) -> None:
+        """Come back when the bytes are on the medium."""
+        with _told(self._shown, "written"):
+            os.fsync(self._fd)
 
     def write(self, data: Any) -> None:
         """As `Writing.write`."""
@@ -224,9 +253,24 @@ def _create_without_links(path: str, data: bytes) -> None:
     with file:  # who is not the first ends here
         try:
             file.write(data)
+            file.flush()
         except BaseException:
             os.unlink(path)
             raise
+
+
+def _is_locked(path: str) -> bool:
+    """Whether somebody is writing to this file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 @contextlib.contextmanager

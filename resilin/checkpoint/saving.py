@@ -242,9 +242,9 @@ def _begin(
     if compare:
         replicas.compare(ranks, gathered)
     where = "" if number is None else folder.step_name(number)
-    save_id, serial, replaces, before = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
+    save_id, serial, replaces, before, missing = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
     head = Head(save_id, serial, number, ranks.size, BLOCK_BYTES)
-    agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, before, keep)
+    agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, before, missing, keep)
     return _Begun(ranks, agreed, gathered, _files(ranks, gathered, told))
 
 
@@ -300,11 +300,13 @@ def _kinds(gathered: Gathered) -> dict[str, str]:
     }
 
 
-def _new(storage: Storage, where: str) -> tuple[str, int, str | None, folder.Before]:
-    """Of a save that begins now: its id, its serial, the id of the checkpoint that it replaces, what else is there."""
+def _new(storage: Storage, where: str) -> tuple[str, int, str | None, folder.Before, int]:
+    """Of a save that begins now: its id, its serial, the id of the checkpoint that it replaces, what else is there, and
+    how many folders are not."""
+    missing = storage.missing_folders(where)
     head = folder.read_head(storage, where)
     serial, before = folder.survey(storage, where)
-    return os.urandom(8).hex(), serial, None if head is None else head.id, before
+    return os.urandom(8).hex(), serial, None if head is None else head.id, before, missing
 
 
 def _complete(ranks: Ranks, save: Save, committed: list[bool | None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import re
@@ -13,15 +14,25 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from resilin._base import log
 from resilin.checkpoint import safetensors
 from resilin.checkpoint.opening import open_parent, open_storage
 from resilin.checkpoint.safetensors import Entry, Layout
-from resilin.checkpoint.storage import Reading, Storage, checked, leftover
+from resilin.checkpoint.storage import Item, Reading, Storage, checked, leftover
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CheckpointError, CorruptFile, StorageError, StorageMissing, UsageError, UsageTypeError
+from resilin.errors import (
+    CheckpointError,
+    CorruptFile,
+    StorageDenied,
+    StorageError,
+    StorageMissing,
+    UsageError,
+    UsageTypeError,
+)
 
+_LOG = log.logger("checkpoint")
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as model hubs divide files
@@ -51,7 +62,8 @@ def save_safetensors(
     then the file, or the index, is replaced (or, with one file in place of several, the index deleted), and the old
     files are deleted. So there must be room for both. Where the old model has the names of the new files, those get an
     id, `model-1f0c88a2-00001-of-00003.safetensors`, which readers find by the index. A save that fails before that
-    deletes what it had begun; what one that was killed left, the next save to the folder deletes.
+    deletes what it had begun, and the folders that it made; what one that was killed left, the next save to the file or
+    folder deletes, while what another is writing stays.
 
     Each tensor is written in C order whatever its strides; tensors that share memory are written once each. At most a
     piece of 16 MB is copied at a time, of a GPU's tensors one tensor.
@@ -98,9 +110,12 @@ def write_weights(
     text = os.fspath(path)
     if text.endswith(".safetensors"):
         storage, name = open_parent(text, options)
-        _write(storage, name, state, metadata)
+        with _folders_undone(storage):
+            _write_file(storage, name, state, metadata)
     else:
-        _write_folder(open_storage(text, options), state, metadata, max_shard_bytes)
+        storage = open_storage(text, options)
+        with _folders_undone(storage):
+            _write_folder(storage, state, metadata, max_shard_bytes)
 
 
 def load_safetensors(
@@ -165,6 +180,37 @@ def _write(storage: Storage, name: str, state: Mapping[str, Weight], metadata: M
     made = safetensors.layout([(key, one.dtype, one.shape) for key, one in state.items()], metadata)
     with storage.writing(name) as file:
         safetensors.stream(made, lambda key: state[key].pieces(), file.write)
+
+
+@contextlib.contextmanager
+def _folders_undone(storage: Storage) -> Iterator[None]:
+    """Around writing: when it fails, the folders are removed that were not there before and hold nothing."""
+    count = storage.missing_folders()
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(StorageError):  # the reason is being raised already
+            storage.remove_empty("", count)
+        raise
+
+
+def _write_file(storage: Storage, name: str, state: Mapping[str, Weight], metadata: Mapping[str, str]) -> None:
+    """One file, and delete what those that were killed over it have left."""
+    before = _leftovers(storage, name)
+    _write(storage, name, state, metadata)
+    try:
+        for item in _leftovers(storage, name) if before else []:
+            if item in before:  # what has grown is somebody's at work
+                storage.delete_leftover(item.name)
+    except StorageError as error:  # the new file is complete: this costs space, nothing else
+        log.event(_LOG, logging.WARNING, "could not delete what was left of a file", path=name, error=str(error))
+
+
+def _leftovers(storage: Storage, name: str) -> Sequence[Item]:
+    try:
+        return storage.leftovers(name)
+    except StorageDenied:  # a folder that may be written to and not listed
+        return []
 
 
 def _write_folder(storage: Storage, state: Mapping[str, Weight], metadata: Mapping[str, str], limit: int) -> None:
@@ -238,7 +284,9 @@ def _is_of_a_model(name: str) -> bool:
 
 def _delete(storage: Storage, names: Iterable[str], but: Collection[str] = ()) -> None:
     for name in names:
-        if name not in but:
+        if leftover(name):
+            storage.delete_leftover(name)
+        elif name not in but:
             storage.delete(name)
 
 

@@ -46,7 +46,8 @@ class Save:
     """One save, as all its ranks have agreed on it.
 
     replaces: the id of the checkpoint that is in the folder now, or None. before: what else lay there when it began.
-    keep_last: how many the path keeps; 0: all.
+    missing: how many folders were not there then, of its own, the path and all above. keep_last: how many the path
+    keeps; 0: all.
     """
 
     storage: Storage
@@ -56,6 +57,7 @@ class Save:
     tensors: tuple[Logical, ...]
     replaces: str | None
     before: Before
+    missing: int
     keep_last: int
 
     @property
@@ -189,7 +191,7 @@ def commit(save: Save, files: Sequence[File]) -> None:
 
 
 def discard(save: Save) -> None:
-    """Delete what a save has written that failed on some rank, unless it became complete all the same.
+    """Delete what a save has written that failed on some rank, folders too, unless it became complete all the same.
 
     Its writing has ended on all ranks. An error is logged: what the save failed with is being raised.
     """
@@ -199,8 +201,7 @@ def discard(save: Save) -> None:
         for name in folder.written(save.storage, save.folder):
             if save.owns(name):
                 save.storage.delete(save.name(name))
-        if save.folder:
-            save.storage.remove_empty(save.folder)
+        save.storage.remove_empty(save.folder, max(save.missing, 1 if save.folder else 0))
     except CheckpointError as error:
         log.event(_LOG, logging.WARNING, "could not delete a failed checkpoint", path=save.path, error=str(error))
 

@@ -215,10 +215,28 @@ class FaultyStorage(Storage):
         """As `Storage.is_link`."""
         return self._inner.is_link(folder)
 
-    def remove_empty(self, folder: str) -> None:
+    def is_something_else(self, name: str) -> bool:
+        """As `Storage.is_something_else`."""
+        return self._inner.is_something_else(name)
+
+    def missing_folders(self, folder: str = "") -> int:
+        """As `Storage.missing_folders`."""
+        return self._inner.missing_folders(folder)
+
+    def remove_empty(self, folder: str, count: int = 1) -> None:
         """As `Storage.remove_empty`."""
         self._faults._reached("delete", folder)
-        self._inner.remove_empty(folder)
+        self._inner.remove_empty(folder, count)
+
+    def leftovers(self, name: str) -> Sequence[Item]:
+        """As `Storage.leftovers`."""
+        self._faults._reached("list", name)
+        return self._inner.leftovers(name)
+
+    def delete_leftover(self, name: str) -> None:
+        """As `Storage.delete_leftover`."""
+        self._faults._reached("delete", name)
+        self._inner.delete_leftover(name)
 
     def sync(self, folder: str = "") -> None:
         """As `Storage.sync`."""

@@ -188,6 +188,52 @@ def test_a_save_that_fails_leaves_nothing_of_itself(tmp_path, monkeypatch, numbe
     assert holds(tmp_path) == 2
 
 
+@pytest.mark.parametrize("call", [checkpoint.save, lambda *args, **named: checkpoint.save_async(*args, **named).wait()])
+@pytest.mark.parametrize("step", [None, 2])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_save_that_fails_leaves_no_folder_that_it_made(tmp_path, monkeypatch, call, step, world_size):
+    """However far it had come; folders that were there before stay, though they are empty."""
+    real, failing = os.write, []
+
+    def write(fd, data):
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).name.startswith(failing[0]):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    for before in ("", "mine", "mine/new", "mine/new/run"):
+        (tmp_path / before).mkdir(parents=True, exist_ok=True)
+        there = sorted(tmp_path.rglob("*"))
+        for failing[:] in (["data-00000"], ["manifest"], *([["data-00001"], ["part-00001"]] if world_size > 1 else [])):
+            outcome = run_ranks(
+                world_size, lambda rank: call(tmp_path / "mine" / "new" / "run", state(2), step=step), abort=False
+            )
+            assert len(outcome.errors) == world_size, failing
+            assert sorted(tmp_path.rglob("*")) == there, (before, failing)
+
+
+def test_a_save_that_fails_at_any_call_leaves_a_checkpoint_or_no_folder(tmp_path, monkeypatch):
+    count = iter(range(200))
+    nothing = []
+
+    def prepare():
+        prepare.path = tmp_path / str(next(count))
+        prepare.path.mkdir()
+
+    def check(errors):
+        if list(prepare.path.iterdir()) == []:
+            assert errors
+            nothing.append(prepare.path)
+        else:  # complete, though its folder could not be flushed, or not all tidied up
+            assert holds(prepare.path / "new" / "run") == 1
+
+    calls = each_call(
+        monkeypatch, fails_with(errno.ENOSPC), 1, prepare,
+        lambda: checkpoint.save(prepare.path / "new" / "run", state(1), step=1), check,
+    )  # fmt: skip
+    assert calls > len(nothing) >= 12
+
+
 def test_an_earlier_save_that_failed_unheard_is_cleaned_up_by_the_next(tmp_path, monkeypatch):
     broken = [True]
 

@@ -4,6 +4,9 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 import safetensors.numpy
@@ -11,8 +14,8 @@ import safetensors.numpy
 import resilin
 from resilin.checkpoint import load_safetensors, save_safetensors, weights
 from resilin.checkpoint.local import LocalStorage
-from resilin.checkpoint.opening import open_storage
-from resilin.errors import StorageError
+from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.errors import StorageDenied, StorageError
 from resilin.launcher import main
 from resilin.testing.faults import Killed
 from resilin.testing.storage_faults import FaultyStorage, StorageFaults, no_space
@@ -52,7 +55,11 @@ def with_faults(monkeypatch):
     def run(faults, work):
         with monkeypatch.context() as patched:
             patched.setattr(weights, "open_storage", lambda at, _: FaultyStorage(open_storage(at), faults))
+            patched.setattr(weights, "open_parent", lambda at, _: faulty(faults, *open_parent(at)))
             work()
+
+    def faulty(faults, storage, name):
+        return FaultyStorage(storage, faults), name
 
     return run
 
@@ -183,3 +190,111 @@ def test_a_model_is_divided_anew_in_its_own_place(tmp_path):
     assert main.main(command) == 0
     assert value_of(load_safetensors(tmp_path)) == value_of(as_hubs_read(tmp_path)) == NEW
     assert len(os.listdir(tmp_path)) == 3
+
+
+# -- one file
+
+
+def test_what_killed_saves_of_a_file_left_goes_with_the_next_one(tmp_path, with_faults):
+    """Also where the one that is killed was deleting what others had left."""
+    path = tmp_path / "m.safetensors"
+    others = ["m.safetensors.bak", "other.safetensors.partial-00aa", "m.safetensors.partial"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    seen, struck = set(), set()
+    plans = each_fault(lambda at, nth: StorageFaults().kill(at, nth, keep=3 if at == "write" else None))
+    for operation, nth, faults in plans:
+        save(path, OLD, "one")
+        assert sorted(os.listdir(tmp_path)) == sorted([*others, path.name])
+        for mark in ("00bb", "00cc"):
+            (tmp_path / f"{path.name}.partial-{mark}").write_text("of an earlier one")
+        try:
+            with_faults(faults, lambda: save(path, NEW, "one"))
+        except Killed:
+            struck.add((operation, nth))
+        else:
+            plans.send(False)
+        seen.add(value_of(load_safetensors(path)))
+        faults.bury()
+    assert seen == {OLD, NEW}
+    assert struck >= {("open", 0), ("write", 0), ("commit", 0), ("delete", 0), ("delete", 1)}
+    assert [(tmp_path / name).read_text() for name in others] == ["mine"] * 3
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "hub"])
+def test_a_save_deletes_nothing_of_one_that_is_still_at_work(tmp_path, name):
+    path = tmp_path / name
+    folder, file = (tmp_path, name) if name != "hub" else (path, weights.SINGLE)
+    with LocalStorage(folder).writing(file) as writing:
+        writing.write(b"not all of it")
+        for value in (OLD, NEW):
+            save(path, value, "one")
+            assert len(os.listdir(folder)) == 2
+        assert value_of(load_safetensors(path)) == NEW
+    assert (folder / file).read_bytes() == b"not all of it"
+
+
+def test_where_nothing_tells_who_is_alive_what_grows_stays(monkeypatch):
+    storage = open_storage("memory://grows")
+    for name in ("m.safetensors.partial-00aa", "m.safetensors.partial-00bb"):
+        storage.write(name, b"1")
+    write = weights._write
+
+    def meanwhile(*args):
+        storage.write("m.safetensors.partial-00bb", b"12")
+        storage.write("m.safetensors.partial-00cc", b"1")
+        write(*args)
+
+    monkeypatch.setattr(weights, "_write", meanwhile)
+    save("memory://grows/m.safetensors", NEW, "one")
+    assert [item.name[-4:] for item in storage.list()] == ["sors", "00bb", "00cc"]
+    storage.delete_tree("")
+
+
+def test_a_file_is_written_where_the_folder_cannot_be_listed_or_cleaned(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "m.safetensors"
+
+    def denied(storage, name):
+        raise StorageDenied(f"{name} cannot be listed: Permission denied", name)
+
+    (tmp_path / "m.safetensors.partial-00aa").write_text("left")
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete_leftover", denied)
+        save(path, OLD, "one")
+    assert "could not delete what was left of a file" in caplog.text
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "leftovers", denied)
+        save(path, NEW, "one")
+    assert value_of(load_safetensors(path)) == NEW
+
+
+@pytest.mark.multiproc
+def test_what_a_process_left_that_was_killed_goes_with_the_next_save(tmp_path):
+    code = (
+        "import os, signal, sys; from resilin.checkpoint.local import LocalStorage\n"
+        "with LocalStorage(sys.argv[1]).writing('m.safetensors') as file:\n"
+        "    file.write(bytes(10_000)); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], timeout=60, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    save(tmp_path / "m.safetensors", NEW, "one")
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+@pytest.mark.parametrize(("target", "files"), [("m.safetensors", "one"), ("hub", "one"), ("hub", "three")])
+@pytest.mark.parametrize("at", ["open", "write", "commit"])
+def test_a_save_onto_a_full_disk_leaves_no_folder_that_it_made(tmp_path, with_faults, target, files, at):
+    for before in ("", "old", "old/empty", f"old/empty/{target}" if target == "hub" else "old"):
+        (tmp_path / before).mkdir(parents=True, exist_ok=True)
+        there = sorted(tmp_path.rglob("*"))
+        for nth in range(100):
+            faults = StorageFaults().fail(at, nth, no_space())
+            try:
+                with_faults(faults, lambda: save(tmp_path / "old" / "empty" / target, NEW, files))
+            except StorageError:
+                assert sorted(tmp_path.rglob("*")) == there
+            else:
+                break
+        assert nth == 4 if files == "three" and at != "write" else nth > 0
+        shutil.rmtree(tmp_path / "old")
