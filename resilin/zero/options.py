@@ -5,7 +5,6 @@ They go with what a step, or the forward after it, gathers anyway (`dist.compare
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +12,10 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.dist.compared import Facts
-from resilin.optim import Optimizer
 from resilin.zero.owned import NOT_OPTIONS
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-_WHY = "each rank updates its range with its own, so all must set the same"
+WHY = "each rank updates its range with its own, so all must set the same"
 _UNKNOWN = object()
 
 
@@ -27,50 +25,15 @@ class Options:
     def __init__(self, about: str, of: str = "") -> None:
         self._about, self._of = about, of
         self._seen: list[dict[str, Any]] = []
-        self._facts = Facts(about, [], _WHY)
+        self._facts = Facts(about, [], WHY)
 
     def facts(self, groups: Sequence[dict[str, Any]]) -> Facts:
         """Those of `groups` as they are now; options that are no plain values are left out."""
         seen = list(map(_plain_options, groups))
         if seen != self._seen:
             titled = [(f" of group {number}{self._of}", options) for number, options in enumerate(seen)]
-            self._seen, self._facts = seen, Facts(self._about, titled, _WHY)
+            self._seen, self._facts = seen, Facts(self._about, titled, WHY)
         return self._facts
-
-
-class Steps:
-    """The options of steps that nothing has compared yet."""
-
-    def __init__(self, about: str) -> None:
-        self._about = about
-        self._options: weakref.WeakKeyDictionary[Optimizer, Options] = weakref.WeakKeyDictionary()
-        self._pending: dict[int, Facts] = {}  # by id of the optimizer, in the order of their first steps
-        self._none = Facts(about, [], _WHY)
-
-    def add(self, optimizer: Optimizer) -> None:
-        """`optimizer` has stepped."""
-        options = self._options.get(optimizer)
-        if options is None:
-            options = self._options[optimizer] = Options(self._about, f" of {type(optimizer).__name__}")
-        self._pending[id(optimizer)] = options.facts(optimizer.param_groups)
-
-    def take(self) -> Facts:
-        """What is to be compared now. Each step is once."""
-        if not self._pending:
-            return self._none
-        every, self._pending = list(self._pending.values()), {}
-        if len(every) == 1:
-            return every[0]
-        groups = [
-            (f"{end} (optimizer {number})", options)
-            for number, facts in enumerate(every)
-            for end, options in facts.groups
-        ]
-        return Facts(self._about, groups, _WHY)
-
-    def forget(self) -> None:
-        """Those who stepped with this rank are gone."""
-        self._pending = {}
 
 
 def _plain_options(group: dict[str, Any]) -> dict[str, Any]:

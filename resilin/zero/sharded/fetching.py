@@ -23,8 +23,8 @@ from resilin.core.autograd.tape import Node
 from resilin.core.tensor import Tensor
 from resilin.dist import compared
 from resilin.errors import UsageError
-from resilin.zero.options import Steps
 from resilin.zero.sharded.slabs import Slab, Slabs
+from resilin.zero.sharded.steps import Steps
 from resilin.zero.sharded.unit import Unit
 
 
@@ -77,7 +77,7 @@ class Fetcher:
         self.units, self.group, self.keep = list(units), group, keep
         self.forward, self.backward = Order(), Order()
         self.slabs = Slabs(units[0].dev)
-        self.steps = Steps("zero.shard")  # since the last unit was fetched
+        self.steps = Steps(self.units)  # since the last unit was fetched
         self.begin: Callable[[], None] = _nothing
         self.end: Callable[[], None] = _nothing
         self.failed: Callable[[], None] = _nothing
@@ -218,7 +218,7 @@ class Fetcher:
         unit.slab = slab
         assert self.group is not None, "no forward runs without a group"
         unit.coming = compared.all_gather_into_tensor(
-            unit.tensor(into, home), unit.tensor(row, home), self.steps.take(), self.group, async_op=True
+            unit.tensor(into, home), unit.tensor(row, home), self.steps.take([unit]), self.group, async_op=True
         )
         self.fetched += 1
 

@@ -362,10 +362,17 @@ class ShardedModule(Module):
             raise UsageError(f"{what} of a sharded module: not inside forward, backward or gathered()")
 
     def _compare_steps(self) -> None:
-        """CollectiveMismatch, on all ranks, when the last steps had other options on some: no forward may follow."""
+        """CollectiveMismatch, on all ranks, when the last steps were others on some: no forward may follow."""
+        self._agree(self._fetcher.steps.take(self._units))
+
+    def compare_groups(self, optimizer: Optimizer) -> None:
+        """CollectiveMismatch, on all ranks, when `optimizer` has parameters in other groups on some. A collective."""
+        self._agree(self._fetcher.steps.groups(optimizer))
+
+    def _agree(self, facts: compared.Facts) -> None:
         group = self._process_group
         if group is not None and group.size() > 1:
-            compared.agree(self._fetcher.steps.take(), group)
+            compared.agree(facts, group)
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ class Sharded(Protocol):
     def follower(self, optimizer: Optimizer) -> Survivor:
         """What lives on of `optimizer` when the world changes."""
 
+    def compare_groups(self, optimizer: Optimizer) -> None:
+        """CollectiveMismatch, on all ranks, when `optimizer` has parameters in other groups on some. A collective."""
+
 
 class OptimizerState:
     """What `optimizer`, made of a sharded module's pieces, remembers, in the form that it has without sharding.
@@ -74,7 +77,11 @@ class OptimizerState:
     # ---- out -------------------------------------------------------------------------------------------------------
 
     def state_dict(self, rank0_only: bool = False) -> State:
-        """The whole state on every rank, or on rank 0 alone (elsewhere {}): copies. All ranks call it."""
+        """The whole state on every rank, or on rank 0 alone (elsewhere {}): copies. All ranks call it.
+
+        Raises CollectiveMismatch on all ranks when they have parameters in other groups.
+        """
+        self.model.compare_groups(self.optimizer)
         whole = self._gathered(rank0_only)
         if rank0_only and self.model.units[0].rank:
             return {}
