@@ -418,3 +418,15 @@ def test_where_only_dtypes_differ_it_is_said_how_to_convert(tmp_path):
     with pytest.raises(CheckpointMismatch) as told:
         checkpoint.load(tmp_path, {**doubles, "b": resilin.zeros(4)})
     assert "strict=False" not in str(told.value)
+
+
+def test_a_checkpoint_without_a_step_lies_beside_those_of_steps(tmp_path):
+    """The newest is the one that was saved last, whatever its kind; docs/checkpoints.md says so."""
+    run = tmp_path / "run"
+    for number, step in enumerate([1, None, 2, None, 3]):
+        checkpoint.save(run, {"n": number}, step=step, keep_last=2 if step == 3 else 0)
+        assert checkpoint.load(run) == {"n": number}
+        assert checkpoint.latest(run) == str(run if step is None else run / f"step-{step}")
+        assert (run / "latest").read_text() == ("step-1\n", "step-1\n", "step-2\n", "step-2\n", "step-3\n")[number]
+    assert [one.name for one in checkpoint.list_checkpoints(run)] == ["", "step-3"]
+    assert checkpoint.load(run, step=3) == {"n": 4}

@@ -358,6 +358,81 @@ def test_a_checkpoint_is_not_replaced_by_a_part_of_itself(run, tmp_path, ask):
     assert checkpoint.load(run)["epoch"] == 2
 
 
+def refused(answer, *why):
+    code, out = answer
+    assert code == exit_codes.USAGE
+    for text in why:
+        assert text in out
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of weights."""
+    save_safetensors(trained()["model"], tmp_path / "w.safetensors")
+    return tmp_path / "w.safetensors"
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_weights_do_not_become_the_newest_checkpoint_of_training(run, weights, ask):
+    before = files_of(run)
+    refused(ask("convert", weights, run), f"{run} holds the checkpoints step-1, step-2", "write to another place")
+    (run / "step-1" / "manifest.json").unlink()
+    (run / "step-2" / "manifest.json").unlink()
+    refused(ask("convert", weights, f"{run}/"), "step-1, step-2")  # perhaps they are being written
+    assert files_of(run).items() < before.items()
+
+
+def test_a_checkpoint_of_training_is_not_replaced_by_what_is_converted(run, weights, tmp_path, ask):
+    checkpoint.save(tmp_path / "plain", trained(3))
+    before = files_of(tmp_path)
+    other = tmp_path / "other"
+    checkpoint.save(other, {"model": trained()["model"]}, step=2)
+    for source, target, place in (
+        (weights, run / "step-1", run / "step-1"),
+        (weights, tmp_path / "plain", tmp_path / "plain"),
+        (other, run, run / "step-2"),
+    ):
+        refused(ask("convert", source, target), f"{place} is a checkpoint already", "write to another place")
+    assert files_of(tmp_path).items() > before.items()
+    assert len(files_of(tmp_path)) == len(before) + len(files_of(other))
+
+
+def test_no_checkpoint_is_written_into_another_one(run, weights, tmp_path, ask):
+    checkpoint.save(tmp_path / "plain", trained(3))
+    (tmp_path / "link").symlink_to(run / "step-2")
+    before = files_of(tmp_path)
+    for target in (run / "step-1", tmp_path / "plain"):
+        refused(ask("convert", run, target), f"{target} is a checkpoint itself", "write to another place")
+    for target in (run / "step-2", run / "step-2" / "deeper" / "still", tmp_path / "link", run / "step-2" / "a" / ".."):
+        refused(ask("convert", run, target), f"lies in {run}/step-2, which is read", "write to another place")
+    assert files_of(tmp_path) == before
+
+
+def test_a_conversion_goes_on_where_one_was_killed_and_beside_others(run, weights, tmp_path, ask):
+    for target in (tmp_path / "copy", tmp_path / "again"):
+        assert ask("convert", run, target)[0] == 0
+        assert ask("convert", run, target, "--step", 1)[0] == 0
+    (tmp_path / "copy" / "step-2" / "manifest.json").unlink()
+    assert ask("convert", run, tmp_path / "copy")[0] == 0
+    refused(ask("convert", run, tmp_path / "copy"), "copy/step-2 is a checkpoint already")
+    assert ask("convert", weights, tmp_path / "new")[0] == 0
+    (tmp_path / "new" / "manifest.json").unlink()
+    assert ask("convert", weights, tmp_path / "new")[0] == 0
+    assert ask("diff", weights, tmp_path / "new")[0] == 0
+
+
+def test_what_lies_at_a_url_is_not_replaced_either(run, weights, ask):
+    url = "memory://converted/run"
+    assert ask("convert", run, url)[0] == 0
+    refused(ask("convert", weights, url), f"{url} holds the checkpoints step-2")
+    refused(ask("convert", run, url), f"{url}/step-2 is a checkpoint already")
+    refused(ask("convert", url, f"{url}/step-2"), f"{url}/step-2/step-2 lies in {url}/step-2, which is read")
+    open_storage("memory://converted").delete_tree("")
+
+
 def test_a_step_that_is_not_there_is_wrong_usage(run, ask):
     for args in (["verify", run, "--step"], ["diff", run, run, "--a-step"], ["convert", run, "x", "--step"]):
         for step, why in (("7", "step-7: there is nothing"), ("-1", "step must be an int of at least 0")):

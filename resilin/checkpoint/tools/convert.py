@@ -9,11 +9,13 @@ from typing import Any
 
 from resilin.checkpoint import folder as folders
 from resilin.checkpoint import weights
-from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.saving import save
+from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.tools.states import Leaf, State, with_leaves
 from resilin.core.tensor import wrap
 from resilin.errors import UsageError
+
+_SHOWN = 10  # names in a message
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,45 @@ def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int 
 def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
     """Write `state` as a checkpoint, of `step` if given. All of it is in memory meanwhile.
 
-    UsageError when that is the checkpoint that it is read from, which would lose what is left out.
+    UsageError when that is the checkpoint that it is read from, which would lose what is left out, or lies in it; where
+    a checkpoint is already; and where it would be taken for one of other checkpoints there.
     """
-    storage = open_storage(path)
-    place = storage.full("" if step is None else folders.step_name(step))
-    if _real(place) == _real(state.path):
-        raise UsageError(f"{place} is what is read, and would be replaced: write to another place")
+    storage = folders.opened_to_save(path)
+    _check_apart(storage.full("" if step is None else folders.step_name(step)), state)
+    _check_free(storage, step)
     tensors = [value for _, value in state.items() if isinstance(value, Leaf)]
     written = save(path, with_leaves(state.tree, _in_memory), step=step)
     return Converted(written, len(tensors), _nbytes(tensors))
+
+
+def _check_apart(place: str, state: State) -> None:
+    if _real(place) == _real(state.path):
+        raise UsageError(f"{place} is what is read, and would be replaced: write to another place")
+    if state.kind == "checkpoint" and _real(place).startswith(f"{_real(state.path)}/"):
+        raise UsageError(f"{place} lies in {state.path}, which is read: write to another place")
+
+
+def _check_free(storage: Storage, step: int | None) -> None:
+    """UsageError unless one of `step` may be written: torn ones at its place are replaced."""
+    own = "" if step is None else folders.step_name(step)
+    found = {one.name: one for one in folders.list_checkpoints(storage)}
+    if own in found and (found[own].is_complete or found[own].unreadable):
+        raise UsageError(
+            f"{storage.full(own)} is a checkpoint already, and what is converted replaces none: delete it, or write to "
+            "another place"
+        )
+    if step is not None and "" in found:
+        raise UsageError(f"{storage.root} is a checkpoint itself, and would hold another: write to another place")
+    steps = [name for name in found if name]
+    if step is None and steps:
+        raise UsageError(
+            f"{storage.root} holds the checkpoints {_shown(steps)}, and what is written there would be the newest of "
+            "them: write to another place"
+        )
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _real(path: str) -> str:
