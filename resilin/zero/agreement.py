@@ -31,19 +31,20 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     return group
 
 
-def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.ProcessGroup) -> None:
-    """Compare the parameter groups over the ranks: names where there are any, shapes, dtypes, options, and `setting`.
+def check_layout(groups: Sequence[dict[str, Any]], first: int, setting: str, group: dist.ProcessGroup) -> None:
+    """Compare parameter groups over the ranks: names where there are any, shapes, dtypes, options, and `setting`.
 
+    first: the number of the first group that is compared, and all after it are; those before it have been.
     Raises CollectiveMismatch on every rank; it names the first parameter or option that differs, and both sides.
     """
-    mine = (setting, _entries(groups), _options(groups))
+    mine = (setting, _entries(groups, first), _options(groups, first))
     everybody: list[Any] = [None] * group.size()
     dist.all_gather_object(everybody, mine, group=group)
-    first_setting, first, first_options = everybody[0]
+    first_setting, first_entries, first_options = everybody[0]
     for rank, (their_setting, theirs, their_options) in enumerate(everybody):
         if their_setting != first_setting:
             raise CollectiveMismatch(f"{NAME}: rank 0 was made with {first_setting}, rank {rank} with {their_setting}")
-        for zero, other in zip_longest(first, theirs):
+        for zero, other in zip_longest(first_entries, theirs):
             if zero != other:
                 raise CollectiveMismatch(
                     f"{NAME}: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; all "
@@ -58,18 +59,18 @@ def check_layout(groups: Sequence[dict[str, Any]], setting: str, group: dist.Pro
                 )
 
 
-def _options(groups: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The options of each group as text: "lr of group 0" and the like."""
+def _options(groups: Sequence[dict[str, Any]], first: int) -> dict[str, str]:
+    """The options of each group from `first` on as text: "lr of group 0" and the like."""
     return {
         f"{name} of group {index}": repr(value.tolist() if isinstance(value, Tensor) else value)
-        for index, group in enumerate(groups)
+        for index, group in enumerate(groups[first:], first)
         for name, value in options_of(group).items()
     }
 
 
-def _entries(groups: Sequence[dict[str, Any]]) -> list[Entry]:
-    entries, number = [], 0
-    for index, group in enumerate(groups):
+def _entries(groups: Sequence[dict[str, Any]], first: int) -> list[Entry]:
+    entries, number = [], sum(len(group["params"]) for group in groups[:first])
+    for index, group in enumerate(groups[first:], first):
         for name, param in zip_longest(group.get("param_names", ()), group["params"]):
             label = f"parameter {number} (group {index}{'' if name is None else f', {name}'})"
             entries.append((label, param._array.shape, f"{param._array.dtype.name} on {param._dev.type}"))

@@ -87,7 +87,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         super().__init__(params, dict(defaults))
         self._user_defaults = dict(defaults)
         kinds.check_whole(self.parameters(), optimizer_class)
-        self._compare_layout(self.param_groups)
+        self._compare_layout(first=0)
         self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
         self.defaults = self._owned.optimizer.defaults
@@ -102,7 +102,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         added = self.param_groups[-1:]
         try:
             kinds.check_whole(added[0]["params"], self._optimizer_class)
-            self._compare_layout(added)
+            self._compare_layout(first=len(self.param_groups) - 1)
             self._take(added, [added[0]["params"]])
         except BaseException:
             self.param_groups.pop()
@@ -131,13 +131,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """All parameters, in the order of their numbers."""
         return [param for group in self.param_groups for param in group["params"]]
 
-    def _compare_layout(self, groups: Sequence[Group]) -> None:
+    def _compare_layout(self, first: int) -> None:
         setting = (
             f"optimizer_class={self._optimizer_class.__name__}, "
             f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
         )
         if self._group is not None:
-            agreement.check_layout(groups, setting, self._group)
+            agreement.check_layout(self.param_groups, first, setting, self._group)
 
     def _compare_values(self) -> None:
         params, numbers = self.parameters(), self._unchecked
@@ -366,7 +366,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def stats(self) -> dict[str, Any]:
         """Elements in all, those that this rank updates, and the bytes of the state it holds for them; inside
-        elastic.run also its buddy, and the bytes of what it keeps twice or for another rank."""
+        elastic.run also its buddy (None in a world of one), and the bytes of what it keeps twice or for another rank."""
         found = {
             "world_size": self.process_group.size(),
             "rank": self._rank,

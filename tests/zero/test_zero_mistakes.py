@@ -98,9 +98,27 @@ def test_options_that_differ_are_named_with_both_sides() -> None:
             ZeroRedundancyOptimizer(parameters(), optim.SGD, lr=0.1 * (rank + 1))
         first, *rest = parameters()
         optimizer = ZeroRedundancyOptimizer([first], optim.SGD, lr=resilin.tensor(0.1))
-        with pytest.raises(CollectiveMismatch, match=r"momentum of group 0 is 0\.9 on rank 0 and 0 on rank 1"):
+        with pytest.raises(CollectiveMismatch, match=r"momentum of group 1 is 0\.9 on rank 0 and 0 on rank 1"):
             optimizer.add_param_group({"params": rest, "momentum": 0 if rank else 0.9})
         assert len(optimizer.param_groups) == 1
+
+    run_ranks(2, work).results()
+
+
+def test_mistakes_in_a_group_that_is_added_are_told_with_its_number() -> None:
+    def work(rank: int) -> None:
+        params = parameters(((8, 3), (5,), (4, 2), (7,)))
+        optimizer = ZeroRedundancyOptimizer(params[:1], optim.AdamW, lr=0.1)
+        optimizer.add_param_group({"params": params[1:2]})
+        with pytest.raises(
+            CollectiveMismatch, match=r": lr of group 2 is 0\.1 on rank 0 and 0\.2 on rank 1; each rank"
+        ):
+            optimizer.add_param_group({"params": params[2:], "lr": 0.1 * (rank + 1)})
+        with pytest.raises(
+            CollectiveMismatch, match=r": parameter 3 \(group 2\) is absent on rank 0 and of shape \[7\] .* on rank 1"
+        ):
+            optimizer.add_param_group({"params": params[2 : 3 + rank]})
+        optimizer.add_param_group({"params": params[2:]})
 
     run_ranks(2, work).results()
 
