@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -184,6 +185,23 @@ def test_a_gradient_of_a_gradient_of_pieces_is_refused() -> None:
         model = shard(nn.Linear(2, 1), 3)
         with pytest.raises(UsageError, match="create_graph=True"):
             (model(tensor(np.ones((1, 2)))) ** 2).sum().backward(create_graph=True)
+
+    alone(run)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("take", [copy.deepcopy, pickle.dumps])
+def test_a_sharded_module_is_neither_copied_nor_pickled_and_neither_are_its_parts(stage: int, take: Any) -> None:
+    def run() -> None:
+        net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        model = shard(net, stage)
+        for taken in (model, net, net[1], {"model": model}):
+            with pytest.raises(
+                UsageError, match=r"a sharded module cannot be copied or pickled: .*model\.state_dict\(\)"
+            ):
+                take(taken)
+        model(tensor(np.ones((1, 2)))).sum().backward()
+        model.load_state_dict(pickle.loads(pickle.dumps(model.state_dict())))
 
     alone(run)
 

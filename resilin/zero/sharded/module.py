@@ -128,7 +128,10 @@ class ShardedModule(Module):
                 users.setdefault(module, []).append(unit)
         for module, used in users.items():
             _replace_forward(module, self._fetcher, used)
-            object.__setattr__(module, "__deepcopy__", _refuse_copy)
+        for part in (self, *self.module.modules()):
+            if part is self or next(part.parameters(), None) is not None:
+                object.__setattr__(part, "__deepcopy__", _refuse_copy)
+                object.__setattr__(part, "__reduce_ex__", _refuse_copy)  # pickle asks the object, not its class
         self._reducing.listen()
 
     def stepped(self, optimizer: Optimizer) -> None:
@@ -391,9 +394,6 @@ class ShardedModule(Module):
             **self.reconfigurable.stats(),
         }
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        _refuse_copy(memo)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoReturn:
         raise UsageError(
             "a sharded module cannot be moved or converted: its parameters lie in rows that are cut among the ranks. "
@@ -401,10 +401,10 @@ class ShardedModule(Module):
         )
 
 
-def _refuse_copy(_memo: Any) -> NoReturn:
+def _refuse_copy(_how: Any) -> NoReturn:
     raise UsageError(
-        "a sharded module cannot be copied: its parameters are divided, and its forward gathers them. Make a module as "
-        "the first one was made, and load model.state_dict() into it"
+        "a sharded module cannot be copied or pickled: its parameters are divided, and its forward gathers them. Make "
+        "a module as the first one was made, and load model.state_dict() into it"
     )
 
 
