@@ -105,12 +105,16 @@ class Survivor:
                 self._writes = self._content.writes()
                 keeper.received(pairing.exchange(self._own(), keeper.room))
 
-    def stats(self) -> dict[str, int]:
-        """The buddy, and the bytes of what is kept twice or for another rank; nothing where there is no buddy."""
+    def stats(self) -> dict[str, int | None]:
+        """The buddy (None in a world of one), and the bytes of what is kept twice or for another rank.
+
+        Nothing outside of elastic.run, and where buddies are not wanted.
+        """
         pairing = self._pairing
-        if pairing is None or not pairing.buddies:
+        if pairing is None or not self._buddies:
             return {}
-        return {"buddy": pairing.buddies[pairing.group.rank()], "kept_bytes": self._keeper.nbytes()}
+        buddy = pairing.buddies[pairing.group.rank()] if pairing.buddies else None
+        return {"buddy": buddy, "kept_bytes": self._keeper.nbytes()}
 
     # ------------------------------------------------------------------ what it has
 

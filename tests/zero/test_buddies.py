@@ -9,11 +9,12 @@ import pytest
 
 from resilin import dist
 from resilin._base import moments
-from resilin.dist.reconfigurable import Lot, Outline, Slice
+from resilin.dist.reconfigurable import Lot, Outline, Slice, Version
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import run_ranks
 from resilin.zero import buddies
 from resilin.zero.buddies import Pairing
+from resilin.zero.elastic import Survivor
 
 
 def hosts_of(sizes: tuple[int, ...], spread: bool) -> list[list[int]]:
@@ -110,3 +111,32 @@ def test_every_piece_announces_itself_to_those_who_plan_faults(monkeypatch: pyte
     monkeypatch.setattr(buddies, "DIRECT_BYTES", 16)
     run_ranks(2, main).results()
     assert heard.count("buddy") == 2 * (1 + 1 + 1), "before, after the slice, and after"
+
+
+class Nothing:
+    """A `Content` without slices."""
+
+    def own(self, version: Version) -> Lot:
+        return Lot(version, {})
+
+    def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
+        pass
+
+    def writes(self) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_buddy_and_what_is_kept_are_told_in_every_world_that_may_have_them(size: int) -> None:
+    def work(rank: int) -> list[dict[str, int | None]]:
+        found = []
+        for twice in (True, False):
+            survivor = Survivor(Nothing(), twice)  # type: ignore[arg-type]
+            found.append(dict(survivor.stats()))
+            survivor.prepare(Lot((0, 1), {}), dist.default_group())
+            survivor.take_over()
+            found.append(dict(survivor.stats()))
+        return found
+
+    buddy = None if size == 1 else 1
+    assert run_ranks(size, work).results()[0] == [{}, {"buddy": buddy, "kept_bytes": 0}, {}, {}]
