@@ -365,8 +365,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return self.process_group
 
     def stats(self) -> dict[str, Any]:
-        """Elements in all, those that this rank updates, and the bytes of the state it holds for them; inside
-        elastic.run also its buddy (None in a world of one), and the bytes of what it keeps twice or for another rank."""
+        """Elements in all, those that this rank updates, and the bytes of the state it holds for them.
+
+        Inside elastic.run also its buddy (None in a world of one), and the bytes of what it keeps twice or for another.
+        """
         found = {
             "world_size": self.process_group.size(),
             "rank": self._rank,
