@@ -148,7 +148,7 @@ def latest_name(storage: Storage) -> str | None:
         return newest.name
     for one in found:
         if one.unreadable:  # to say that there is none would have a job begin anew
-            _read_complete(storage, one.name)
+            read_complete(storage, one.name)
             return one.name
     return None
 
@@ -226,7 +226,8 @@ def check_file(storage: Storage, folder: str, file: File) -> None:
 def _check_size(storage: Storage, folder: str, file: File, size: int | None) -> None:
     path = storage.full(joined(folder, file.name))
     if size is None:
-        raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is missing", path)
+        what = "is no plain file" if storage.is_something_else(joined(folder, file.name)) else "is missing"
+        raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, {what}", path)
     if size != file.size:
         what = f"it has {size} bytes instead of {file.size}"
         raise CorruptFile(f"{path}, a file of the checkpoint {storage.full(folder)}, is cut or replaced: {what}", path)
@@ -275,7 +276,7 @@ def open_complete(storage: Storage, step: int | None) -> tuple[str, Manifest]:
     where = folder_of(storage, step)
     while True:
         try:
-            return where, _read_complete(storage, where)
+            return where, read_complete(storage, where)
         except CheckpointError:
             newest = where if step is not None else latest_name(storage)
             if newest is None or newest == where:
@@ -283,7 +284,7 @@ def open_complete(storage: Storage, step: int | None) -> tuple[str, Manifest]:
             where = newest
 
 
-def _read_complete(storage: Storage, folder: str) -> Manifest:
+def read_complete(storage: Storage, folder: str) -> Manifest:
     """The manifest of the checkpoint in `folder`, whose files are all there; what is replaced is read again."""
     failed = None
     while True:
@@ -355,7 +356,7 @@ def _found(storage: Storage, name: str) -> Found | None:
         if not _is_checkpoint(items):
             return None
         try:
-            head = _read_complete(storage, name).head
+            head = read_complete(storage, name).head
             step, serial = head.step, head.serial
         except CheckpointError as error:
             if isinstance(error, StorageError) and not isinstance(error, StorageMissing):

@@ -33,7 +33,11 @@ def verify(path: Root, *, step: SupportsIndex | None = None, options: Mapping[st
     """
     storage = folder.opened(path, options)
     where = folder.folder_of(storage, folder.checked_step(step))
-    manifest = folder.read_manifest(storage, where)
+    return problems(storage, where, folder.read_manifest(storage, where))
+
+
+def problems(storage: Storage, where: str, manifest: Manifest) -> list[Problem]:
+    """What is wrong with the checkpoint in the folder `where`, as `verify`."""
     stored_tree(manifest, storage.full(where))
     reader = Reader(storage, where, manifest)
     return [problem for file in manifest.files for problem in _problems(storage, where, manifest, reader, file)]

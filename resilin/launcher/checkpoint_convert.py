@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import decimal
 
 from resilin.errors import UsageError
 from resilin.launcher import exit_codes
@@ -10,6 +12,7 @@ from resilin.launcher.checkpoint_diff import WHAT
 from resilin.launcher.checkpoint_ls import size
 
 _SHOWN = 5  # names of what is left out
+_MOST = 1 << 63  # bytes; more no file has
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step in the source")
     parser.add_argument(
         "--max-shard-bytes",
-        type=int,
+        type=_bytes,
         default=5_000_000_000,
         metavar="N",
         help="of each file of --to hub (default: 5e9)",
     )
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, also as 5e9."""
+    with contextlib.suppress(decimal.InvalidOperation):
+        number = decimal.Decimal(text)
+        if number.is_finite() and 1 <= number <= _MOST and number == int(number):
+            return int(number)
+    raise argparse.ArgumentTypeError(f"expected a whole number of bytes, as 5e9, got {text!r}")
 
 
 def run(args: argparse.Namespace) -> int:

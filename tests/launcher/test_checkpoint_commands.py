@@ -13,6 +13,7 @@ from resilin import checkpoint, nn, optim
 from resilin._base.clock import SYSTEM
 from resilin.checkpoint import load_safetensors, save_safetensors
 from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.tools import states
 from resilin.launcher import checkpoint_ls, exit_codes, main
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "torch_files"
@@ -34,6 +35,20 @@ def run(tmp_path):
     for step in (1, 2):
         checkpoint.save(tmp_path / "run", trained(step), step=step)
     return tmp_path / "run"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of weights."""
+    save_safetensors(trained()["model"], tmp_path / "w.safetensors")
+    return tmp_path / "w.safetensors"
+
+
+def refused(answer, *why):
+    code, out = answer
+    assert code == exit_codes.USAGE
+    for text in why:
+        assert text in out
 
 
 @pytest.fixture
@@ -157,6 +172,41 @@ def test_verify_of_nothing_is_wrong_usage(tmp_path, ask):
     assert ask("verify", tmp_path / "nothing")[0] == exit_codes.USAGE
 
 
+def test_verify_says_once_that_a_checkpoint_is_torn(run, ask, caplog):
+    (run / "step-1" / "manifest.json").unlink()
+    (cut,) = (run / "step-2").glob("data-*")
+    cut.write_bytes(cut.read_bytes()[:-1])
+    code, out = ask("verify", run)
+    assert code == exit_codes.FAILED
+    lines = out.splitlines()
+    assert lines[0] == f"{run}/step-2: TORN"
+    assert lines[1].startswith(f"  {cut}, a file of the checkpoint {run}/step-2, is cut or replaced: it has ")
+    assert lines[2] == f"{run}/step-1: TORN"
+    assert lines[3].startswith(f"  {run}/step-1 is torn: it has no manifest.json")
+    assert len(lines) == 4
+    assert not caplog.records
+    code, out = ask("verify", run, "--step", 2)
+    assert (code, out.splitlines()) == (exit_codes.FAILED, lines[:2])
+    assert not caplog.records
+
+
+def test_verify_and_ls_tell_what_is_no_plain_file_from_what_is_missing(run, ask):
+    files = [next((run / f"step-{step}").glob("data-*")) for step in (1, 2)]
+    for file in files:
+        file.unlink()
+    files[0].symlink_to("/dev/zero")
+    for command in ("verify", "ls"):
+        code, out = ask(command, run)
+        assert code == exit_codes.FAILED
+        assert f"{files[0]}, a file of the checkpoint {run}/step-1, is no plain file" in out
+        assert f"{files[1]}, a file of the checkpoint {run}/step-2, is missing" in out
+    files[1].mkdir()
+    assert f"{files[1]}, a file of the checkpoint {run}/step-2, is no plain file" in ask("verify", run)[1]
+    files[1].rmdir()
+    files[1].symlink_to(run / "nowhere")
+    assert f"{files[1]}, a file of the checkpoint {run}/step-2, is missing" in ask("verify", run)[1]
+
+
 # -- diff
 
 
@@ -243,6 +293,32 @@ def test_a_key_may_be_that_of_one_tensor(run, tmp_path, ask):
     assert "  epoch: value: 1 in A, 2 in B" in ask("diff", run, run, "--a-step", 1, "--key", "epoch")[1]
 
 
+def test_a_key_may_end_with_a_slash(run, tmp_path, ask):
+    for key in ("model/", "optimizer/state/0/", "model/weight/", "model//", "/"):
+        assert ask("diff", run, run, "--a-key", key, "--b-key", key.rstrip("/"))[0] == 0, key
+    checkpoint.save(tmp_path / "odd", {"a/": 1, "a": {"": 2, "b": 3}})
+    for key, found in (("a/", 1), ("a/b", 3)):
+        assert ask("diff", tmp_path / "odd", tmp_path / "odd", "--key", key)[0] == 0
+        assert next(states.open_state(tmp_path / "odd").part(key).items())[1] == found
+    code, out = ask("diff", run, run, "--key", "/model")
+    assert code == exit_codes.USAGE
+    assert "run/step-2 has no '/model': at the slash without a name before it there are epoch, model, optimizer" in out
+
+
+def test_a_step_of_what_has_none_is_wrong_usage(run, weights, tmp_path, ask):
+    save_safetensors(trained()["model"], tmp_path / "hub")
+    memory = "memory://stepless/m.safetensors"
+    save_safetensors(trained()["model"], memory)
+    for path in (weights, FIXTURES / "training.pt", tmp_path / "hub", memory, __file__):
+        why = f"{path} is no folder of checkpoints, and only those have steps: leave the step out"
+        refused(ask("convert", path, tmp_path / "x", "--step", 1), why)
+        refused(ask("diff", run, path, "--b-step", 1), why)
+    assert not (tmp_path / "x").exists()
+    checkpoint.save(tmp_path / "x.ckpt", {"n": 1}, step=1)  # a folder of any name
+    assert ask("diff", tmp_path / "x.ckpt", tmp_path / "x.ckpt", "--a-step", 1, "--b-step", 1)[0] == 0
+    open_storage("memory://stepless").delete_tree("")
+
+
 def test_diff_reads_in_pieces(tmp_path, ask, monkeypatch):
     monkeypatch.setattr("resilin.checkpoint.tools.states.safetensors.CHUNK_BYTES", 64)
     a = resilin.arange(1000)
@@ -288,6 +364,25 @@ def test_weights_are_divided_as_for_a_model_hub(run, tmp_path, ask):
     assert ask("convert", run, tmp_path / "hub", "--to", "hub", "--key", "model", "--max-shard-bytes", 16)[0] == 0
     assert len(list((tmp_path / "hub").glob("model-*-of-00002.safetensors"))) == 2
     assert ask("diff", tmp_path / "hub", run, "--b-key", "model")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "files"), [("1.6e1", 2), ("16.0", 2), ("5e9", 1), ("5000000000", 1), ("6.4E+1", 1), ("9e18", 1)]
+)
+def test_a_number_of_bytes_may_be_written_as_the_help_writes_it(run, tmp_path, ask, text, files):
+    command = ("convert", run, tmp_path / "hub", "--to", "hub", "--key", "model", "--max-shard-bytes", text)
+    assert ask(*command)[0] == 0
+    assert len(list((tmp_path / "hub").glob("model*.safetensors"))) == files
+
+
+@pytest.mark.parametrize("text", ["0.5", "5G", "inf", "nan", "-1", "0", "1e999999999", "", "1e-3"])
+def test_what_is_no_number_of_bytes_is_wrong_usage(run, tmp_path, capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main.main(
+            ["checkpoint", "convert", str(run), str(tmp_path / "hub"), "--to", "hub", f"--max-shard-bytes={text}"]
+        )
+    assert ended.value.code == exit_codes.USAGE
+    assert f"--max-shard-bytes: expected a whole number of bytes, as 5e9, got {text!r}" in capsys.readouterr().err
 
 
 def test_weights_become_a_checkpoint_and_a_checkpoint_keeps_its_step(run, tmp_path, ask):
@@ -356,20 +451,6 @@ def test_a_checkpoint_is_not_replaced_by_a_part_of_itself(run, tmp_path, ask):
         assert code == exit_codes.USAGE
         assert "step-2 is what is read, and would be replaced" in out
     assert checkpoint.load(run)["epoch"] == 2
-
-
-def refused(answer, *why):
-    code, out = answer
-    assert code == exit_codes.USAGE
-    for text in why:
-        assert text in out
-
-
-@pytest.fixture
-def weights(tmp_path):
-    """A file of weights."""
-    save_safetensors(trained()["model"], tmp_path / "w.safetensors")
-    return tmp_path / "w.safetensors"
 
 
 def files_of(folder):

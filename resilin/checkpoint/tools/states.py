@@ -15,6 +15,7 @@ from resilin.checkpoint import folder as folders
 from resilin.checkpoint import safetensors, weights
 from resilin.checkpoint.manifest import Manifest
 from resilin.checkpoint.matching import Ref, stored_tree
+from resilin.checkpoint.opening import open_parent
 from resilin.checkpoint.reading import Reader, Stored
 from resilin.checkpoint.safetensors import Entry
 from resilin.checkpoint.storage import Reading, Storage, steady
@@ -76,16 +77,22 @@ class State:
     name: str = ""
 
     def part(self, key: str) -> State:
-        """The state below `key`, names with "/" between them, or in them. UsageError says what is there instead."""
-        tree, name, left = self.tree, "", key.split("/")
+        """The state below `key`, names with "/" between them, or in them; "/" at its end says nothing more.
+
+        UsageError says what is there instead.
+        """
+        tree, name, left = self.tree, self.name, key.split("/")
         while left:
             names = {str(each): each for each in tree} if isinstance(tree, dict) else {}
             heads = ("/".join(left[:count]) for count in range(len(left), 0, -1))
-            name = next((head for head in heads if head in names), "")
-            if name not in names:
+            found = next((head for head in heads if head in names), None)
+            if found is None and not any(left):
+                break
+            if found is None:
+                where = repr(left[0]) if left[0] else "the slash without a name before it"
                 there = ", ".join(sorted(names)[:10]) or "no names"
-                raise UsageError(f"{self.path} has no {key!r}: at {left[0]!r} there are {there}")
-            tree, left = tree[names[name]], left[name.count("/") + 1 :]
+                raise UsageError(f"{self.path} has no {key!r}: at {where} there are {there}")
+            tree, name, left = tree[names[found]], found, left[found.count("/") + 1 :]
         return State(self.path, self.kind, tree, self.step, name)
 
     def items(self) -> Iterator[tuple[str, Any]]:
@@ -153,8 +160,8 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
     weights (a file, an index, or a folder of them), or a file of torch.save.
 
     Weights are read when their elements are asked for: CheckpointError when they were replaced since. Raises
-    StorageMissing when there is nothing, CheckpointError when there is none of these, and what reading the one that is
-    there raises.
+    StorageMissing when there is nothing, CheckpointError when there is none of these, UsageError for a step of what has
+    none, and what reading the one that is there raises.
     """
     text = os.fspath(path)
     if step is None and text.endswith(TORCH):
@@ -162,12 +169,26 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
     if step is None and text.endswith(_WEIGHTS):
         return State(text, "safetensors", _weights(text))
     storage = folders.opened(text)
+    if step is not None and _has_no_steps(text, storage):
+        raise UsageError(f"{text} is no folder of checkpoints, and only those have steps: leave the step out")
     if step is None and (storage.exists(weights.INDEX) or storage.exists(weights.SINGLE)):
         return State(text, "safetensors", _weights(text))
     if "://" not in storage.root and os.path.isfile(storage.root):
         raise UsageError(f"{text} is a file of no known kind: expected {', '.join(TORCH + _WEIGHTS)}, or a folder")
     check_there(storage, step)
     return _open_checkpoint(storage, step)
+
+
+def _has_no_steps(text: str, storage: Storage) -> bool:
+    """Whether a file lies there, or a folder of weights without a checkpoint of a step."""
+    if "://" not in storage.root:
+        is_file = os.path.isfile(storage.root)
+    else:
+        is_file = text.endswith(TORCH + _WEIGHTS) and (at := open_parent(text))[0].exists(at[1])
+    if is_file:
+        return True
+    is_hub = storage.exists(weights.INDEX) or storage.exists(weights.SINGLE)
+    return is_hub and all(one.step is None for one in folders.list_checkpoints(storage))
 
 
 def check_there(storage: Storage, step: int | None = None) -> None:

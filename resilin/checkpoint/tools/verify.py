@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resilin.checkpoint import folder as folders
+from resilin.checkpoint import verifying
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.tools.states import check_there
-from resilin.checkpoint.verifying import Problem, verify
+from resilin.checkpoint.verifying import Problem
 from resilin.errors import CheckpointError, StorageError
 
 
@@ -51,8 +52,8 @@ def _unread(found: folders.Found) -> Verdict:
 def _verdict(storage: Storage, folder: str) -> Verdict:
     path = storage.full(folder)
     try:
-        manifest = folders.read_manifest(storage, folder)
-        problems = verify(path)
+        manifest = folders.read_complete(storage, folder)
+        problems = verifying.problems(storage, folder, manifest)
     except StorageError:
         raise
     except CheckpointError as error:  # torn, or its manifest is damaged
