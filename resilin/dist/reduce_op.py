@@ -18,7 +18,10 @@ Array = npt.NDArray[Any]
 
 
 class ReduceOp(IntEnum):
-    """How `all_reduce` and friends combine elements; the names of torch.distributed.ReduceOp."""
+    """How `all_reduce` and friends combine elements; the names of torch.distributed.ReduceOp.
+
+    Written as in a program, `ReduceOp.SUM`; the number, which peers compare, is `int(op)`.
+    """
 
     SUM = 0
     AVG = 1
@@ -30,6 +33,12 @@ class ReduceOp(IntEnum):
     BXOR = 7
     PREMUL_SUM = 8
     """A sum of factors times tensors; made by `_make_nccl_premul_sum(factor)`, for it needs the factor."""
+
+    def __str__(self) -> str:
+        return f"ReduceOp.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
 @dataclass(frozen=True)

@@ -197,3 +197,10 @@ def test_an_argument_that_is_no_fitting_tensor_is_named(call, named, tmp_path):
             call(np.ones(1, np.float32))
     finally:
         dist.destroy_process_group()
+
+
+def test_operators_are_written_as_in_a_program():
+    assert str(dist.ReduceOp.SUM) == f"{dist.ReduceOp.SUM}" == format(dist.ReduceOp.SUM) == "ReduceOp.SUM"
+    assert f"{dist.ReduceOp.PREMUL_SUM:>20}" == "ReduceOp.PREMUL_SUM".rjust(20)
+    assert repr(dist.ReduceOp.MAX) == "<ReduceOp.MAX: 4>"
+    assert (int(dist.ReduceOp.MAX), dist.ReduceOp(4), dist.ReduceOp["MAX"]) == (4, dist.ReduceOp.MAX, 4)
