@@ -22,7 +22,7 @@ import numpy as np
 
 from resilin._base import ranks
 from resilin._base.clock import Deadline
-from resilin.dist import reduce_op
+from resilin.dist import reduce_op, refusal
 from resilin.dist.arguments import (
     Output,
     contiguous,
@@ -275,16 +275,25 @@ def gather_single(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0)."""
+    """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0).
+
+    Errors as of gather.
+    """
     pg = resolve(group)
     if pg is None:
         return None
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    array = contiguous(input_tensor, "gather_single: input_tensor")
-    if (output_tensor is None) == (root == pg.rank()):
-        raise UsageError(f"gather_single: output_tensor must be given on the destination rank {root} and only there")
-    targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
-    rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
+    try:
+        array = contiguous(input_tensor, "gather_single: input_tensor")
+        if (output_tensor is None) == (root == pg.rank()):
+            raise UsageError(
+                f"gather_single: output_tensor must be given on the destination rank {root} and only there"
+            )
+        targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
+        rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
+    except UsageError:
+        refusal.tell(pg, Kind.GATHER, async_op)
+        raise
     flats, backend = rows[0] if rows else None, pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -297,21 +306,25 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """`gather_list[r] = tensor of rank r` on rank `dst` (default 0); elsewhere gather_list must be None."""
+    """`gather_list[r] = tensor of rank r` on rank `dst` (default 0); elsewhere gather_list must be None.
+
+    UsageError for arguments that do not fit; the other ranks hear of it: CollectiveMismatch, which names the rank.
+    """
     pg = resolve(group)
     if pg is None:
         return None
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    array = contiguous(tensor, "gather: tensor")
-    if not gather_list:
-        gather_list = None
-    if (gather_list is None) == (root == pg.rank()):
-        raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
-    targets = outputs_of(gather_list or [], "gather: gather_list")
-    flats = None
-    if gather_list is not None:
-        same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
-        flats = shaped([t.flat for t in targets], array)
+    try:
+        array = contiguous(tensor, "gather: tensor")
+        if bool(gather_list) != (root == pg.rank()):
+            raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
+        targets, flats = outputs_of(gather_list or [], "gather: gather_list"), None
+        if targets:
+            same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
+            flats = shaped([t.flat for t in targets], array)
+    except UsageError:
+        refusal.tell(pg, Kind.GATHER, async_op)
+        raise
     backend = pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -324,22 +337,27 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """`tensor = scatter_list[this rank]` of rank `src` (default 0); elsewhere scatter_list must be None."""
+    """`tensor = scatter_list[this rank]` of rank `src` (default 0); elsewhere scatter_list must be None.
+
+    UsageError for arguments that do not fit; the other ranks hear of it: CollectiveMismatch, which names the rank.
+    """
     pg = resolve(group)
     if pg is None:
         return None
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
-    target = Output(tensor, "scatter: tensor")
-    backend, flat = pg.backend, target.flat
-    if not scatter_list:
-        scatter_list = None
-    if (scatter_list is None) == (root == pg.rank()):
-        raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
-    inputs = None
-    if scatter_list is not None:
-        inputs = inputs_of(scatter_list, "scatter: scatter_list")
-        same_layout(inputs, flat, pg.size(), "scatter_list")
-        inputs = shaped(inputs, flat)
+    try:
+        target, inputs = Output(tensor, "scatter: tensor"), None
+        flat = target.flat
+        if bool(scatter_list) != (root == pg.rank()):
+            raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
+        if scatter_list:
+            inputs = inputs_of(scatter_list, "scatter: scatter_list")
+            same_layout(inputs, flat, pg.size(), "scatter_list")
+            inputs = shaped(inputs, flat)
+    except UsageError:
+        refusal.tell(pg, Kind.SCATTER, async_op)
+        raise
+    backend = pg.backend
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
 
 

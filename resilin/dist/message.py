@@ -20,12 +20,15 @@ DESCRIPTOR_BYTES = _DESCRIPTOR.size
 DTYPE_BYTE = 9  # where a packed descriptor has its dtype's code
 HEADER = struct.Struct("<B3xiQ")
 NO_OP = 255
+REFUSED = 254  # for the op: this rank refuses its own arguments, and makes the call so that its peers hear of it
 NO_DTYPE = 255
 ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
 _FOLD, _FOLD_MASK = 1_000_003, (1 << 48) - 1  # as in native/module.cpp
 _DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
 _OTHER_DEVICE = 7
 _SEQUENCE_BITS = 40  # of the number of a call; the layout of several tensors in one call stands above them
+FUNCTIONS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+"""Functions that are made of collectives; one plus the place stands for a layout in the first of these."""
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them
 
 
@@ -80,8 +83,11 @@ class Descriptor:
 
     def __str__(self) -> str:
         number, layout = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
-        parts = [f"{self.kind.name.lower()} #{number}"]
-        if layout:
+        function = FUNCTIONS[layout - 1] if 0 < layout <= len(FUNCTIONS) else ""
+        parts = [f"{function or self.kind.name.lower()} #{number}"]
+        if self.op == REFUSED:
+            return f"{parts[0]} with arguments that it refuses (its own error says why)"
+        if layout and not function:
             parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {layout:06x})")
         if self.kind is Kind.NEW_GROUP:
             parts.append(f"of ranks [{', '.join(map(_spell, self.shape))}]")
@@ -109,6 +115,11 @@ def pack(sequence: int, kind: int, dtype: int, op: int, root: int, shape: Sequen
             rest = (rest * _FOLD + extent + 1) & _FOLD_MASK
         shape = (*shape[: MAX_DIMS - 1], ANY_EXTENT - 1 - rest)
     return _DESCRIPTOR.pack(sequence, kind, dtype, op, min(dims, 255), root, *shape, *(0,) * (MAX_DIMS - len(shape)))
+
+
+def named(sequence: int, function: str) -> int:
+    """The number of a call that is the first of one of FUNCTIONS: differs from that of another, and of a call alone."""
+    return sequence | FUNCTIONS.index(function) + 1 << _SEQUENCE_BITS
 
 
 def stamped(sequence: int, shapes: Sequence[tuple[int, ...]]) -> int:

@@ -3,9 +3,9 @@
 With `weights_only` what arrives may hold only plain values, containers, numpy arrays and tensors (`dist.pickled`): the
 rank that receives something else raises DistError.
 
-Sizes travel first, then the padded bytes, by the tensor collectives; so errors and order are theirs. A rank whose
-object cannot be pickled sends _NOTHING for its size: it raises UsageError, the others DistError, and the group stays
-usable.
+Sizes travel first, in a collective that says whose it is, then the padded bytes; so errors and order are those of
+tensors. A rank whose object cannot be pickled sends _NOTHING for its size, as does one whose list is too short: it
+raises UsageError, the others DistError, and the group stays usable.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from resilin.dist import api, pickled
+from resilin.dist import api, pickled, refusal
 from resilin.dist.arguments import root_of
+from resilin.dist.backends.base import Call
 from resilin.dist.block import at_once
 from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
+from resilin.dist.message import Kind
 from resilin.dist.p2p import peer_of
 from resilin.dist.reduce_op import Array
 from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
@@ -48,6 +50,15 @@ def _check_places(what: str, things: Any, needed: int) -> None:
         raise UsageError(f"{what}: expected {needed} places at least, got {len(things)}")
 
 
+def _check_places_or_tell(what: str, which: str, things: Any, needed: int, pg: ProcessGroup) -> None:
+    """The same, where this rank may have no size to send; the others hear of it all the same."""
+    try:
+        _check_places(f"{what}: {which}", things, needed)
+    except UsageError:
+        refusal.tell(pg, Kind.BROADCAST, function=what)
+        raise
+
+
 def _size(data: Array | UsageError) -> int:
     return _NOTHING if isinstance(data, UsageError) else data.size
 
@@ -69,10 +80,27 @@ def _load(data: Array, size: int, weights_only: bool) -> Any:
     return pickled.load(data[:size].tobytes(), weights_only)
 
 
-def _sizes(mine: int, pg: ProcessGroup) -> list[int]:
-    sizes = np.empty(pg.size(), np.int64)
-    api.all_gather_into_tensor(sizes, np.array([mine], np.int64), pg)
-    return [int(size) for size in sizes]
+def _sizes(what: str, mine: int, pg: ProcessGroup) -> list[int]:
+    """Of all ranks."""
+    sizes, given, backend = np.empty((pg.size(), 1), np.int64), np.array([mine], np.int64), pg.backend
+
+    def task(call: Call) -> None:
+        call.begins(what)
+        backend.all_gather(call, given, list(sizes))
+
+    pg.run(Kind.ALL_GATHER, task)
+    return [int(size) for size in sizes[:, 0]]
+
+
+def _tell_sizes(what: str, sizes: Array, root: int, pg: ProcessGroup) -> None:
+    """Those of rank `root`, into `sizes` of the others."""
+    backend = pg.backend
+
+    def task(call: Call) -> None:
+        call.begins(what)
+        backend.broadcast(call, sizes, root)
+
+    pg.run(Kind.BROADCAST, task)
 
 
 def _padded(data: Array, size: int) -> Array:
@@ -86,9 +114,12 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, we
     pg = at_once(group, "all_gather_object")
     if pg is None:
         return
-    _check_places("all_gather_object: object_list", object_list, pg.size())
-    dumped = _dump("all_gather_object", pg, obj)
-    sizes = _sizes(_size(dumped), pg)
+    try:
+        _check_places("all_gather_object: object_list", object_list, pg.size())
+        dumped = _dump("all_gather_object", pg, obj)
+    except UsageError as error:
+        dumped = error
+    sizes = _sizes("all_gather_object", _size(dumped), pg)
     data = _sent("all_gather_object", pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
     rows = np.empty((pg.size(), largest), np.uint8)
@@ -105,19 +136,23 @@ def gather_object(
     *,
     weights_only: bool = False,
 ) -> None:
-    """`object_gather_list[r] = obj of rank r` on rank `dst` (default 0); elsewhere it must be None or empty."""
+    """`object_gather_list[r] = obj of rank r` on rank `dst` (default 0); elsewhere it must be None or empty.
+
+    Places beyond the number of ranks stay as they are. UsageError where there are too few, DistError on the others.
+    """
     pg = at_once(group, "gather_object")
     if pg is None:
         return
     root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
     dumped = _dump("gather_object", pg, obj)
-    if bool(object_gather_list) != (root == pg.rank()):
+    needed = pg.size() if root == pg.rank() else 0
+    if bool(object_gather_list) != bool(needed) or len(object_gather_list or ()) < needed:
         found = f"{len(object_gather_list)} places" if object_gather_list else "none"
         dumped = UsageError(
             f"gather_object, {pg.title()}: object_gather_list: expected {pg.size()} places on the destination, rank "
             f"{root}, and none elsewhere, got {found}; no object was sent, and the group stays usable"
         )
-    sizes = _sizes(_size(dumped), pg)
+    sizes = _sizes("gather_object", _size(dumped), pg)
     data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
     rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
@@ -147,11 +182,11 @@ def broadcast_object_list(
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what = "broadcast_object_list"
     if pg.rank() != root or not isinstance(object_list, tuple):
-        _check_places(f"{what}: object_list", object_list, 0)
+        _check_places_or_tell(what, "object_list", object_list, 0, pg)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
     size = np.full(len(object_list), _size(dumped), np.int64)  # so long that ranks compare the lists' lengths
     try:
-        api.broadcast(size, group=pg, group_src=root)
+        _tell_sizes(what, size, root, pg)
     except CollectiveMismatch as error:
         raise CollectiveMismatch(
             f"{what}: expected one source and lists of one length on every rank, here {len(object_list)}: {error}"
@@ -178,9 +213,9 @@ def scatter_object_list(
     pg = at_once(group, "scatter_object_list")
     if pg is None:
         return
-    _check_places("scatter_object_list: scatter_object_output_list", scatter_object_output_list, 1)
     root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what, given = "scatter_object_list", scatter_object_input_list
+    _check_places_or_tell(what, "scatter_object_output_list", scatter_object_output_list, 1, pg)
     blobs: list[Array | UsageError] = []
     if pg.rank() == root:
         blobs = [_dump(what, pg, thing) for thing in given or ()]
@@ -191,7 +226,7 @@ def scatter_object_list(
             ]
     sizes = np.zeros(pg.size(), np.int64)
     sizes[: len(blobs)] = [_size(blob) for blob in blobs]
-    api.broadcast(sizes, group=pg, group_src=root)
+    _tell_sizes(what, sizes, root, pg)
     ready = [_sent(what, pg, blob, {}) for blob in blobs]
     _sent(what, pg, _EMPTY, {root: int(sizes.min())})
     largest = int(sizes.max())

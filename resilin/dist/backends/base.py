@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.kernels.common import address_of
-from resilin.dist.message import ANY_EXTENT, Descriptor, Frame, Kind, stamped, unpack
+from resilin.dist.message import ANY_EXTENT, REFUSED, Descriptor, Frame, Kind, named, stamped, unpack
 from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
@@ -63,6 +63,14 @@ class Call:
     def carry(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Several tensors of `shapes` go as one array: ranks must bring the same."""
         self.stamp = stamped(self.sequence, shapes)
+
+    def begins(self, function: str) -> None:
+        """This is the first collective of `function`, one of message.FUNCTIONS: errors name that."""
+        self.stamp = named(self.sequence, function)
+
+    def refusal(self) -> Descriptor:
+        """What this rank tells the others of a call whose arguments it refuses."""
+        return Descriptor(self.stamp, self.kind, op=REFUSED)
 
     def note(
         self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None = None, root: int = -1

@@ -1,0 +1,210 @@
+"""A rank that refuses its own arguments: the others hear of it in the same call, and the group stays usable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import dist
+from resilin.errors import CollectiveMismatch, DistError, UsageError
+from resilin.testing.patience import PATIENCE_S
+from resilin.testing.ranks import TRANSPORTS, run_ranks
+
+SIZE = 3
+
+
+def _ones(count: int = 3) -> Any:
+    return np.ones(count, np.float32)
+
+
+def _rows(count: int) -> list[Any]:
+    return [_ones() for _ in range(count)]
+
+
+def _at(root: int, given: Any) -> Any:
+    return given if dist.get_rank() == root else None
+
+
+def _finish(work: Any) -> None:
+    if work is not None:
+        work.wait()
+
+
+Call = Callable[..., Any]
+# by what is wrong: the mistaken rank, its call, that of the others, what it says, what the others say
+MISTAKES: dict[str, tuple[int, Call, Call, str, str]] = {
+    "scatter_list too short": (
+        0, lambda **how: dist.scatter(_ones(), _rows(SIZE - 1), 0, **how), lambda **how: dist.scatter(_ones(), **how),
+        "scatter_list: expected 3 tensors", "scatter",
+    ),
+    "scatter_list missing": (
+        2, lambda **how: dist.scatter(_ones(), None, 2, **how), lambda **how: dist.scatter(_ones(), None, 2, **how),
+        "scatter: scatter_list must be given", "scatter",
+    ),
+    "scatter_list where none belongs": (
+        1, lambda **how: dist.scatter(_ones(), _rows(SIZE), 0, **how),
+        lambda **how: dist.scatter(_ones(), _at(0, _rows(SIZE)), **how), "scatter: scatter_list must be given",
+        "scatter",
+    ),
+    "scatter_list of another dtype": (
+        0, lambda **how: dist.scatter(_ones(), [np.ones(3)] * SIZE, **how), lambda **how: dist.scatter(_ones(), **how),
+        "float64", "scatter",
+    ),
+    "scatter_list no list": (
+        0, lambda **how: dist.scatter(_ones(), "xyz", **how), lambda **how: dist.scatter(_ones(), **how),
+        "expected a list of tensors", "scatter",
+    ),
+    "gather_list too long": (
+        1, lambda **how: dist.gather(_ones(), _rows(SIZE + 1), 1, **how),
+        lambda **how: dist.gather(_ones(), None, 1, **how),
+        "gather_list: expected 3 tensors", "gather",
+    ),
+    "gather_list in one memory": (
+        0, lambda **how: dist.gather(_ones(), [_ones()] * SIZE, **how), lambda **how: dist.gather(_ones(), **how),
+        "lies in the memory of", "gather",
+    ),
+    "gather_list missing": (
+        0, lambda **how: dist.gather(_ones(), None, **how), lambda **how: dist.gather(_ones(), **how),
+        "gather: gather_list must be given", "gather",
+    ),
+    "output of gather_single too small": (
+        0, lambda **how: dist.gather_single(_ones(), _ones(4), **how), lambda **how: dist.gather_single(_ones(), **how),
+        "expected float32 with 3 x 3", "gather",
+    ),
+    "output of gather_single where none belongs": (
+        2, lambda **how: dist.gather_single(_ones(), _ones(9), **how),
+        lambda **how: dist.gather_single(_ones(), _at(0, _ones(9)), **how), "must be given on the destination",
+        "gather",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("async_op", [False, True])
+def test_all_ranks_hear_in_a_rooted_call_which_of_them_refuses_its_own_arguments(
+    transport: str, async_op: bool
+) -> None:
+    def work(rank: int) -> None:
+        for what, (mistaken, wrong, right, says, kind) in MISTAKES.items():
+            begin = time.monotonic()
+            with pytest.raises(UsageError if rank == mistaken else CollectiveMismatch) as caught:
+                _finish(wrong(async_op=async_op) if rank == mistaken else right(async_op=async_op))
+            assert time.monotonic() - begin < PATIENCE_S, what
+            said = str(caught.value)
+            if rank == mistaken:
+                assert says in said, what
+            else:
+                assert f"rank {mistaken} called {kind} #" in said, (what, said)
+                assert "with arguments that it refuses (its own error says why)" in said, what
+            check = np.ones(2)
+            dist.all_reduce(check)
+            assert (check == SIZE).all(), what
+
+    run_ranks(SIZE, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+def test_a_mistake_of_all_ranks_is_each_ones_own_error() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match="must be given on the source rank 0 and only there"):
+            dist.scatter(_ones(), None if rank == 0 else _rows(SIZE))
+        dist.barrier()
+
+    run_ranks(SIZE, work).results()
+
+
+def test_in_a_block_a_mistake_is_raised_at_once() -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match="must be given"), dist._coalescing_manager():
+            dist.scatter(_ones(), None if rank == 0 else _rows(SIZE))
+        dist.barrier()
+
+    run_ranks(SIZE, work).results()
+
+
+def test_who_refuses_in_a_group_that_has_ended_raises_its_own_error() -> None:
+    def work(rank: int) -> None:
+        dist.barrier()
+        dist.default_group().abort()
+        with pytest.raises(UsageError, match="must be given"):
+            dist.scatter(_ones(), None if rank == 0 else _rows(SIZE))
+
+    run_ranks(SIZE, work).results()
+
+
+OBJECTS: dict[str, tuple[int, Call, Call, str]] = {
+    "all_gather_object": (
+        1, lambda places: dist.all_gather_object(places, 7), lambda: dist.all_gather_object([None] * SIZE, 7),
+        "expected 3 places at least, got 2",
+    ),
+    "gather_object": (
+        2, lambda places: dist.gather_object(7, places, 2), lambda: dist.gather_object(7, None, 2),
+        "expected 3 places on the destination, rank 2, and none elsewhere, got 2 places",
+    ),
+    "scatter_object_list": (
+        1, lambda places: dist.scatter_object_list(places[2:], _at(0, [1] * SIZE)),
+        lambda: dist.scatter_object_list([None], _at(0, [1] * SIZE)), "expected 1 places at least, got 0",
+    ),
+    "broadcast_object_list": (
+        1, lambda places: dist.broadcast_object_list(tuple(places)), lambda: dist.broadcast_object_list([0, 0]),
+        "expected a list, got tuple",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("what", OBJECTS)
+def test_a_list_of_objects_that_a_rank_refuses_stays_as_it_is_and_is_an_error_on_all_ranks(
+    transport: str, what: str
+) -> None:
+    mistaken, wrong, right, says = OBJECTS[what]
+
+    def work(rank: int) -> None:
+        places = [None] * (SIZE - 1)
+        with pytest.raises(UsageError if rank == mistaken else DistError) as caught:
+            wrong(places) if rank == mistaken else right()
+        assert places == [None] * (SIZE - 1)
+        assert what in str(caught.value)
+        if rank == mistaken:
+            assert says in str(caught.value)
+        else:
+            assert f"rank {mistaken}" in str(caught.value)
+            assert "its own error says why" in str(caught.value)
+        dist.barrier()
+
+    run_ranks(SIZE, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+def test_a_list_that_is_longer_than_the_group_keeps_its_other_places() -> None:
+    def work(rank: int) -> None:
+        places: list[Any] | None = ["before"] * (SIZE + 2) if rank == 0 else None
+        dist.gather_object(rank, places)
+        assert places == (None if rank else [0, 1, 2, "before", "before"])
+
+    run_ranks(SIZE, work).results()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_mismatch_of_objects_names_the_function_that_was_called(transport: str) -> None:
+    calls: dict[str, Call] = {
+        "all_gather_object": lambda: dist.all_gather_object([None] * 2, 7),
+        "gather_object": lambda: dist.gather_object(7, _at(0, [None] * 2)),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([7]),
+        "scatter_object_list": lambda: dist.scatter_object_list([None], _at(0, [1, 2])),
+        "all_gather": lambda: dist.all_gather([np.zeros(1, np.int64) for _ in range(2)], np.ones(1, np.int64)),
+    }
+
+    def work(rank: int) -> None:
+        for one, other in ((a, b) for a in calls for b in calls if a != b):
+            with pytest.raises(CollectiveMismatch) as caught:
+                calls[other if rank else one]()
+            said = str(caught.value)
+            assert f"rank 0 called {one} #" in said
+            assert f"rank 1 called {other} #" in said
+            assert "layout" not in said
+            dist.barrier()
+
+    run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
