@@ -3,7 +3,7 @@
 import os
 import threading
 
-NAMES = ("open", "write", "fsync", "replace", "link", "unlink", "mkdir")
+NAMES = ("open", "write", "fsync", "replace", "link", "unlink", "mkdir", "rmdir")
 """Calls that change what is on the disk, or open it to be changed. A write that is struck has written half before."""
 
 
