@@ -314,6 +314,7 @@ def weight_files(
         return WeightFiles(storage, _indexed(storage, INDEX, sources))
     if storage.exists(SINGLE):
         return WeightFiles(storage, {SINGLE: None})
+    storage.list()  # says when there is not even a bucket
     raise StorageMissing(f"load_safetensors: {text} has neither {INDEX} nor {SINGLE}", text)
 
 

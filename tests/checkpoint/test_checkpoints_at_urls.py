@@ -114,6 +114,9 @@ def test_a_bucket_that_is_not_there_is_no_empty_one(server, monkeypatch, capsys)
         for ask in (checkpoint.latest, checkpoint.load, checkpoint.list_checkpoints, checkpoint.verify):
             with pytest.raises(StorageMissing, match=f"{url} cannot be listed: .*bucket does not exist: modles;"):
                 ask(url, options=server.options)
+    for name in ("hub", "m.safetensors", "model.safetensors.index.json"):
+        with pytest.raises(StorageMissing, match="bucket does not exist: modles;"):
+            checkpoint.load_safetensors(f"s3://modles/{name}", options=server.options)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
