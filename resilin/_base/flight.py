@@ -38,14 +38,14 @@ MAX_DIMS = 8
 MOST_CALLS = 1 << 20  # in one file
 _MOST_RANKS = 1 << 24  # that a group may say to have: reports count them
 _LAST_TIME_S = 253_402_300_799  # the end of the year 9999, the last of calendars
-_MAGIC = b"RSLNFLT3"
+_MAGIC = b"RSLNFLT4"
 # magic, process id, capacity, whether a lock tells if the process lives, wall time less monotonic time; host, job
 _HEADER = struct.Struct("<8sIII4xd64s96s")
 _SUM = struct.Struct("<I")  # after the header: its checksum
 HEADER_BYTES = 256
 # number, state, 1 + dims once described, rank, size, root, generation, sequence, key, shape, made, started, ended;
-# what, dtype, op, group, line
-_RECORD = struct.Struct("<QBB2xiiiqqQ8q3d24s12s12s56s144s")
+# what, dtype, op, group, line, tag, by
+_RECORD = struct.Struct("<QBB2xiiiqqQ8q3d24s12s12s56s144sq32s")
 RECORD_BYTES = _RECORD.size
 _STATE_AT = 8
 _DESCRIBED_AT = 9
@@ -107,6 +107,10 @@ class Call:
     op: str
     root: int
     line: str
+    tag: int
+    """Of a message: below zero the library's own. 0 for collectives."""
+    by: str
+    """The function of this library that was called, as "all_gather_object"; "" where that is not known."""
     made: float
     started: float
     ended: float
@@ -117,7 +121,12 @@ class Call:
             text += f" {self.dtype}[{', '.join('*' if extent < 0 else str(extent) for extent in self.shape)}]"
         text += f" {self.op}" if self.op else ""
         peer = {"send": "to", "recv": "from"}.get(self.what, "root")
-        return text + (f" {peer} {self.root}" if self.root >= 0 else "")
+        text += f" {peer} {self.root}" if self.root >= 0 else ""
+        return text + (f" tag {self.tag}" if self.tag > 0 else "")
+
+    def within(self) -> str:
+        """The same, and the function that was called where it is another one."""
+        return str(self) + (f" in {self.by}" if self.by not in ("", self.what, f"i{self.what}") else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +179,8 @@ class Recorder:
         self._stopped = False
         self._lock = threading.RLock()  # a signal handler may record while its thread does
 
-    def begin(self, place: Place, what: bytes, line: bytes) -> int:
-        """A call was made. Texts longer than the record's fields are cut."""
+    def begin(self, place: Place, what: bytes, line: bytes, by: bytes = b"", tag: int = 0) -> int:
+        """A call was made, of the library's function `by`. Texts longer than the record's fields are cut."""
         with self._lock:
             if self._stopped:
                 return 0
@@ -180,7 +189,7 @@ class Recorder:
             struct.pack_into("<Q", self.map, at, 0)
             record = _RECORD.pack(
                 0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, sealed(place), *(0,) * MAX_DIMS,
-                SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", place.group, line,
+                SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", place.group, line, tag, by,
             )  # fmt: skip
             self.map[at : at + RECORD_BYTES] = record
             struct.pack_into("<Q", self.map, at, slot)
@@ -355,7 +364,7 @@ def _of_one_ring(numbered: list[tuple[int, Call]], capacity: int) -> tuple[list[
 def _record(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
     """The number and the call, or None: the one place that looks whether a record makes sense."""
     number, state, described, rank, size, root, generation, sequence, key, *rest = _RECORD.unpack_from(data, at)
-    (made, started, ended), (what, dtype, op, group, line) = rest[8:11], rest[11:]
+    (made, started, ended), (what, dtype, op, group, line, tag, by) = rest[8:11], rest[11:]
     if state not in _STATES or described > MAX_DIMS + 1:
         return number, None
     shape = tuple(rest[: max(0, described - 1)])
@@ -371,7 +380,7 @@ def _record(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
     return number, Call(
         state=State(state), group=_string(group), key=key & _KEY, generation=generation, rank=rank, size=size,
         sequence=sequence, what=_string(what), dtype=_string(dtype) if described else "", shape=shape,
-        op=_string(op) if described else "", root=root, line=_string(line),
+        op=_string(op) if described else "", root=root, line=_string(line), tag=tag, by=_string(by),
         made=made + offset, started=started + offset if started else 0.0, ended=ended + offset if ended else 0.0,
     )  # fmt: skip
 

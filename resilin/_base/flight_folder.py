@@ -16,7 +16,7 @@ from pathlib import Path
 from resilin._base import env
 from resilin._base.flight import SUFFIX, Recorder, is_held
 
-KEPT = 64  # of ended processes: a job or a few of one host, 50 MB
+KEPT = 64  # of ended processes: a job or a few of one host, 60 MB
 
 
 def default() -> Path:

@@ -26,7 +26,7 @@ from resilin.dist.message import Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.errors import UsageError
 
-CALLS = 2048  # kept by default: 0.8 MB a process
+CALLS = 2048  # kept by default: 0.9 MB a process
 
 _LOG = logging.getLogger(__name__)
 _MOST_LINES = 4096
@@ -61,7 +61,7 @@ class GroupLog(Protocol):
     def collective(self, kind: Kind) -> Entry:
         """A collective was called, by the nearest function outside this library."""
 
-    def message(self, what: bytes, array: Array, peer: int) -> Entry:
+    def message(self, what: bytes, array: Array, peer: int, tag: int = 0) -> Entry:
         """A message to or from `peer` is on its way."""
 
     def mark(self, what: bytes) -> Entry:
@@ -80,16 +80,19 @@ class PythonLog:
         """See GroupLog."""
         return self.mark(_KINDS[kind])
 
-    def message(self, what: bytes, array: Array, peer: int) -> Entry:
+    def message(self, what: bytes, array: Array, peer: int, tag: int = 0) -> Entry:
         """See GroupLog."""
-        entry = self.mark(what)
+        entry = self._begin(what, tag)
         entry.describe(array.dtype, array.shape, None, peer)
         entry.start()
         return entry
 
     def mark(self, what: bytes) -> Entry:
         """See GroupLog."""
-        return _PythonEntry(self._recorder, self._recorder.begin(self._place, what, _caller()))
+        return self._begin(what)
+
+    def _begin(self, what: bytes, tag: int = 0) -> _PythonEntry:
+        return _PythonEntry(self._recorder, self._recorder.begin(self._place, what, *_caller(), tag))
 
 
 class _PythonEntry:
@@ -161,9 +164,11 @@ def _of_process() -> tuple[Recorder, Any] | None:
     return _opened
 
 
-def _caller() -> bytes:
-    """file:line function of the nearest caller outside this library."""
-    frame = sys._getframe(1)
+def _caller() -> tuple[bytes, bytes]:
+    """file:line function of the nearest caller outside this library, and the function of the library that it called."""
+    frame, by = sys._getframe(1), b""
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:  # what calls the recorder counts
+        frame = frame.f_back
     while True:
         code = frame.f_code
         if len(_lines) >= _MOST_LINES:  # a program that makes its functions anew would fill memory
@@ -175,13 +180,13 @@ def _caller() -> bytes:
         outer = frame.f_back
         if not inside or outer is None:
             break
-        frame = outer
+        frame, by = outer, code.co_qualname.encode("utf-8", "replace")
     key = (code, frame.f_lineno)
     line = _lines.get(key)
     if line is None:
         text = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}".encode("utf-8", "replace")
         line = _lines[key] = text[-LINE_BYTES:]
-    return line
+    return line, by
 
 
 def _forget_in_child() -> None:

@@ -57,9 +57,9 @@ def headline(group: Group, now: float, after_s: float) -> str:
         since = f", waited for {_rounded(now - began)}" if lives else f", waited for from {_moment(began)} on"
     if absent:
         verb = "is" if len(absent) == 1 else "are"
-        text = f"{ranks(absent)} of {group.size} {verb} missing from {call} of {group}{since}"
+        text = f"{ranks(absent)} of {group.size} {verb} missing from {call.within()} of {group}{since}"
     else:
-        text = f"{ranks(group.here)} of {group.size} came to {call} of {group}{since}"
+        text = f"{ranks(group.here)} of {group.size} came to {call.within()} of {group}{since}"
     failed = [rank for rank, c in group.here.items() if c.state == State.FAILED]
     text += f"; it failed on {ranks(failed)}" if failed else ""
     for fate in ("GONE", "STOPPED"):
@@ -70,7 +70,7 @@ def headline(group: Group, now: float, after_s: float) -> str:
 
 def deadlock(ring: Sequence[Wait]) -> str:
     """One line for ranks that wait for one another."""
-    steps = [f"rank {rank} of {group} waits in {call} for rank {other}" for group, rank, other, call in ring]
+    steps = [f"rank {rank} of {group} waits in {call.within()} for rank {other}" for group, rank, other, call in ring]
     return f"DEADLOCK: each waits for the next: {'; '.join(steps)}"
 
 
@@ -101,7 +101,7 @@ def _talk(group: Group, now: float) -> str:
     talking = group.talking()
     if not talking:
         return ""
-    waits = [f"rank {rank} waits in {call}" for rank, calls in talking.items() for call in calls]
+    waits = [f"rank {rank} waits in {call.within()}" for rank, calls in talking.items() for call in calls]
     more = [f"{len(waits) - _FEW} more messages wait"] if len(waits) > _FEW else []
     began = min(call.made for calls in talking.values() for call in calls)
     lives = any(group.members[rank].flight.alive for rank in talking)
@@ -135,7 +135,7 @@ def _state(call: Call, now: float, flight: Flight) -> str:
     if call.state <= State.RUNNING:
         how, at = ("is queued", call.made) if call.state == State.QUEUED else ("waits", call.started or call.made)
         since = f"for {_rounded(now - at)}" if flight.alive else f"since {_moment(at)}"
-        text = f"{call} {how} {since}"
+        text = f"{call.within()} {how} {since}"
     else:
         text = _ended(call, now, flight)
     unusual = _unusual(flight)
@@ -145,7 +145,7 @@ def _state(call: Call, now: float, flight: Flight) -> str:
 def _ended(call: Call, now: float, flight: Flight) -> str:
     how = {State.FAILED: "failed", State.DONE: "finished"}.get(call.state, "is under way")
     at = call.ended or call.started
-    return f"{call} {how} {f'{_rounded(now - at)} ago' if flight.alive else _moment(at)}"
+    return f"{call.within()} {how} {f'{_rounded(now - at)} ago' if flight.alive else _moment(at)}"
 
 
 def _elsewhere(group: Group, member: Member, now: float, found: Sequence[Group]) -> str:
@@ -157,8 +157,9 @@ def _elsewhere(group: Group, member: Member, now: float, found: Sequence[Group])
     for other in found:
         for there in other.members.values():
             if other is not group and there.flight is member.flight:
-                said += "".join(f"; now in {call} of {other}, at {call.line}" for call in there.open())
-    said += "".join(f"; now in {call}, at {call.line}" for call in member.messages if call.state == State.RUNNING)
+                said += "".join(f"; now in {call.within()} of {other}, at {call.line}" for call in there.open())
+    under_way = [call for call in member.messages if call.state == State.RUNNING]
+    said += "".join(f"; now in {call.within()}, at {call.line}" for call in under_way)
     queued = sum(call.state == State.QUEUED for call in member.collectives)
     return said + (f"; {queued} more are queued" if queued else "")
 

@@ -142,9 +142,8 @@ def _calls(read: Sequence[Flight], args: argparse.Namespace) -> list[str]:
         calls = [call for call in one.calls if not args.group or call.group in args.group]
         for call in calls[-args.calls :]:
             if not args.ranks or call.rank in args.ranks:
-                lines.append(
-                    f"  {call.group}/{call.generation} rank {call.rank}: {call} {call.state.name.lower()}, {call.line}"
-                )
+                whose = f"{call.group}/{call.generation} rank {call.rank}"
+                lines.append(f"  {whose}: {call.within()} {call.state.name.lower()}, {call.line}")
     return lines
 
 
@@ -172,7 +171,7 @@ def _as_json(
                 "group": group.name,
                 "generation": group.generation,
                 "rank": rank,
-                "call": str(call),
+                "call": call.within(),
                 "waits_for": other,
             }
             for group, rank, other, call in ring

@@ -71,6 +71,25 @@ def test_a_file_gives_back_what_was_recorded(tmp_path: Path, writer: str) -> Non
     assert (third.sequence, third.started, third.ended) == (-1, 0, 0)
 
 
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_message_has_its_tag_and_a_call_the_function_that_was_called(tmp_path: Path, writer: str) -> None:
+    log = _log(tmp_path / "a.flight", writer, capacity=9)
+    log.message(b"recv", np.ones(2), 1, 7)
+    log.message(b"recv", np.ones(2), 1, -2)
+    log.collective(Kind.BARRIER)
+    inside = {"__name__": "resilin.made", "log": log, "kind": Kind.ALL_GATHER}
+    source = "def all_gather_object():\n  return _inner()\ndef _inner():\n  log.collective(kind)"
+    exec(compile(source, str(Path(recorder.__file__).parent / "made.py"), "exec"), inside)
+    inside["all_gather_object"]()
+    first, own, barrier, gathered = read(tmp_path / "a.flight").calls
+    assert (str(first), str(own)) == ("recv float64[2] from 1 tag 7", "recv float64[2] from 1")
+    assert [call.tag for call in (first, own, barrier, gathered)] == [7, -2, 0, 0]
+    assert gathered.by == "all_gather_object"
+    assert gathered.within() == "all_gather in all_gather_object"
+    assert gathered.line.endswith(" test_a_message_has_its_tag_and_a_call_the_function_that_was_called")
+    assert barrier.within() == "barrier"
+
+
 def test_of_a_file_the_calls_that_run_are_found_alone_and_in_order(tmp_path: Path) -> None:
     made = Recorder(tmp_path / "file", "here", 4)
     place = Place(b"default", 7, 1, 0, 2)

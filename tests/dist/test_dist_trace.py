@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from resilin._base.clock import Deadline
-from resilin._base.flight import HEADER_BYTES, Call, Flight, Place, Recorder, State, read
+from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Call, Flight, Place, Recorder, State, read
 from resilin.elastic.hangs import flights
 from resilin.launcher import flight_report, main
 from resilin.launcher.flight_report import Verdict
@@ -270,6 +270,32 @@ def test_messages_and_asynchronous_collectives_are_recorded(tmp_path: Path, caps
     ]
 
 
+WITHIN = """
+import resilin
+here()
+if rank == 0:
+    time.sleep(1000)
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("dist.all_gather_object([None] * 3, 'x')", "all_gather #3 int64[1] in all_gather_object"),
+        ("dist.monitored_barrier(timeout=1000.0)", "recv uint8[1] from 0 in monitored_barrier"),
+        ("dist.all_reduce_coalesced([np.ones(3)])", "all_reduce #3 float64[3] SUM in all_reduce_coalesced"),
+        ("dist.all_reduce(np.ones(3))", "all_reduce #3 float64[3] SUM"),
+        ("dist.irecv(np.ones(3), 0).wait()", "recv float64[3] from 0"),
+    ],
+)  # fmt: skip
+def test_the_function_that_the_program_called_is_told(call: str, said: str, tmp_path: Path, capsys: Said) -> None:
+    with _started(3, WITHIN % call, tmp_path):
+        code, lines = _trace(capsys, tmp_path, "--after", "0.2", first="STUCK")
+    assert code == 1
+    assert any(line.startswith(f"  ranks 1, 2: {said} waits for ") for line in lines), lines
+
+
 def test_files_of_two_hosts_are_read_together_and_what_is_damaged_is_said(tmp_path: Path, capsys: Said) -> None:
     with _started(3, NEVER_CALLS, tmp_path):
         pass
@@ -280,7 +306,7 @@ def test_files_of_two_hosts_are_read_together_and_what_is_damaged_is_said(tmp_pa
             shutil.copy(file, tmp_path / name)
     (tmp_path / "two" / "text.flight").write_text("hello")
     (cut,) = [tmp_path / "two" / file.name for file in two]
-    os.truncate(cut, HEADER_BYTES + 100 * 384)
+    os.truncate(cut, HEADER_BYTES + 100 * RECORD_BYTES)
     code, lines = _trace(capsys, tmp_path / "one", tmp_path / "two")
     assert code == 1
     assert lines[0].startswith("STUCK: rank 1 of 3 is missing from broadcast #3")
@@ -326,7 +352,7 @@ def _call(rank: int, sequence: int, state: State, **changes: Any) -> Call:
     given: dict[str, Any] = {
         "state": state, "group": "default", "key": 1, "generation": 1, "rank": rank, "size": 3, "sequence": sequence,
         "what": "all_reduce", "dtype": "float32", "shape": (8,), "op": "SUM", "root": -1, "line": "a.py:1 f",
-        "made": 1.0, "started": 1.0, "ended": 1.5,
+        "tag": 0, "by": "all_reduce", "made": 1.0, "started": 1.0, "ended": 1.5,
     }  # fmt: skip
     return Call(**{**given, **changes})
 

@@ -61,16 +61,18 @@ Flight::~Flight() {
     PyBuffer_Release(&map_);
 }
 
-uint64_t Flight::begin(const Record &fresh) {
+uint64_t Flight::begin(const Record &fresh, int64_t tag) {
     if (stopped_) return 0;
-    const Line &from = caller();
+    const Caller called = caller();
     const uint64_t number = ++number_;
     Record &record = records_[(number - 1) % capacity_];
     store(record.number, uint64_t{0});
     in_order();
     std::memcpy(reinterpret_cast<char *>(&record) + sizeof record.number, reinterpret_cast<const char *>(&fresh) + sizeof fresh.number,
-                sizeof record - sizeof record.number - sizeof record.line);
-    std::memcpy(record.line, from.text, sizeof record.line);
+                offsetof(Record, line) - sizeof record.number);
+    std::memcpy(record.line, called.from->text, sizeof record.line);
+    record.tag = tag;
+    std::memcpy(record.by, called.by, sizeof record.by);
     record.made = now();
     store(record.number, number);
     return number;
@@ -112,18 +114,23 @@ void Flight::end(uint64_t number, bool failed) {
     store(record->state, static_cast<uint8_t>(failed ? FAILED : DONE));
 }
 
-// The nearest frame outside the library, or the outermost.
-const Flight::Line &Flight::caller() {
+// The nearest frame outside the library, or the outermost, and the function of the library that it called.
+Flight::Caller Flight::caller() {
     static const Line nowhere{};
+    Caller found{&nowhere, {}};
     nb::object frame = nb::borrow(reinterpret_cast<PyObject *>(PyEval_GetFrame()));
-    if (!frame) return nowhere;
+    if (!frame) return found;
     for (;;) {
         auto *at = reinterpret_cast<PyFrameObject *>(frame.ptr());
         PyCodeObject *code = PyFrame_GetCode(at);
         Py_DECREF(code); // the frame holds it
         const Line &here = line(at, code);
         nb::object outer = nb::steal(here.inside ? reinterpret_cast<PyObject *>(PyFrame_GetBack(at)) : nullptr);
-        if (!outer) return here;
+        if (!outer) {
+            found.from = &here;
+            return found;
+        }
+        std::memcpy(found.by, here.name, sizeof found.by); // `here` itself may be forgotten when the next line is added
         frame = std::move(outer);
     }
 }
@@ -143,6 +150,8 @@ const Flight::Line &Flight::line(PyFrameObject *frame, PyCodeObject *code) {
     made.inside = size >= inside_.size() && std::memcmp(at, inside_.data(), inside_.size()) == 0;
     const size_t skipped = size - std::min(size, sizeof made.text); // the end says more than the beginning
     put(made.text, at + skipped, size - skipped);
+    const nb::object called = made_by_python(PyUnicode_AsEncodedString(name.ptr(), "utf-8", "replace"));
+    put(made.name, PyBytes_AS_STRING(called.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(called.ptr())));
     Py_INCREF(code);
     return lines_.emplace(where, made).first->second;
 }
@@ -175,8 +184,9 @@ FlightEntry FlightLog::mark(nb::bytes what) {
     return {owner_, flight_, flight_->begin(fresh_)};
 }
 
-FlightEntry FlightLog::message(nb::bytes what, nb::handle array, int peer) {
-    FlightEntry entry = mark(std::move(what));
+FlightEntry FlightLog::message(nb::bytes what, nb::handle array, int peer, int64_t tag) {
+    put(fresh_.what, what.c_str(), what.size());
+    const FlightEntry entry{owner_, flight_, flight_->begin(fresh_, tag)};
     flight_->describe(entry.number, array.attr("dtype"), array.attr("shape"), nb::none(), peer);
     flight_->start(entry.number, -1);
     return entry;
@@ -198,7 +208,7 @@ void bind_flight(nb::module_ &m) {
              nb::arg("key"), nb::arg("generation"), nb::arg("rank"), nb::arg("size"))
         .def("collective", &FlightLog::collective, nb::arg("kind"))
         .def("mark", &FlightLog::mark, nb::arg("what"))
-        .def("message", &FlightLog::message, nb::arg("what"), nb::arg("array"), nb::arg("peer"));
+        .def("message", &FlightLog::message, nb::arg("what"), nb::arg("array"), nb::arg("peer"), nb::arg("tag") = 0);
 }
 
 } // namespace resilin::dist

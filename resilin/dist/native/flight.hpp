@@ -24,8 +24,10 @@ struct Record {
     int64_t shape[8];
     double made, started, ended;
     char what[24], dtype[12], op[12], group[56], line[144];
+    int64_t tag; // of a message
+    char by[32]; // the function of the library that was called
 };
-static_assert(sizeof(Record) == 384);
+static_assert(sizeof(Record) == 424);
 
 // The ring of this process.
 class Flight {
@@ -36,8 +38,8 @@ class Flight {
     Flight(const Flight &) = delete;
     Flight &operator=(const Flight &) = delete;
 
-    // a copy of `fresh`, with number, time and the caller's line; returns its number, 0 once stopped
-    uint64_t begin(const Record &fresh);
+    // a copy of `fresh`, with tag, number, time and who called what; returns its number, 0 once stopped
+    uint64_t begin(const Record &fresh, int64_t tag = 0);
     void start(uint64_t number, int64_t sequence);
     void describe(uint64_t number, nanobind::handle dtype, nanobind::handle shape, nanobind::handle op, int root);
     void end(uint64_t number, bool failed);
@@ -57,10 +59,15 @@ class Flight {
     struct Line {
         bool inside; // the library itself
         char text[sizeof Record::line];
+        char name[sizeof Record::by]; // of the function
+    };
+    struct Caller {
+        const Line *from; // the place in the program
+        char by[sizeof Record::by];
     };
 
     Record *held(uint64_t number);
-    const Line &caller();
+    Caller caller();
     const Line &line(PyFrameObject *frame, PyCodeObject *code);
     void forget_lines();
 
@@ -87,7 +94,7 @@ class FlightLog {
     FlightLog(nanobind::object owner, nanobind::bytes group, uint64_t key, int64_t generation, int rank, int size);
     FlightEntry collective(int kind);
     FlightEntry mark(nanobind::bytes what);
-    FlightEntry message(nanobind::bytes what, nanobind::handle array, int peer);
+    FlightEntry message(nanobind::bytes what, nanobind::handle array, int peer, int64_t tag);
 
   private:
     nanobind::object owner_; // of `flight_`
