@@ -107,9 +107,9 @@ class Call:
     op: str
     root: int
     line: str
-    tag: int
+    tag: int = 0
     """Of a message: below zero the library's own. 0 for collectives."""
-    by: str
+    by: str = ""
     """The function of this library that was called, as "all_gather_object"; "" where that is not known."""
     made: float
     started: float
