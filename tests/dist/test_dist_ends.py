@@ -11,12 +11,15 @@ import pytest
 from resilin import dist
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.dist import loader
+from resilin.dist.backends import shm_memory
+from resilin.dist.backends.base import Aborted
+from resilin.dist.backends.shm import ShmBackend
 from resilin.dist.endpoint import Endpoint, Listener
 from resilin.dist.group import connect
-from resilin.dist.message import HEADER, Frame, Kind
+from resilin.dist.message import HEADER, Descriptor, Frame, Kind
 from resilin.dist.reduce_op import DTYPE_CODES, ReduceOp
 from resilin.dist.world import set_default_group
-from resilin.errors import DistError, DistNetworkError, GroupAborted, WorldChanged
+from resilin.errors import DistError, DistNetworkError, GroupAborted, PeerLost, WorldChanged
 from resilin.testing import ports
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import RankProcess, run_ranks, start_ranks
@@ -252,3 +255,18 @@ def test_a_rank_that_comes_after_a_peer_has_given_up_writes_nothing_into_its_mem
     assert (arrays[0] == 1).all()
     for fd in files:
         os.close(fd)
+
+
+@pytest.mark.skipif(loader.native is None, reason="without native code ranks of a host share no memory")
+@pytest.mark.parametrize("stopped", [(shm_memory.LOST, True), (shm_memory.ABORTED, False)], ids=["lost", "aborted"])
+def test_a_group_that_ends_before_its_control_segment_is_there_waits_in_it_for_nobody(stopped):
+    """As when the group of which a part is made ends, seen by another thread than the one that takes the segment in."""
+    code, dead = stopped
+    backend = ShmBackend(0, 2, lambda *_: True)
+    backend._memory.stop(code, 1, dead)
+    backend.attach(Deadline(PATIENCE_S))
+    begin = SYSTEM.monotonic()
+    with pytest.raises(PeerLost if dead else Aborted):
+        backend.agree(Descriptor(0, Kind.BARRIER), Deadline(3 * PATIENCE_S))
+    assert SYSTEM.monotonic() - begin < PATIENCE_S
+    backend.close()

@@ -86,7 +86,7 @@ class SharedMemory:
         self._lock = threading.RLock()  # not the condition, whose methods are no single step for an interrupt
         self._changed = threading.Condition(self._lock)  # an arena was mapped, the segment came, or an abort
         self._early: list[tuple[int, bytes, int]] = []  # guarded by _lock: arenas that came before the segment
-        self._stopped = False  # guarded by _lock
+        self._stopped: tuple[int, int, int] | None = None  # guarded by _lock: the first abort word, and who is dead
         self._sharing = threading.Lock()
         self._shared: set[tuple[int, int]] = set()  # guarded by _sharing: (rank of the host, arena) that were published
         self._known: set[int] = set()  # arenas that all peers have
@@ -116,7 +116,7 @@ class SharedMemory:
             self._use(segment)
             return
         with self._lock:
-            if not self._changed.wait_for(lambda: self._segment is not None or self._stopped, deadline.left()):
+            if not self._changed.wait_for(lambda: self._segment is not None or self._is_stopped(), deadline.left()):
                 leader = self._members[0]
                 raise CollectiveTimeout(
                     f"rank {leader} sent no control segment within {spell(deadline.seconds)}", [leader]
@@ -166,8 +166,11 @@ class SharedMemory:
                 old.close()
                 self._heritage = None
             self._segment = segment
+            stopped = self._stopped
             early, self._early = self._early, []
             self._changed.notify_all()
+        if stopped is not None:  # before there was a word to set
+            segment.abort(*stopped)
         for rank, payload, fd in early:
             self._map(rank, payload, fd)
 
@@ -215,10 +218,10 @@ class SharedMemory:
     def await_arena(self, arrived: Callable[[], bool], rank: int, left_s: float | None) -> None:
         """Block until `arrived`: memory that `rank` of this host has published is on its way to us."""
         with self._lock:
-            if not self._changed.wait_for(lambda: arrived() or self._stopped, left_s):
+            if not self._changed.wait_for(lambda: arrived() or self._is_stopped(), left_s):
                 owner = self._members[rank]
                 raise CollectiveTimeout(f"the memory of rank {owner} did not arrive", [owner])
-            if self._stopped:
+            if self._is_stopped():
                 raise Aborted
 
     # --- own memory ---
@@ -270,14 +273,18 @@ class SharedMemory:
 
     # --- end ---
 
+    def _is_stopped(self) -> bool:
+        return self._stopped is not None
+
     def stop(self, code: int, rank: int, dead: bool) -> None:
         """Set the abort word that every wait reads, for all ranks of the host. `dead`: `rank` writes no more."""
-        segment = self._segment
-        if segment is not None:
-            segment.abort(code, rank, self._members.index(rank) if dead and rank in self._members else -1)
+        word = code, rank, self._members.index(rank) if dead and rank in self._members else -1
         with self._lock:
-            self._stopped = True
+            segment = self._segment
+            self._stopped = self._stopped or word
             self._changed.notify_all()
+        if segment is not None:
+            segment.abort(*word)
 
     def close(self) -> None:
         """Free everything. No call is running."""
