@@ -49,7 +49,7 @@ class Timings:
         def ended(_: Future[Any]) -> None:
             done[place] = now()
 
-        future.add_done_callback(ended)
+        future.when_done(ended)
 
     def reduced(self, begin: float) -> None:
         """The next bucket was reduced from `begin` to now, while backward waited."""

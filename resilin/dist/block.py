@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from resilin.core.kernels.common import address_of
 from resilin.dist.arguments import Output
-from resilin.dist.future import collect_all
+from resilin.dist.future import collect_all, refuse_first
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
 from resilin.dist.work import Work
@@ -168,16 +169,18 @@ def parts_of(buffer: Array, arrays: Sequence[Array]) -> list[Array]:
     return [buffer[at : at + array.size].reshape(array.shape) for at, array in zip(starts, arrays, strict=False)]
 
 
-def joined(what: str, works: Sequence[Work], outputs: list[Any], group: ProcessGroup) -> Work:
+def joined(what: str, works: Sequence[Work], outputs: list[Any]) -> Work:
     """A Work that is done when all of `works` are, with the first error in their order."""
-    one = Work(what, group.abort)
+    futures = [work.get_future() for work in works]
+    all_done = collect_all(futures)
+    one = Work(what, refuse=partial(refuse_first, futures), line=all_done.line)
 
     def settle(_: Any) -> None:
         error = next((work.exception() for work in works if work.exception() is not None), None)
         if error is None:
-            one._future.set_result(outputs)
+            one._future.settle(outputs, None)
         else:
-            one._future.set_exception(error)
+            one._future.settle(None, error)
 
-    collect_all([work.get_future() for work in works]).add_done_callback(settle)
+    all_done.when_done(settle)
     return one

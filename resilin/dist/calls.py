@@ -11,6 +11,7 @@ from resilin._base.clock import Deadline
 from resilin.dist import phases
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.fate import Fate
+from resilin.dist.future import Task
 from resilin.dist.message import Kind
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.work import Work
@@ -53,7 +54,8 @@ class Calls:
         self._log = log
         self.worker = worker  # guarded by _submitting
         self.sequence = 0  # guarded by _busy: calls started
-        self.queued = 0  # guarded by _submitting: async calls not finished
+        self.queued = 0  # guarded by _submitting: async calls, and callbacks in line, not finished
+        self._waiting: dict[Work, Entry | None] = {}  # guarded by _submitting: calls that have not had their turn
         self._busy = threading.RLock()  # held while a call runs; a signal handler may come just after it was acquired
         self._runner: int | None = None  # the thread that is in the middle of a call
         self._afterwards: Callable[[], None] | None = None  # what the call that runs does last
@@ -64,19 +66,22 @@ class Calls:
     ) -> Work | None:
         """See ProcessGroup.run.
 
-        A call that a callback of an earlier one makes, on the worker thread, comes before those that wait for their
-        turn: the same order on every rank, and nobody waits for himself.
+        A call that a callback makes, on the worker thread, comes before those that wait for their turn, as the callback
+        does (`callback`): the same order on every rank, and nobody waits for himself.
         """
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
         if not async_op and (not self.queued or self.worker.inside()):
             self._turn(kind, task, limit, False, self._entry(kind))
             return None
-        work = Work(f"{kind.name.lower()}, {self._owner.title()}", self._owner.abort)
+        what = f"{kind.name.lower()}, {self._owner.title()}"
+        work = Work(what, refuse=partial(self._refuse, what), line=self.callback)
         with self._submitting:
             if self._fate.closed:
                 raise self._fate.error(None)
             self.queued += 1
-            background = partial(self._background, kind, task, work, outputs, limit, self._entry(kind))
+            entry = self._entry(kind)
+            self._waiting[work] = entry
+            background = partial(self._background, kind, task, work, outputs, limit, entry)
             nested = self.worker.inside()
             if not nested:
                 self.worker.put(phases.carried(background))
@@ -86,6 +91,45 @@ class Calls:
             return work
         work.wait()
         return None
+
+    def callback(self, task: Task) -> bool:
+        """The turn of a callback of an asynchronous call: see `Future`. False where it needs none, and none is taken.
+
+        That is so in other callbacks, whose own turn it is (what they wait for is done, or comes later and has its
+        turn), and where nothing is under way: the caller's turn is the callback's.
+        """
+        if self.worker.inside():
+            return False
+        with self._submitting:
+            if self._fate.closed or not self.queued:
+                return False
+            self.queued += 1
+            self.worker.put(phases.carried(partial(task, self._one_less)))
+            return True
+
+    def give_up(self) -> None:
+        """The group has ended: calls that wait for their turn fail, also where a callback holds the worker up.
+
+        Not before a call that runs has ended, which does this itself: who hears of an error finds all tensors at rest.
+        """
+        while self._runner is None:
+            with self._submitting:
+                if not self._waiting:
+                    return
+                work = next(iter(self._waiting))
+                entry = self._waiting.pop(work)
+            if entry is not None:
+                entry.end(True)
+            work._future.settle(None, self._fate.error(None), self._one_less)
+
+    def _refuse(self, what: str) -> None:
+        """UsageError where a wait would be for what comes after who waits."""
+        if self.worker.inside():
+            raise UsageError(
+                f"{what}: a callback waits for it that has its turn before; expected callbacks that wait for nothing "
+                "called after they were added: add what comes after it to its own future, as in "
+                "work.get_future().then(...)"
+            )
 
     def close(self) -> bool | None:
         """No call starts from now on: whether one is on its way; None when this was closed before."""
@@ -126,6 +170,9 @@ class Calls:
         return None if self._log is None else self._log.collective(kind)
 
     def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
+        with self._submitting:
+            if self._waiting.pop(work, self) is self:
+                return  # it was given up
         error: BaseException | None = None
         try:
             self._turn(kind, task, limit, True, entry)
@@ -149,6 +196,8 @@ class Calls:
                     self._execute(kind, task, limit, background, entry)
                 finally:
                     self._runner = None
+                    if self._fate.failure is not None:
+                        self.give_up()
                     if self._afterwards is not None:
                         self._afterwards()
             failed = False

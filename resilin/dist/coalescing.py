@@ -53,7 +53,7 @@ def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op
     if not given:
         return None
     outputs = [tensor for call in calls if isinstance(call, Reduction) for tensor in [call.target.tensor]]
-    return block.joined(f"{len(calls)} collectives of one block, {pg.title()}", given, outputs, pg)
+    return block.joined(f"{len(calls)} collectives of one block, {pg.title()}", given, outputs)
 
 
 def all_reduce_coalesced(
@@ -113,4 +113,4 @@ def all_gather_coalesced(
     if block.open_block(pg) is not None:
         return given[-1]  # type: ignore[return-value]  # it refuses whatever is asked of it
     what = f"all_gather_coalesced of {len(inputs)} tensors, {pg.title()}"
-    return block.joined(what, given, list(output_tensor_lists), pg).get_future()
+    return block.joined(what, given, list(output_tensor_lists)).get_future()

@@ -51,7 +51,7 @@ def _reconfigure(
     made = found.reconfigure(generation, members, connect_timeout_s=seconds(timeout, "_reconfigure: timeout"))
     replace_group(found, made)
     work = Work(f"_reconfigure, {made.title()}")
-    work._future.set_result([])
+    work._future.settle([], None)
     return work
 
 

@@ -18,17 +18,35 @@ from resilin.errors import CollectiveTimeout, UsageError
 _LOG = log.logger("dist.future")
 T = TypeVar("T")
 S = TypeVar("S")
+Task = Callable[[Callable[[], None]], None]
+"""Done with a callback: calls what it is given before anybody can see that it is done. Raises interrupts alone."""
+Line = Callable[[Task], bool]
+"""Gives a task its turn; False, and nothing is done, where a future's own callbacks are in turn."""
 
 
 def _nothing() -> None:
     """What is to be done when nobody asked for anything."""
 
 
-class Future(Generic[T]):
-    """Set once, by `set_result` or `set_exception`; callbacks run in the thread that sets it, in the order added.
+def anywhere(task: Task) -> bool:
+    """The line of a future whose callbacks have no turn."""
+    return False
 
-    That thread may be the one that takes the group's messages in. A callback that waits for one of them there would
-    wait for itself: UsageError. It may post a receive (`irecv`) and add the next callback to that one's future.
+
+class Future(Generic[T]):
+    """Set once, by `set_result` or `set_exception`.
+
+    Callbacks run in the order added. Of a collective, and of what `then` makes of it, in the group's line: behind the
+    collectives that this rank had called when the callback was added, before those that it calls later. So collectives
+    that callbacks call come in the same order on every rank, however quick each is. Where nothing of the group is under
+    way a callback runs at once, in the thread that adds it, else on the group's worker thread. What a callback waits
+    for there must have been called before it was added: UsageError.
+
+    Callbacks of other futures run in the thread that sets them, at once where they are done. That thread may be the one
+    that takes the group's messages in. A callback that waits for one of them there would wait for itself: UsageError.
+    It may post a receive (`irecv`) and add the next callback to that one's future.
+
+    What a callback raises is logged, if not `then` hands it on.
     """
 
     def __init__(self) -> None:
@@ -37,22 +55,25 @@ class Future(Generic[T]):
         self._done = False  # guarded by _lock
         self._value: Any = None  # guarded by _lock
         self._error: BaseException | None = None  # guarded by _lock
-        self._callbacks: list[Callable[[Future[T]], Any]] = []  # guarded by _lock
+        self._callbacks: list[Task] = []  # guarded by _lock
         self._limit_s: float | None = None  # of a wait that names none
         self._expired: Callable[[float | None], BaseException] = _late  # what a wait raises that has passed its limit
         self._refuse: Callable[[], None] = _nothing  # raises where a wait would be for the very thread that waits
+        self.line: Line = anywhere
+        """What gives callbacks their turn."""
 
     def bounded(
         self,
         limit_s: float | None,
         expired: Callable[[float | None], BaseException],
         refuse: Callable[[], None] = _nothing,
+        line: Line = anywhere,
     ) -> None:
         """A wait without a timeout, also for what `then` makes of this, ends after `limit_s` and raises
         `expired(limit)`, which may do what the owner does then. `refuse()` is called before a wait, and may raise.
-        Before the future is handed out.
+        `line` gives callbacks their turn. Before the future is handed out.
         """
-        self._limit_s, self._expired, self._refuse = limit_s, expired, refuse
+        self._limit_s, self._expired, self._refuse, self.line = limit_s, expired, refuse, line
 
     def done(self) -> bool:
         """Whether a result or an error is there."""
@@ -108,26 +129,46 @@ class Future(Generic[T]):
         self.settle(None, error)
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Call `callback(self)` when done; at once when it is done already."""
-        with self._lock:
-            if not self._done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
+        """Call `callback(self)` when done; at once when it is done already and nothing comes before."""
+
+        def run(over: Callable[[], None]) -> None:
+            try:
+                _logged(callback, self)
+            finally:
+                over()
+
+        self._in_turn(run)
 
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
         following: Future[S] = Future()
-        following.bounded(self._limit_s, self._expired, self._refuse)
+        following.bounded(self._limit_s, self._expired, self._refuse, self.line)
 
-        def run(done: Future[T]) -> None:
+        def run(over: Callable[[], None]) -> None:
+            result, raised = None, None
             try:
-                following.set_result(callback(done))
+                result = callback(self)
             except BaseException as error:  # noqa: BLE001 - handed on to the waiter of `following`
-                following.set_exception(error)
+                raised = error
+            following.settle(result, raised, over)
 
-        self.add_done_callback(run)
+        self._in_turn(run)
         return following
+
+    def when_done(self, callback: Callable[[Future[T]], Any]) -> None:
+        """As `add_done_callback`, for callbacks that call no collective: as soon as it is done, in whatever thread."""
+        self._attach(lambda over: _logged(callback, self))
+
+    def _in_turn(self, task: Task) -> None:
+        if not self.line(task):
+            self._attach(task)
+
+    def _attach(self, task: Task) -> None:
+        with self._lock:
+            if not self._done:
+                self._callbacks.append(task)
+                return
+        task(_nothing)
 
     def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
         """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,
@@ -140,28 +181,41 @@ class Future(Generic[T]):
             if not callbacks:
                 over()
             self._value, self._error, self._done = value, error, True
-            # who set these may hold this future: without the cycle, results go when both are let go
-            self._expired, self._refuse = _late, _nothing
+            self._expired = _late  # who set it may hold this future: without the cycle, results go when both are let go
         with contextlib.suppress(IndexError):
             while True:
                 self._waiters.popleft().release()
-        for callback in callbacks:
+        interrupt = None
+        for task in callbacks:
             try:
-                callback(self)
-            except Exception:  # noqa: BLE001 - the setter's thread serves others too: a callback's mistake is logged
-                _LOG.exception("callback of a future failed")
+                task(_nothing)
+            except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been called
+                interrupt = raised
         if callbacks:
             over()
+        if interrupt is not None:
+            raise interrupt
 
     def __bool__(self) -> bool:
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
+
+
+def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> None:
+    """The thread that calls serves others, too: a callback's mistake is logged, also one that would end a thread."""
+    try:
+        callback(done)
+    except BaseException as error:
+        _LOG.exception("callback of a future failed")
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise  # an interrupt
 
 
 def _first_late(futures: Sequence[Future[Any]], limit: float | None) -> BaseException:
     return next((future._expired(limit) for future in futures if not future.done()), _late(limit))
 
 
-def _refuse_first(futures: Sequence[Future[Any]]) -> None:
+def refuse_first(futures: Sequence[Future[Any]]) -> None:
+    """Raise what a wait for the first of `futures` that is not done would."""
     for future in futures:
         if not future.done():
             future._refuse()
@@ -175,7 +229,9 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     """A future that is done when all of `futures` are; its result is the list of them."""
     every: Future[list[Future[Any]]] = Future()
     limits = [future._limit_s for future in futures if future._limit_s is not None]
-    every.bounded(max(limits, default=None), partial(_first_late, futures), partial(_refuse_first, futures))
+    lines = {future.line for future in futures}
+    line = lines.pop() if len(lines) == 1 else anywhere  # of several groups there is no order
+    every.bounded(max(limits, default=None), partial(_first_late, futures), partial(refuse_first, futures), line)
     left = len(futures)
     lock = threading.Lock()
 
@@ -190,7 +246,7 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     if not futures:
         every.set_result([])
     for future in futures:
-        future.add_done_callback(one)
+        future.when_done(one)
     return every
 
 

@@ -219,6 +219,7 @@ class Member:
         self.backend.abort(min(error.ranks, default=self._rank) if isinstance(error, PeerLost) else self._rank, lost)
         self._control.abort(encode_reason(error, self._rank))
         self._mailbox.fail(self._fate.error(None))
+        self._calls.give_up()
 
     # --- events of the control channel ---
 

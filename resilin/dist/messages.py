@@ -65,7 +65,7 @@ class Messages:
     def send(self, array: Array, to: int, tag: int, timeout_s: float) -> None:
         """See ProcessGroup.send."""
         deadline = Deadline(timeout_s)
-        entry = self._begin("send", array, to)
+        entry = self._begin("send", array, to, tag)
         sent = self._put(array, to, tag, deadline, entry)
         if sent is None or self._delivered(sent, deadline, entry):
             _end(entry, False)
@@ -89,16 +89,16 @@ class Messages:
     def start(self, array: Array, tensor: Any, to: int, tag: int, timeout_s: float) -> Work:
         """See ProcessGroup.isend."""
         deadline = Deadline(timeout_s)
-        entry = self._begin("send", array, to)
+        entry = self._begin("send", array, to, tag)
         sent = self._put(array, to, tag, deadline, entry)
         return self._work_of(sent, tensor, to, tag, deadline, entry)
 
-    def _begin(self, what: str, array: Array, peer: int) -> Entry | None:
+    def _begin(self, what: str, array: Array, peer: int, tag: int) -> Entry | None:
         """A message starts: what records it."""
         self._fate.check()
         if phases.heard:
             phases.reached("start", what)
-        return None if self._log is None else self._log.message(what.encode(), array, peer)
+        return None if self._log is None else self._log.message(what.encode(), array, peer, tag)
 
     def _put(self, array: Array, to: int, tag: int, deadline: Deadline, entry: Entry | None) -> Sent | None:
         """Let a message begin its way. None: it has been taken, and the array may change."""
@@ -143,9 +143,9 @@ class Messages:
                 return
             _end(entry, error is not None)
             if error is None:
-                work._future.set_result([tensor])
+                work._future.settle([tensor], None)
             else:
-                work._future.set_exception(self._lost(error, to, tag))
+                work._future.settle(None, self._lost(error, to, tag))
 
         what = self._sending(to, tag)
         refuse = partial(self._refuse, what)
@@ -177,7 +177,7 @@ class Messages:
         self, array: Array, source: int, tag: int, timeout_s: float, done: Callable[[], None] | None = None
     ) -> Work:
         """See ProcessGroup.receive."""
-        work = self._receive(array, source, tag, timeout_s, done, self._begin("recv", array, source))
+        work = self._receive(array, source, tag, timeout_s, done, self._begin("recv", array, source, tag))
         if phases.heard:
             phases.reached("moved", "recv")
         return work
@@ -185,7 +185,7 @@ class Messages:
     def recv(self, array: Array, source: int, tag: int, timeout_s: float) -> int:
         """See ProcessGroup.recv."""
         deadline = Deadline(timeout_s)
-        entry = self._begin("recv", array, source)
+        entry = self._begin("recv", array, source, tag)
         if phases.heard:
             phases.reached("moved", "recv")
         post, letter, work = self._post, None, None
@@ -263,12 +263,12 @@ class Messages:
             _end(entry, error is not None)
             if error is not None:
                 failed = self._fate.failure is not None
-                work._future.set_exception(self._fate.error(None) if failed else prefixed(error, what))
+                work._future.settle(None, self._fate.error(None) if failed else prefixed(error, what))
             else:
                 if done is not None:
                     done()
                 work._source = sender
-                work._future.set_result([array])
+                work._future.settle([array], None)
             if post is not None:
                 post.expect(-1)
 
@@ -280,7 +280,7 @@ class Messages:
                 if work._future.settled_within(_LOOK_S) or patience.passed():
                     return
             _end(entry)
-            work._future.set_exception(error)
+            work._future.settle(None, error)
             if post is not None:
                 post.expect(-1)
 

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from resilin._base.clock import spell
-from resilin.dist.future import Future
+from resilin.dist.future import Future, Line, anywhere
 from resilin.dist.timeouts import seconds as seconds
 from resilin.errors import CollectiveTimeout, UsageError
+
+
+class _Outcome(Future[Any]):
+    """What a Work ends with, which nobody but its owner says, by `settle`."""
+
+    def set_result(self, result: Any) -> None:
+        """UsageError."""
+        self._refuse_to_be("set_result")
+
+    def set_exception(self, error: BaseException) -> None:
+        """UsageError."""
+        self._refuse_to_be("set_exception")
+
+    def _refuse_to_be(self, how: str) -> NoReturn:
+        raise UsageError(
+            f"Future.{how}: this future is of a collective or a message, which completes it; expected a Future() of "
+            "your own"
+        )
 
 
 class Work:
     """Returned by collectives with `async_op=True` and by `isend`/`irecv`. Wait before touching the tensors.
 
-    `on_timeout(error)` is what the owner does when a wait passes its limit (a group aborts itself, because ranks are no
-    longer in step). `limit_s` is the limit of a wait that names none; None where the work ends by itself. `awaited` is
-    the one rank a wait is for, in the group and in the world, if there is one. `refuse`: see `Future.bounded`.
+    `on_timeout(error)` is what the owner of a message does when a wait passes its limit. `limit_s` is the limit of a
+    wait that names none; None where the work ends by itself. `awaited` is the one rank a wait is for, in the group and
+    in the world, if there is one. `refuse`, `line`: see `Future.bounded`.
     """
 
     def __init__(
@@ -28,14 +46,15 @@ class Work:
         awaited: tuple[int, int] | tuple[()] = (),
         limit_s: float | None = None,
         refuse: Callable[[], None] = lambda: None,
+        line: Line = anywhere,
     ) -> None:
         self.what = what
-        self._future: Future[Any] = Future()
+        self._future: Future[Any] = _Outcome()
         self._on_timeout = on_timeout
         self._source = source
         self._awaited = awaited
         self._limit_s = limit_s
-        self._future.bounded(limit_s, self._expired, refuse)
+        self._future.bounded(limit_s, self._expired, refuse, line)
         self._attend: Callable[[float | None], bool] | None = (
             None  # waits for the future, up to a limit; None: as usual
         )
@@ -44,7 +63,8 @@ class Work:
         """Block until it has finished: True, or its error is raised. `timeout`: seconds or a timedelta.
 
         CollectiveTimeout after `timeout`; without one, after the group's, from the start of the collective or of this
-        wait for a message. A collective whose wait was too long ends its group; a receive is withdrawn.
+        wait for a message. A collective goes on, and may be waited for again; a receive is withdrawn. UsageError in a
+        callback that runs before it has its turn.
         """
         limit = self._limit_s if timeout is None else seconds(timeout, "Work.wait: timeout")
         future = self._future
@@ -59,8 +79,9 @@ class Work:
         return True
 
     def _expired(self, limit: float | None) -> BaseException:
-        of = " of Work.wait" if self._limit_s is None else ""
-        what = f"{self.what} did not finish within {spell(limit)}{of}"
+        own = self._limit_s is None  # the caller's own limit; the group's ends the group
+        more = " of Work.wait; it goes on: wait for it again, or abort() the group" if own else ""
+        what = f"{self.what} did not finish within {spell(limit)}{more}"
         error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
         if self._on_timeout is not None:
             self._on_timeout(error)

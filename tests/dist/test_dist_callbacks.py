@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from resilin import dist
-from resilin.errors import UsageError
+from resilin._base.clock import SYSTEM
+from resilin.errors import CollectiveTimeout, GroupAborted, UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -47,6 +50,175 @@ def test_a_call_in_a_callback_comes_before_the_calls_that_wait_for_their_turn(wo
         for call, array in enumerate(rank_results):
             summed = sum(call + rank for rank in range(world))
             assert array.tolist() == [world * summed**2] * 3
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("early", [0, 1])
+def test_a_callback_has_its_turn_where_it_was_added_however_far_the_calls_are(transport: str, early: int) -> None:
+    """One rank adds it while all calls wait for the other, the other when all are over: all have one shape."""
+
+    def work(rank: int) -> list[float]:
+        group = dist.default_group()
+        arrays = [np.full(2, 10.0**call) for call in range(4)]
+        last, chained, after = np.full(2, 5.0), np.full(2, 7.0), np.full(2, 11.0)
+        if rank != early:
+            dist.recv(np.zeros(1), early)
+        works = [dist.all_reduce(array, group=group, async_op=True) for array in arrays]
+        if rank != early:
+            for each in works:
+                each.wait(PATIENCE_S)
+        first = works[0].get_future().then(lambda _: dist.all_reduce(last, group=group))
+        second = first.then(lambda _: dist.all_reduce(chained, group=group, async_op=True).wait())
+        if rank == early:
+            dist.send(np.zeros(1), 1 - rank)
+        dist.all_reduce(after, group=group)
+        second.wait(PATIENCE_S)
+        return [float(array[0]) for array in (*arrays, last, chained, after)]
+
+    want = [2.0, 20.0, 200.0, 2000.0, 10.0, 14.0, 22.0]
+    assert run_ranks(2, work, transport=transport).results() == [want, want]
+
+
+def test_calls_in_callbacks_come_in_one_order_whenever_callbacks_are_added() -> None:
+    """Seeded pauses on each rank between the calls, and before callbacks are added to the first of them."""
+
+    def work(rank: int) -> int:
+        group, pauses = dist.default_group(), random.Random(rank)
+        wrong = 0
+        for _ in range(60):
+            arrays = [np.full(3, 10.0**call) for call in range(4)]
+            works = [dist.all_reduce(array, group=group, async_op=True) for array in arrays]
+            SYSTEM.sleep(pauses.random() * 0.003)
+            extra = np.full(3, 5.0)
+            chain = works[0].get_future().then(lambda _, extra=extra: dist.all_reduce(extra, group=group))
+            for each in works:
+                each.wait(PATIENCE_S)
+            chain.wait(PATIENCE_S)
+            wrong += [array[0] for array in (*arrays, extra)] != [3.0, 30.0, 300.0, 3000.0, 15.0]
+        return wrong
+
+    assert run_ranks(3, work).results() == [0, 0, 0]
+
+
+def begun(rank: int, add: Callable[[dist.Work], Any]) -> Any:
+    """What `add` makes of a call that is under way: that rank 1 makes it later is certain."""
+    if rank == 1:
+        dist.recv(np.zeros(1), 0)
+        dist.all_reduce(np.ones(2))
+        return None
+    made = add(dist.all_reduce(np.ones(2), async_op=True))
+    dist.send(np.zeros(1), 1)
+    return made
+
+
+def test_a_callback_may_wait_for_what_was_called_before_it_was_added() -> None:
+    def work(rank: int) -> None:
+        def add(first: dist.Work) -> dist.Future[bool]:
+            second = dist.all_reduce(np.ones(2), async_op=True)
+            return first.get_future().then(lambda _: second.wait())
+
+        chain = begun(rank, add)
+        if rank == 1:
+            dist.all_reduce(np.ones(2))
+        else:
+            assert chain.wait(PATIENCE_S)
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("waits", ["work", "future", "chain", "joined"])
+def test_a_callback_that_waits_for_a_later_call_hears_at_once_what_to_do(waits: str) -> None:
+    called = threading.Event()
+    later: list[Any] = []
+
+    def wait(_: Any) -> None:
+        assert called.wait(PATIENCE_S)
+        later[0].wait()
+
+    def work(rank: int) -> None:
+        chain = begun(rank, lambda first: first.get_future().then(wait))
+        second = (
+            dist.all_reduce_coalesced([np.ones(1 << 20) for _ in range(3)], async_op=True)
+            if waits == "joined"
+            else dist.all_reduce(np.ones(2), async_op=True)
+        )
+        if rank == 0:
+            future = second if waits == "joined" else second.get_future()
+            later.append({"work": second, "chain": future.then(lambda _: None)}.get(waits, future))
+            called.set()
+            with pytest.raises(UsageError, match=r"its turn before.*called after they were added"):
+                chain.wait(PATIENCE_S)
+        second.wait(PATIENCE_S)
+        dist.barrier()
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), ValueError("x")], ids=repr)
+def test_what_a_callback_raises_ends_no_thread_of_the_group(error: BaseException, caplog: Any) -> None:
+    def fail(_: Any) -> None:
+        raise error
+
+    def work(rank: int) -> None:
+        begun(rank, lambda first: first.get_future().add_done_callback(fail))
+        assert dist.all_reduce(np.ones(2), async_op=True).wait(PATIENCE_S)
+        dist.barrier()
+
+    run_ranks(2, work).results()
+    assert "callback of a future failed" in caplog.text
+
+
+def test_the_future_of_a_work_is_completed_by_nobody_else() -> None:
+    def work(rank: int) -> None:
+        future = dist.all_reduce(np.ones(2), async_op=True).get_future()
+        for spoil in (lambda: future.set_result([]), lambda: future.set_exception(ValueError())):
+            with pytest.raises(UsageError, match="completes it; expected a Future"):
+                spoil()
+        assert future.wait(PATIENCE_S)[0].tolist() == [2.0, 2.0]
+
+    run_ranks(2, work).results()
+
+
+def test_a_wait_that_is_too_long_ends_nothing_and_may_be_had_again() -> None:
+    def work(rank: int) -> None:
+        array = np.ones(2)
+        if rank == 1:
+            dist.recv(np.zeros(1), 0)
+        call = dist.all_reduce(array, async_op=True)
+        if rank == 0:
+            for wait in (call.wait, call.get_future().wait):
+                with pytest.raises(CollectiveTimeout, match=r"within 0.01 s of Work.wait; it goes on"):
+                    wait(0.01)
+            dist.send(np.ones(1), 1)
+        assert call.wait(PATIENCE_S)
+        assert array.tolist() == [2.0, 2.0]
+        dist.barrier()
+
+    run_ranks(2, work).results()
+
+
+def test_an_abort_ends_the_waits_for_calls_behind_a_callback_that_does_not_return() -> None:
+    held, ended = threading.Event(), threading.Event()
+
+    def hold(_: Any) -> None:
+        held.set()
+        assert ended.wait(PATIENCE_S)
+
+    def work(rank: int) -> None:
+        stuck = begun(rank, lambda first: first.get_future().then(hold))
+        if rank == 1:
+            assert ended.wait(PATIENCE_S)
+            return
+        behind = dist.all_reduce(np.ones(2), async_op=True)
+        assert held.wait(PATIENCE_S)
+        dist.default_group().abort(GroupAborted("enough"))
+        with pytest.raises(GroupAborted, match="enough"):
+            behind.wait()
+        assert not ended.is_set()
+        ended.set()
+        stuck.wait(PATIENCE_S)
+
+    run_ranks(2, work, abort=False).results()
 
 
 def test_an_error_in_a_nested_call_is_the_error_of_the_chain() -> None:

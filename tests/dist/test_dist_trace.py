@@ -261,7 +261,7 @@ time.sleep(1000)
 def test_messages_and_asynchronous_collectives_are_recorded(tmp_path: Path, capsys: Said) -> None:
     with _started(2, MESSAGES, tmp_path) as ranks:
         _, lines = _trace(capsys, tmp_path)
-        assert lines[1].startswith("  rank 1: recv float64[6] from 0 waits for")
+        assert lines[1].startswith("  rank 1: recv float64[6] from 0 tag 9 waits for")
         calls = {one.pid: [str(call) for call in one.calls] for one in map(read, tmp_path.rglob("*.flight"))}
     assert calls[ranks[0].pid][4:] == [
         "send float64[4] to 1",
