@@ -5,8 +5,9 @@ again as it runs and ends; the kernel keeps what was written when the process is
 process. `Recorder` is the reference of the format; dist/native/flight.cpp writes the same bytes faster.
 
 A process may die, and a reader may look, between any two stores. So a record begins with its call's number, which is 0
-while the record is being filled; a reader copies the file twice and believes a record whose number stayed. What comes
-later (what it carries, start, end) is written before the byte that says that it is there.
+while the record is being filled. What comes later (what it carries, start, end) is written before the byte that says
+that it is there. A copy of the file takes bytes in any order, so a reader makes three: of the first it believes what
+says that something is there, of the second what that is, and by the third whether the record's number has stayed.
 
 A reader distrusts the file. Checksums go with the header and with whose call a record is; of the rest of a record
 whatever is counted or computed with is checked in `_record`, and a record that makes no sense is left out.
@@ -49,6 +50,7 @@ _RECORD = struct.Struct("<QBB2xiiiqqQ8q3d24s12s12s56s144sq32s")
 RECORD_BYTES = _RECORD.size
 _STATE_AT = 8
 _DESCRIBED_AT = 9
+_DATA_AT = 10  # from here on is what the bytes before say is there
 _ROOT_AT = struct.calcsize("<QBB2xii")
 _PLACE = struct.Struct("<56sIqii")  # what a place's checksum is of
 _SEQUENCE_AT = struct.calcsize("<QBB2xiiiq")
@@ -271,8 +273,8 @@ def read(path: Path) -> Flight:
 
     Of a file that was cut or damaged it returns what can be believed.
     """
-    header, (before, after) = _contents(path, copies=2)
-    capacity, whole = header.capacity, _records(min(before, after, key=len))
+    header, (before, data, after) = _contents(path, copies=3)
+    capacity, whole = header.capacity, _records(min(before, data, after, key=len))
     damage = [] if whole == capacity else [f"it was cut: {whole} of {capacity} records are there"]
     numbered: list[tuple[int, Call]] = []
     strange = 0
@@ -280,7 +282,7 @@ def read(path: Path) -> Flight:
         at = HEADER_BYTES + index * RECORD_BYTES
         if before[at : at + 8] == _NO_NUMBER or after[at : at + 8] != before[at : at + 8]:
             continue  # never written, or being overwritten by a newer call
-        number, call = _record(before, at, header.offset)
+        number, call = _record(before[at : at + _DATA_AT] + data[at + _DATA_AT : at + RECORD_BYTES], 0, header.offset)
         if call is None or (number - 1) % capacity != index:
             strange += 1
             continue
