@@ -99,6 +99,24 @@ def step_name(step: int) -> str:
     return f"step-{step}"
 
 
+def check_no_file(storage: Storage) -> None:
+    """UsageError when a file lies where the folder of checkpoints was expected."""
+    if "://" not in storage.root and os.path.isfile(storage.root):
+        raise UsageError(
+            f"{storage.root} is a file: expected a checkpoint, or a folder of them; diff reads files, too)"
+        )
+
+
+def named_step(path: str | os.PathLike[str]) -> tuple[str, int | None]:
+    """The folder of checkpoints that a path with a step's name lies in, and the step; else the path, and None."""
+    text = os.fspath(path).rstrip("/")
+    parent, slash, name = text.rpartition("/")
+    match = _STEP.fullmatch(name)
+    if match is None or parent.endswith("/"):  # a bucket may be called as it likes
+        return os.fspath(path), None
+    return parent or slash or ".", int(match[1])
+
+
 def joined(folder: str, name: str) -> str:
     """`name` in `folder`, which may be the root."""
     return f"{folder}/{name}" if folder else name

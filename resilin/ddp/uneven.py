@@ -128,8 +128,8 @@ def announce(ddp: DistributedDataParallel, broadcasts: bool, reduces: bool) -> t
             "the module has a SyncBatchNorm, whose collectives a rank without inputs cannot take part in; use "
             "join(throw_on_early_termination=True), or BatchNorm",
         )
+    check_backward(ddp, "a forward began")
     if reduces and ddp._reducer is not None:
-        check_backward(ddp, "a forward began")
         ddp._before_backward = ddp._reducer.reductions
     Join.notify_join_context(ddp)
     return _followed(ddp, _exchange(ddp, _TRAINS | _BROADCASTS * broadcasts | _REDUCES * reduces))

@@ -326,7 +326,7 @@ def test_ranks_that_divide_by_different_worlds_are_named() -> None:
     run_ranks(2, train).results()
 
 
-@pytest.mark.parametrize("kind", ["two forwards", "no backward"])
+@pytest.mark.parametrize("kind", ["two forwards", "no backward", "one without gradients", "one in no_sync"])
 @pytest.mark.parametrize("counts", [(3, 1), (2, 2)])
 def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
     kind: str, counts: tuple[int, int]
@@ -340,6 +340,10 @@ def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
                 loss = loss_of(model, x)
                 if kind == "two forwards":
                     (loss + loss_of(model, x)).backward()
+                elif kind != "no backward":
+                    with no_grad() if kind == "one without gradients" else model.no_sync():
+                        loss_of(model, x)
+                    loss.backward()
 
     outcome = run_ranks(2, train, abort=False)
     assert outcome.errors.keys() == {0, 1}

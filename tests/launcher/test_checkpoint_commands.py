@@ -485,11 +485,30 @@ def test_no_checkpoint_is_written_into_another_one(run, weights, tmp_path, ask):
     checkpoint.save(tmp_path / "plain", trained(3))
     (tmp_path / "link").symlink_to(run / "step-2")
     before = files_of(tmp_path)
-    for target in (run / "step-1", tmp_path / "plain"):
-        refused(ask("convert", run, target), f"{target} is a checkpoint itself", "write to another place")
-    for target in (run / "step-2", run / "step-2" / "deeper" / "still", tmp_path / "link", run / "step-2" / "a" / ".."):
+    refused(ask("convert", run, tmp_path / "plain"), f"{tmp_path / 'plain'} is a checkpoint itself")
+    refused(ask("convert", run, run / "step-1"), "has the name of step 1, and", "is of step 2")
+    refused(ask("convert", run, run / "step-2"), f"{run}/step-2 is what is read")
+    refused(ask("convert", weights, run / "step-1" / "w.safetensors"), f"{run}/step-1 is a checkpoint, whose files")
+    refused(ask("convert", weights, run / "step-1", "--to", "hub"), f"{run}/step-1 is a checkpoint, whose files")
+    for target in (run / "step-2" / "deeper" / "still", tmp_path / "link", run / "step-2" / "a" / ".."):
         refused(ask("convert", run, target), f"lies in {run}/step-2, which is read", "write to another place")
     assert files_of(tmp_path) == before
+
+
+def test_a_place_with_the_name_of_a_step_is_that_step(run, weights, tmp_path, ask):
+    """It is the newest then, and counts as others do."""
+    assert ask("convert", weights, run / "step-9")[0] == 0
+    assert (checkpoint.latest(run), checkpoint.list_checkpoints(run)[-1].step) == (str(run / "step-9"), 9)
+    assert ask("convert", run, tmp_path / "copy" / "step-9")[0] == 0
+    assert checkpoint.list_checkpoints(tmp_path / "copy")[-1].step == 9
+    assert ask("convert", weights, "memory://converted/named/step-3/")[0] == 0
+    assert checkpoint.latest("memory://converted/named") == "memory://converted/named/step-3"
+    open_storage("memory://converted").delete_tree("")
+
+
+def test_a_file_is_no_folder_of_checkpoints(weights, ask):
+    for command in ("ls", "verify"):
+        refused(ask(command, weights), "is a file: expected a checkpoint, or a folder of them")
 
 
 def test_a_conversion_goes_on_where_one_was_killed_and_beside_others(run, weights, tmp_path, ask):
@@ -510,7 +529,10 @@ def test_what_lies_at_a_url_is_not_replaced_either(run, weights, ask):
     assert ask("convert", run, url)[0] == 0
     refused(ask("convert", weights, url), f"{url} holds the checkpoints step-2")
     refused(ask("convert", run, url), f"{url}/step-2 is a checkpoint already")
-    refused(ask("convert", url, f"{url}/step-2"), f"{url}/step-2/step-2 lies in {url}/step-2, which is read")
+    refused(ask("convert", url, f"{url}/step-2"), f"{url}/step-2 is what is read")
+    refused(
+        ask("convert", url, f"{url}/step-2/deeper"), f"{url}/step-2/deeper/step-2 lies in {url}/step-2, which is read"
+    )
     open_storage("memory://converted").delete_tree("")
 
 

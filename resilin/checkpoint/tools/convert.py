@@ -9,6 +9,7 @@ from typing import Any
 
 from resilin.checkpoint import folder as folders
 from resilin.checkpoint import weights
+from resilin.checkpoint.opening import open_parent, open_storage
 from resilin.checkpoint.saving import save
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.tools.states import Leaf, State, with_leaves
@@ -29,20 +30,34 @@ class Converted:
 
 
 def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int = weights.MAX_SHARD_BYTES) -> Converted:
-    """Write the tensors of `state` as `save_safetensors` does, a block at a time. UsageError when there are none."""
+    """Write the tensors of `state` as `save_safetensors` does, a block at a time.
+
+    UsageError when there are none, and in the folder of a checkpoint, which would take them away when it is deleted.
+    """
     tensors, values = state.named()
     if not tensors:
         raise UsageError(f"{state.path} has no tensors to write")
+    storage = open_parent(path)[0] if os.fspath(path).endswith(".safetensors") else open_storage(path)
+    if folders.read_head(storage, "") is not None:
+        raise UsageError(f"{storage.root} is a checkpoint, whose files come and go with it: write to another place")
     weights.write_weights(tensors, path, max_shard_bytes=max_shard_bytes)
     return Converted(os.fspath(path), len(tensors), _nbytes(tensors.values()), tuple(values))
 
 
 def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
-    """Write `state` as a checkpoint, of `step` if given. All of it is in memory meanwhile.
+    """Write `state` as a checkpoint: of `step` if given, or of the step that `path` names, as run/step-9, into run.
 
-    UsageError when that is the checkpoint that it is read from, which would lose what is left out, or lies in it; where
-    a checkpoint is already; and where it would be taken for one of other checkpoints there.
+    All of it is in memory meanwhile. UsageError when both are given and differ; when that is the checkpoint that it is
+    read from, which would lose what is left out, or lies in it; where a checkpoint is already; and where it would be
+    taken for one of other checkpoints there.
     """
+    parent, named = folders.named_step(path)
+    if named is not None and step not in (None, named):
+        raise UsageError(
+            f"{os.fspath(path)} has the name of step {named}, and {state.path} is of step {step}: write to a place of "
+            "another name"
+        )
+    path, step = (path, step) if named is None else (parent, named)
     storage = folders.opened_to_save(path)
     _check_apart(storage.full("" if step is None else folders.step_name(step)), state)
     _check_free(storage, step)

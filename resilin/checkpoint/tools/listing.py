@@ -33,8 +33,9 @@ class Listed:
 
 
 def list_all(path: Root, clock: Clock = SYSTEM) -> list[Listed]:
-    """All checkpoints in `path`, oldest first. Errors are the storage's."""
+    """All checkpoints in `path`, oldest first. UsageError for a file; else errors are the storage's."""
     storage = folders.opened(path)
+    folders.check_no_file(storage)
     found = []
     for one in folders.list_checkpoints(storage):
         try:

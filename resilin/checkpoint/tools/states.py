@@ -192,8 +192,9 @@ def _has_no_steps(text: str, storage: Storage) -> bool:
 
 
 def check_there(storage: Storage, step: int | None = None) -> None:
-    """StorageMissing when there is nothing under a path, or of a step. UsageError for what is no step."""
+    """StorageMissing when there is nothing under a path, or of a step. UsageError for a file, or what is no step."""
     step = folders.checked_step(step)
+    folders.check_no_file(storage)
     for folder in ("",) if step is None else ("", folders.step_name(step)):
         if not storage.list(folder):
             raise StorageMissing(f"{storage.full(folder)}: there is nothing", storage.full(folder))
