@@ -11,11 +11,11 @@ from resilin._base.clock import Deadline
 from resilin.dist import phases
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.fate import Fate
-from resilin.dist.future import Future, Task, carry_out
+from resilin.dist.future import Task
 from resilin.dist.message import Kind
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.work import Work
-from resilin.dist.worker import Worker, in_callback
+from resilin.dist.worker import Worker
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
 
 Run = Callable[[Call], None]
@@ -55,8 +55,7 @@ class Calls:
         self.worker = worker  # guarded by _submitting
         self.sequence = 0  # guarded by _busy: calls started
         self.queued = 0  # guarded by _submitting: async calls, and callbacks in line, not finished
-        self._waiting: dict[Future[Any], Callable[[], None]] = {}  # guarded by _submitting
-        """What fails each call, and each future that a callback is to complete, that has not had its turn."""
+        self._waiting: dict[Work, Entry | None] = {}  # guarded by _submitting: calls that have not had their turn
         self._busy = threading.RLock()  # held while a call runs; a signal handler may come just after it was acquired
         self._runner: int | None = None  # the thread that is in the middle of a call
         self._afterwards: Callable[[], None] | None = None  # what the call that runs does last
@@ -74,13 +73,14 @@ class Calls:
         if not async_op and (not self.queued or self.worker.inside()):
             self._turn(kind, task, limit, False, self._entry(kind))
             return None
-        work = self._work(f"{kind.name.lower()}, {self._owner.title()}", limit)
+        what = f"{kind.name.lower()}, {self._owner.title()}"
+        work = Work(what, refuse=partial(self._refuse, what), line=self.callback)
         with self._submitting:
             if self._fate.closed:
                 raise self._fate.error(None)
             self.queued += 1
             entry = self._entry(kind)
-            self._waiting[work._future] = partial(self._lose, work, entry)
+            self._waiting[work] = entry
             background = partial(self._background, kind, task, work, outputs, limit, entry)
             nested = self.worker.inside()
             if not nested:
@@ -92,15 +92,7 @@ class Calls:
         work.wait()
         return None
 
-    def _work(self, what: str, limit: float) -> Work:
-        """Of a call that waits for its turn. On another group's worker a wait for it is limited, and ends this group:
-        callbacks of the two groups may wait for one another, which no call's own limit ends."""
-        refuse = partial(self._refuse, what)
-        if self.worker.inside() or not in_callback():
-            return Work(what, refuse=refuse, line=self.callback)
-        return Work(what, self._owner.abort, limit_s=limit, refuse=refuse, line=self.callback)
-
-    def callback(self, task: Task, following: Future[Any] | None) -> bool:
+    def callback(self, task: Task) -> bool:
         """The turn of a callback of an asynchronous call: see `Future`. False where it needs none, and none is taken.
 
         That is so in other callbacks, whose own turn it is (what they wait for is done, or comes later and has its
@@ -112,19 +104,11 @@ class Calls:
             if self._fate.closed or not self.queued:
                 return False
             self.queued += 1
-            if following is not None:
-                self._waiting[following] = lambda: following.give_up(self._fate.error(None))
-            self.worker.put(phases.carried(partial(self._called_back, task, following)))
+            self.worker.put(phases.carried(partial(task, self._one_less)))
             return True
 
-    def _called_back(self, task: Task, following: Future[Any] | None) -> None:
-        if following is not None:  # from now on it is the callback that completes it, as long as that takes
-            with self._submitting:
-                self._waiting.pop(following, None)
-        carry_out([partial(task, self._one_less)])
-
     def give_up(self) -> None:
-        """The group has ended: calls and callbacks that wait for their turn fail, also where one holds the worker up.
+        """The group has ended: calls that wait for their turn fail, also where a callback holds the worker up.
 
         Not before a call that runs has ended, which does this itself: who hears of an error finds all tensors at rest.
         """
@@ -132,13 +116,11 @@ class Calls:
             with self._submitting:
                 if not self._waiting:
                     return
-                lose = self._waiting.pop(next(iter(self._waiting)))
-            lose()
-
-    def _lose(self, work: Work, entry: Entry | None) -> None:
-        if entry is not None:
-            entry.end(True)
-        work._future.settle(None, self._fate.error(None), self._one_less)
+                work = next(iter(self._waiting))
+                entry = self._waiting.pop(work)
+            if entry is not None:
+                entry.end(True)
+            work._future.settle(None, self._fate.error(None), self._one_less)
 
     def _refuse(self, what: str) -> None:
         """UsageError where a wait would be for what comes after who waits."""
@@ -189,7 +171,7 @@ class Calls:
 
     def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
         with self._submitting:
-            if self._waiting.pop(work._future, None) is None:
+            if self._waiting.pop(work, self) is self:
                 return  # it was given up
         error: BaseException | None = None
         try:

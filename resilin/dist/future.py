@@ -18,34 +18,19 @@ from resilin.errors import CollectiveTimeout, UsageError
 _LOG = log.logger("dist.future")
 T = TypeVar("T")
 S = TypeVar("S")
-Step = Callable[[], Sequence[Any]]
-"""Something to do, which returns the steps that come right after it."""
-Task = Callable[[Callable[[], None]], Sequence[Step]]
-"""A callback: calls what it is given before anybody can see that it is done. Raises interrupts alone."""
-Line = Callable[[Task, Any], bool]
-"""Gives a task, and the future that it completes or None, its turn; False, and nothing is done, where it needs none."""
+Task = Callable[[Callable[[], None]], None]
+"""Done with a callback: calls what it is given before anybody can see that it is done. Raises interrupts alone."""
+Line = Callable[[Task], bool]
+"""Gives a task its turn; False, and nothing is done, where a future's own callbacks are in turn."""
 
 
 def _nothing() -> None:
     """What is to be done when nobody asked for anything."""
 
 
-def anywhere(task: Task, following: Any) -> bool:
+def anywhere(task: Task) -> bool:
     """The line of a future whose callbacks have no turn."""
     return False
-
-
-def carry_out(steps: Sequence[Step]) -> None:
-    """Do all steps, each followed by those that it returns: chains of callbacks may be as long as one likes."""
-    left = deque(steps)
-    interrupt = None
-    while left:
-        try:
-            left.extendleft(reversed(left.popleft()()))
-        except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been done
-            interrupt = raised
-    if interrupt is not None:
-        raise interrupt
 
 
 class Future(Generic[T]):
@@ -146,36 +131,36 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already and nothing comes before."""
 
-        def run(over: Callable[[], None]) -> Sequence[Step]:
+        def run(over: Callable[[], None]) -> None:
             try:
-                return _logged(callback, self)
+                _logged(callback, self)
             finally:
                 over()
 
-        self._in_turn(run, None)
+        self._in_turn(run)
 
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
         following: Future[S] = Future()
         following.bounded(self._limit_s, self._expired, self._refuse, self.line)
 
-        def run(over: Callable[[], None]) -> Sequence[Step]:
+        def run(over: Callable[[], None]) -> None:
             result, raised = None, None
             try:
                 result = callback(self)
             except BaseException as error:  # noqa: BLE001 - handed on to the waiter of `following`
                 raised = error
-            return following._complete(result, raised, over) or ()
+            following.settle(result, raised, over)
 
-        self._in_turn(run, following)
+        self._in_turn(run)
         return following
 
     def when_done(self, callback: Callable[[Future[T]], Any]) -> None:
         """As `add_done_callback`, for callbacks that call no collective: as soon as it is done, in whatever thread."""
         self._attach(lambda over: _logged(callback, self))
 
-    def _in_turn(self, task: Task, following: Any) -> None:
-        if not self.line(task, following):
+    def _in_turn(self, task: Task) -> None:
+        if not self.line(task):
             self._attach(task)
 
     def _attach(self, task: Task) -> None:
@@ -183,46 +168,39 @@ class Future(Generic[T]):
             if not self._done:
                 self._callbacks.append(task)
                 return
-        carry_out([partial(task, _nothing)])
+        task(_nothing)
 
     def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
         """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,
         before anybody can see that it is done.
         """
-        steps = self._complete(value, error, over)
-        if steps is None:
-            raise UsageError("this Future is already done")
-        carry_out(steps)
-
-    def give_up(self, error: BaseException) -> None:
-        """Fail the future, unless it is done. What its callback returns later is dropped."""
-        carry_out(self._complete(None, error, _nothing) or ())
-
-    def _complete(self, value: Any, error: BaseException | None, over: Callable[[], None]) -> Sequence[Step] | None:
-        """Wake who waits; what is to be done next, which is for the caller. None, but for `over()`, if it is done."""
         with self._lock:
-            done, callbacks, self._callbacks = self._done, self._callbacks, []
+            if self._done:
+                raise UsageError("this Future is already done")
+            callbacks, self._callbacks = self._callbacks, []
             if not callbacks:
                 over()
-            if done:
-                return None
             self._value, self._error, self._done = value, error, True
             self._expired = _late  # who set it may hold this future: without the cycle, results go when both are let go
         with contextlib.suppress(IndexError):
             while True:
                 self._waiters.popleft().release()
-        return [*(partial(task, _nothing) for task in callbacks), partial(_last, over)] if callbacks else ()
+        interrupt = None
+        for task in callbacks:
+            try:
+                task(_nothing)
+            except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been called
+                interrupt = raised
+        if callbacks:
+            over()
+        if interrupt is not None:
+            raise interrupt
 
     def __bool__(self) -> bool:
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
 
 
-def _last(over: Callable[[], None]) -> Sequence[Step]:
-    over()
-    return ()
-
-
-def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> Sequence[Step]:
+def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> None:
     """The thread that calls serves others, too: a callback's mistake is logged, also one that would end a thread."""
     try:
         callback(done)
@@ -230,7 +208,6 @@ def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> Sequence[S
         _LOG.exception("callback of a future failed")
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise  # an interrupt
-    return ()
 
 
 def _first_late(futures: Sequence[Future[Any]], limit: float | None) -> BaseException:
