@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
@@ -118,8 +119,12 @@ class Calls:
                     return
                 work = next(iter(self._waiting))
                 entry = self._waiting.pop(work)
-            if entry is not None:
-                entry.end(True)
+            self._lose(work, entry)
+
+    def _lose(self, work: Work, entry: Entry | None) -> None:
+        if entry is not None:
+            entry.end(True)
+        with contextlib.suppress(UsageError):  # another thread has just done the same
             work._future.settle(None, self._fate.error(None), self._one_less)
 
     def _refuse(self, what: str) -> None:
@@ -171,8 +176,10 @@ class Calls:
 
     def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
         with self._submitting:
-            if self._waiting.pop(work, self) is self:
-                return  # it was given up
+            given_up = self._waiting.pop(work, self) is self
+        if given_up:
+            self._lose(work, entry)  # perhaps before who gave it up comes to that: its callbacks are next
+            return
         error: BaseException | None = None
         try:
             self._turn(kind, task, limit, True, entry)

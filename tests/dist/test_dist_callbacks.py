@@ -12,6 +12,7 @@ import pytest
 
 from resilin import dist
 from resilin._base.clock import SYSTEM
+from resilin.dist.calls import Calls
 from resilin.errors import CollectiveTimeout, GroupAborted, UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
@@ -217,6 +218,38 @@ def test_an_abort_ends_the_waits_for_calls_behind_a_callback_that_does_not_retur
         assert not ended.is_set()
         ended.set()
         stuck.wait(PATIENCE_S)
+
+    run_ranks(2, work, abort=False).results()
+
+
+def test_callbacks_of_a_call_that_was_given_up_see_its_error_however_late_who_gave_it_up_says_so(
+    monkeypatch: Any,
+) -> None:
+    held, ended = threading.Event(), threading.Event()
+    lose = Calls._lose
+
+    def slow(calls: Calls, *lost: Any) -> None:
+        if not calls.worker.inside():
+            ended.set()
+            SYSTEM.sleep(0.2)
+        lose(calls, *lost)
+
+    monkeypatch.setattr(Calls, "_lose", slow)
+
+    def hold(_: Any) -> None:
+        held.set()
+        assert ended.wait(PATIENCE_S)
+
+    def work(rank: int) -> None:
+        begun(rank, lambda first: first.get_future().then(hold))
+        if rank == 1:
+            assert ended.wait(PATIENCE_S)
+            return
+        behind = dist.all_reduce(np.ones(2), async_op=True).get_future()
+        called = behind.then(lambda done: done.exception())
+        assert held.wait(PATIENCE_S)
+        dist.default_group().abort(GroupAborted("enough"))
+        assert isinstance(called.wait(PATIENCE_S), GroupAborted)
 
     run_ranks(2, work, abort=False).results()
 
