@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -326,6 +326,14 @@ def test_ranks_that_divide_by_different_worlds_are_named() -> None:
     run_ranks(2, train).results()
 
 
+def assert_refused(train: Callable[[int], None], rule: str) -> None:
+    """Both ranks hear of the rule, from the one that breaks it."""
+    errors = run_ranks(2, train, abort=False).errors
+    assert errors.keys() == {0, 1}
+    assert all(rule in str(error) for error in errors.values()), errors
+    assert any(isinstance(error, UsageError) for error in errors.values())
+
+
 @pytest.mark.parametrize("kind", ["two forwards", "no backward", "one without gradients", "one in no_sync"])
 @pytest.mark.parametrize("counts", [(3, 1), (2, 2)])
 def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
@@ -345,11 +353,7 @@ def test_a_forward_before_the_backward_of_the_last_one_is_refused_with_the_rule(
                         loss_of(model, x)
                     loss.backward()
 
-    outcome = run_ranks(2, train, abort=False)
-    assert outcome.errors.keys() == {0, 1}
-    rule = "each is followed by one backward: make one forward of what belongs to one backward"
-    assert all(rule in str(error) for error in outcome.errors.values()), outcome.errors
-    assert any(isinstance(error, UsageError) for error in outcome.errors.values())
+    assert_refused(train, "each is followed by one backward: make one forward of what belongs to one backward")
 
 
 @pytest.mark.parametrize("counts", [(2, 1), (1, 1)])
@@ -364,11 +368,7 @@ def test_a_second_backward_of_a_forward_is_refused_with_the_rule(counts: tuple[i
                 loss.backward(retain_graph=True)
                 loss.backward()
 
-    outcome = run_ranks(2, train, abort=False)
-    assert outcome.errors.keys() == {0, 1}
-    rule = "a second backward began after one forward"
-    assert all(rule in str(error) for error in outcome.errors.values()), outcome.errors
-    assert any(isinstance(error, UsageError) for error in outcome.errors.values())
+    assert_refused(train, "a second backward began after one forward")
 
 
 def test_several_forwards_of_one_backward_join_with_all_but_the_last_in_no_sync() -> None:
