@@ -12,11 +12,11 @@ from resilin._base.clock import Deadline
 from resilin.dist import phases
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.fate import Fate
-from resilin.dist.future import Task
+from resilin.dist.future import Task, carry_out
 from resilin.dist.message import Kind
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.work import Work
-from resilin.dist.worker import Worker
+from resilin.dist.worker import Worker, in_callback
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
 
 Run = Callable[[Call], None]
@@ -74,8 +74,7 @@ class Calls:
         if not async_op and (not self.queued or self.worker.inside()):
             self._turn(kind, task, limit, False, self._entry(kind))
             return None
-        what = f"{kind.name.lower()}, {self._owner.title()}"
-        work = Work(what, refuse=partial(self._refuse, what), line=self.callback)
+        work = self._work(f"{kind.name.lower()}, {self._owner.title()}", limit)
         with self._submitting:
             if self._fate.closed:
                 raise self._fate.error(None)
@@ -93,6 +92,14 @@ class Calls:
         work.wait()
         return None
 
+    def _work(self, what: str, limit: float) -> Work:
+        """Of a call that waits for its turn. On another group's worker a wait for it is limited, and ends this group:
+        callbacks of the two groups may wait for one another, which no call's own limit ends."""
+        refuse = partial(self._refuse, what)
+        if self.worker.inside() or not in_callback():
+            return Work(what, refuse=refuse, line=self.callback)
+        return Work(what, self._owner.abort, limit_s=limit, refuse=refuse, line=self.callback)
+
     def callback(self, task: Task) -> bool:
         """The turn of a callback of an asynchronous call: see `Future`. False where it needs none, and none is taken.
 
@@ -105,7 +112,7 @@ class Calls:
             if self._fate.closed or not self.queued:
                 return False
             self.queued += 1
-            self.worker.put(phases.carried(partial(task, self._one_less)))
+            self.worker.put(phases.carried(partial(carry_out, [partial(task, self._one_less)])))
             return True
 
     def give_up(self) -> None:

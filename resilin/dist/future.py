@@ -18,8 +18,10 @@ from resilin.errors import CollectiveTimeout, UsageError
 _LOG = log.logger("dist.future")
 T = TypeVar("T")
 S = TypeVar("S")
-Task = Callable[[Callable[[], None]], None]
-"""Done with a callback: calls what it is given before anybody can see that it is done. Raises interrupts alone."""
+Step = Callable[[], Sequence[Any]]
+"""Something to do, which returns the steps that come right after it."""
+Task = Callable[[Callable[[], None]], Sequence[Step]]
+"""A callback: calls what it is given before anybody can see that it is done. Raises interrupts alone."""
 Line = Callable[[Task], bool]
 """Gives a task its turn; False, and nothing is done, where a future's own callbacks are in turn."""
 
@@ -33,15 +35,27 @@ def anywhere(task: Task) -> bool:
     return False
 
 
+def carry_out(steps: Sequence[Step]) -> None:
+    """Do all steps, each followed by those that it returns: chains of callbacks may be as long as one likes."""
+    left = deque(steps)
+    interrupt = None
+    while left:
+        try:
+            left.extendleft(reversed(left.popleft()()))
+        except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been done
+            interrupt = raised
+    if interrupt is not None:
+        raise interrupt
+
+
 class Future(Generic[T]):
     """Set once, by `set_result` or `set_exception`.
 
     Callbacks run in the order added. Of a collective, and of what `then` makes of it, in the group's line: behind the
     collectives that this rank had called when the callback was added, before those that it calls later. So collectives
-    of that group that callbacks call come in the same order on every rank, however quick each is; those of another
-    group have no fixed place among that one's. Where nothing of the group is under way a callback runs at once, in the
-    thread that adds it, else on the group's worker thread. What a callback waits for there must have been called before
-    it was added: UsageError.
+    that callbacks call come in the same order on every rank, however quick each is. Where nothing of the group is under
+    way a callback runs at once, in the thread that adds it, else on the group's worker thread. What a callback waits
+    for there must have been called before it was added: UsageError.
 
     Callbacks of other futures run in the thread that sets them, at once where they are done. That thread may be the one
     that takes the group's messages in. A callback that waits for one of them there would wait for itself: UsageError.
@@ -132,9 +146,9 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already and nothing comes before."""
 
-        def run(over: Callable[[], None]) -> None:
+        def run(over: Callable[[], None]) -> Sequence[Step]:
             try:
-                _logged(callback, self)
+                return _logged(callback, self)
             finally:
                 over()
 
@@ -145,13 +159,13 @@ class Future(Generic[T]):
         following: Future[S] = Future()
         following.bounded(self._limit_s, self._expired, self._refuse, self.line)
 
-        def run(over: Callable[[], None]) -> None:
+        def run(over: Callable[[], None]) -> Sequence[Step]:
             result, raised = None, None
             try:
                 result = callback(self)
             except BaseException as error:  # noqa: BLE001 - handed on to the waiter of `following`
                 raised = error
-            following.settle(result, raised, over)
+            return following._complete(result, raised, over)
 
         self._in_turn(run)
         return following
@@ -169,12 +183,16 @@ class Future(Generic[T]):
             if not self._done:
                 self._callbacks.append(task)
                 return
-        task(_nothing)
+        carry_out([partial(task, _nothing)])
 
     def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
         """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,
         before anybody can see that it is done.
         """
+        carry_out(self._complete(value, error, over))
+
+    def _complete(self, value: Any, error: BaseException | None, over: Callable[[], None]) -> Sequence[Step]:
+        """`settle`, but for the callbacks: these are for the caller to carry out."""
         with self._lock:
             if self._done:
                 raise UsageError("this Future is already done")
@@ -186,22 +204,18 @@ class Future(Generic[T]):
         with contextlib.suppress(IndexError):
             while True:
                 self._waiters.popleft().release()
-        interrupt = None
-        for task in callbacks:
-            try:
-                task(_nothing)
-            except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been called
-                interrupt = raised
-        if callbacks:
-            over()
-        if interrupt is not None:
-            raise interrupt
+        return [*(partial(task, _nothing) for task in callbacks), partial(_last, over)] if callbacks else ()
 
     def __bool__(self) -> bool:
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
 
 
-def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> None:
+def _last(over: Callable[[], None]) -> Sequence[Step]:
+    over()
+    return ()
+
+
+def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> Sequence[Step]:
     """The thread that calls serves others, too: a callback's mistake is logged, also one that would end a thread."""
     try:
         callback(done)
@@ -209,6 +223,7 @@ def _logged(callback: Callable[[Future[T]], Any], done: Future[T]) -> None:
         _LOG.exception("callback of a future failed")
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise  # an interrupt
+    return ()
 
 
 def _first_late(futures: Sequence[Future[Any]], limit: float | None) -> BaseException:

@@ -8,6 +8,13 @@ from collections.abc import Callable
 
 from resilin._base.threads import OwnedThread
 
+_here = threading.local()
+
+
+def in_callback() -> bool:
+    """Whether the calling thread is a group's worker, of whichever group."""
+    return getattr(_here, "works", False)
+
 
 class Worker:
     """Runs tasks one after the other; starts with the first. The group of the next generation goes on with it."""
@@ -44,6 +51,7 @@ class Worker:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
+        _here.works = True
         while (task := self._tasks.get()) is not None:
             task()
             del task  # its tensors are not kept until the next one comes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 from resilin import dist
 from resilin._base.clock import SYSTEM
 from resilin.dist.calls import Calls
-from resilin.errors import CollectiveTimeout, GroupAborted, UsageError
+from resilin.errors import CollectiveTimeout, DistError, GroupAborted, UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -167,6 +168,84 @@ def test_what_a_callback_raises_ends_no_thread_of_the_group(error: BaseException
 
     run_ranks(2, work).results()
     assert "callback of a future failed" in caplog.text
+
+
+LONG = 5000
+
+
+@pytest.mark.parametrize("of", ["collective", "message", "own"])
+def test_chains_of_callbacks_may_be_as_long_as_one_likes(of: str) -> None:
+    """Added while their first future is not done, in a callback: they all run when it is."""
+
+    def chained(future: dist.Future[Any]) -> dist.Future[int]:
+        chain = future.then(lambda _: 0)
+        for _ in range(LONG):
+            chain = chain.then(lambda done: done.value() + 1)
+        return chain
+
+    def work(rank: int) -> int:
+        made: list[dist.Future[int]] = []
+        if of == "own":
+            future: dist.Future[None] = dist.Future()
+            made.append(chained(future))
+            future.set_result(None)
+        elif of == "message":
+            made.append(chained(dist.irecv(np.ones(1), 1 - rank).get_future()))
+            dist.send(np.ones(1), 1 - rank)
+        else:
+            later: list[dist.Work] = []
+            ready = threading.Event()
+
+            def add(_: Any) -> None:
+                assert ready.wait(PATIENCE_S)
+                made.append(chained(later[0].get_future()))
+
+            def under_way(first: dist.Work) -> dist.Future[None]:
+                return first.get_future().then(add)
+
+            adding = begun(rank, under_way)
+            later.append(dist.all_reduce(np.ones(2), async_op=True))
+            ready.set()
+            if rank == 1:
+                return LONG
+            adding.wait(PATIENCE_S)
+        found = made[0].wait(PATIENCE_S)
+        dist.barrier() if of != "collective" else None
+        return found
+
+    assert run_ranks(2, work).results() == [LONG, LONG]
+
+
+def test_callbacks_of_two_groups_that_wait_for_one_another_end_at_the_limit() -> None:
+    def work(rank: int) -> None:
+        one, two = dist.default_group(), dist.new_group([0, 1], timeout=1.0)
+        assert two is not None
+        ready = threading.Barrier(3)
+
+        def crossing(other: Any) -> Callable[[Any], None]:
+            def call(_: Any) -> None:
+                ready.wait(PATIENCE_S)  # both are called back, and behind both a call waits for its turn
+                dist.all_reduce(np.ones(2), group=other)
+
+            return call
+
+        if rank == 1:
+            dist.recv(np.zeros(1), 0)
+            with contextlib.suppress(DistError):  # what comes of them once rank 0 has given up is another test's
+                for group in (one, two, one, two):
+                    dist.all_reduce(np.ones(2), group=group)
+            return
+        works = [dist.all_reduce(np.ones(2), group=group, async_op=True) for group in (one, two)]
+        chains = [work.get_future().then(crossing(other)) for work, other in zip(works, (two, one), strict=True)]
+        behind = [dist.all_reduce(np.ones(2), group=group, async_op=True) for group in (one, two)]
+        dist.send(np.zeros(1), 1)
+        ready.wait(PATIENCE_S)
+        with pytest.raises(CollectiveTimeout, match="did not finish within 1 s"):
+            chains[0].wait(PATIENCE_S)
+        for each in behind:
+            each.exception()
+
+    run_ranks(2, work, abort=False, timeout_s=2 * PATIENCE_S).results()
 
 
 def test_the_future_of_a_work_is_completed_by_nobody_else() -> None:
