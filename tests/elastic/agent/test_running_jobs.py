@@ -173,15 +173,19 @@ def test_a_job_is_scaled_down_and_up_again(launch, steps, meeting):
 
 
 def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_path, free_port):
+    drained = tmp_path / "drained"  # a host may begin alone before the other one comes
     program = script(
-        "import os, time; os.write(1, f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())\n"
-        "time.sleep(1000 if os.environ['WORLD_SIZE'] == '2' else 0)\n"
+        "import os, time\nrank, size = os.environ['RANK'], os.environ['WORLD_SIZE']\n"
+        f"while size == '1' and not os.path.exists({str(drained)!r}): time.sleep(0.01)\n"
+        "os.write(1, f'{rank} of {size}\\n'.encode())\n"
+        "time.sleep(1000 if size == '2' else 0)\n"
     )
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
     first = launch(*flags, program, RESILIN_SECRET="word")
     second = launch(*flags, program, RESILIN_SECRET="word")
     until(lambda: "1 of 2" in first.out + second.out)
     newest = list(running((tmp_path.name,)))[-1]
+    drained.touch()
     resilin("drain", tmp_path.name, newest)
     assert [first.wait(), second.wait()] == [0, 0]
     assert sorted((first.out + second.out).splitlines()) == ["0 of 1", "0 of 2", "1 of 2"]
