@@ -5,6 +5,7 @@ the group. Common to all:
 
     Order:   each element is reduced along one path that depends only on the group's size: all ranks get equal bits.
     Checked: kind, shape, dtype, op and order are compared on every call; a mismatch is CollectiveMismatch on all ranks.
+             Where arguments of a rank do not fit one another it has a UsageError, and the others CollectiveMismatch.
     Raises:  PeerLost, CollectiveTimeout, GroupAborted, what `abort(error)` gave (from Work.wait() when async_op).
     Returns: None once done, or a Work with `async_op`; None at once in a process outside `group`.
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from resilin._base import ranks
 from resilin._base.clock import Deadline
-from resilin.dist import reduce_op, refusal
+from resilin.dist import reduce_op
 from resilin.dist.arguments import (
     Output,
     contiguous,
@@ -39,6 +40,7 @@ from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
+from resilin.dist.refusal import Telling
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
 from resilin.dist.world import get_rank, get_world_size, is_initialized, resolve
@@ -83,9 +85,10 @@ def all_reduce(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(tensor, "all_reduce: tensor", load=True)
-    flat = target.flat
-    known = reduce_op.check(op, flat.dtype)
+    with Telling(pg, Kind.ALL_REDUCE, async_op):
+        target = Output(tensor, "all_reduce: tensor", load=True)
+        flat = target.flat
+        known = reduce_op.check(op, flat.dtype)
     block = open_block(pg)
     if block is not None:
         postponed: Work | None = block.add(Reduction(target, op), async_op)
@@ -135,16 +138,17 @@ def tree_all_reduce(
     pg = resolve(group)
     if pg is None:
         return None
-    if plan.world_size != pg.size() or set(parts) != set(plan.subtrees(pg.rank())):
-        raise UsageError(
-            f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
-            f"{pg.size()} ranks; got {sorted(parts)} of a plan for {plan.world_size}"
-        )
-    target = Output(out, "tree_all_reduce: out")
-    flat = target.flat
-    reduce_op.check(ReduceOp.SUM, flat.dtype)
-    arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
-    same_layout(list(arrays.values()), flat, len(arrays), "parts")
+    with Telling(pg, Kind.TREE_ALL_REDUCE, async_op):
+        if plan.world_size != pg.size() or set(parts) != set(plan.subtrees(pg.rank())):
+            raise UsageError(
+                f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
+                f"{pg.size()} ranks; got {sorted(parts)} of a plan for {plan.world_size}"
+            )
+        target = Output(out, "tree_all_reduce: out")
+        flat = target.flat
+        reduce_op.check(ReduceOp.SUM, flat.dtype)
+        arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
+        same_layout(list(arrays.values()), flat, len(arrays), "parts")
     backend = pg.backend
     return _run(
         pg, Kind.TREE_ALL_REDUCE, lambda call: backend.tree_all_reduce(call, arrays, flat, plan), [target], async_op
@@ -161,9 +165,11 @@ def broadcast(
     pg = resolve(group)
     if pg is None:
         return None
-    root = root_of(pg, src, group_src, "src")
-    outputs = [] if root == pg.rank() else [Output(tensor, "broadcast: tensor")]
-    flat, backend = outputs[0].flat if outputs else contiguous(tensor, "broadcast: tensor"), pg.backend
+    with Telling(pg, Kind.BROADCAST, async_op):
+        root = root_of(pg, src, group_src, "src")
+        outputs = [] if root == pg.rank() else [Output(tensor, "broadcast: tensor")]
+        flat = outputs[0].flat if outputs else contiguous(tensor, "broadcast: tensor")
+    backend = pg.backend
     return _run(
         pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op, results=[tensor]
     )
@@ -181,10 +187,12 @@ def reduce(
     pg = resolve(group)
     if pg is None:
         return None
-    root = root_of(pg, dst, group_dst, "dst")
-    target = Output(tensor, "reduce: tensor", load=True)
-    backend, flat = pg.backend, target.flat
-    known = reduce_op.check(op, flat.dtype)
+    with Telling(pg, Kind.REDUCE, async_op):
+        root = root_of(pg, dst, group_dst, "dst")
+        target = Output(tensor, "reduce: tensor", load=True)
+        flat = target.flat
+        known = reduce_op.check(op, flat.dtype)
+    backend = pg.backend
 
     def task(call: Any) -> None:
         terms = reduce_op.scaled(op, flat)
@@ -200,10 +208,12 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
     pg = resolve(group)
     if pg is None:
         return None
-    array = contiguous(tensor, "all_gather: tensor")
-    targets = outputs_of(tensor_list, "all_gather: tensor_list")
-    same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
-    flats, backend = shaped([t.flat for t in targets], array), pg.backend
+    with Telling(pg, Kind.ALL_GATHER, async_op):
+        array = contiguous(tensor, "all_gather: tensor")
+        targets = outputs_of(tensor_list, "all_gather: tensor_list")
+        same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
+        flats = shaped([t.flat for t in targets], array)
+    backend = pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
 
 
@@ -214,9 +224,11 @@ def all_gather_into_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
-    target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
-    rows, backend = rows_of(target.flat, array, pg.size(), "output_tensor"), pg.backend
+    with Telling(pg, Kind.ALL_GATHER, async_op):
+        array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
+        target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
+        rows = rows_of(target.flat, array, pg.size(), "output_tensor")
+    backend = pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
 
 
@@ -234,10 +246,12 @@ def reduce_scatter(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(output, "reduce_scatter: output")
-    inputs = inputs_of(input_list, "reduce_scatter: input_list")
-    same_layout(inputs, target.flat, pg.size(), "input_list")
-    return _reduce_scatter(pg, target, shaped(inputs, target.flat), op, async_op)
+    with Telling(pg, Kind.REDUCE_SCATTER, async_op):
+        target = Output(output, "reduce_scatter: output")
+        inputs = inputs_of(input_list, "reduce_scatter: input_list")
+        same_layout(inputs, target.flat, pg.size(), "input_list")
+        known, parts = reduce_op.check(op, target.flat.dtype), shaped(inputs, target.flat)
+    return _reduce_scatter(pg, target, parts, op, known, async_op)
 
 
 def reduce_scatter_tensor(
@@ -247,16 +261,17 @@ def reduce_scatter_tensor(
     pg = resolve(group)
     if pg is None:
         return None
-    target = Output(output, "reduce_scatter_tensor: output")
-    whole = contiguous(input, "reduce_scatter_tensor: input")
-    return _reduce_scatter(pg, target, rows_of(whole, target.flat, pg.size(), "input"), op, async_op)
+    with Telling(pg, Kind.REDUCE_SCATTER, async_op):
+        target = Output(output, "reduce_scatter_tensor: output")
+        whole = contiguous(input, "reduce_scatter_tensor: input")
+        known, parts = reduce_op.check(op, target.flat.dtype), rows_of(whole, target.flat, pg.size(), "input")
+    return _reduce_scatter(pg, target, parts, op, known, async_op)
 
 
 def _reduce_scatter(
-    pg: ProcessGroup, target: Output, parts: list[Array], op: ReduceOp | PremulSum, async_op: bool
+    pg: ProcessGroup, target: Output, parts: list[Array], op: ReduceOp | PremulSum, known: ReduceOp, async_op: bool
 ) -> Work | None:
     backend, flat = pg.backend, target.flat
-    known = reduce_op.check(op, flat.dtype)
 
     def task(call: Any) -> None:
         backend.reduce_scatter(call, [reduce_op.scaled(op, part) for part in parts], flat, known)
@@ -275,15 +290,12 @@ def gather_single(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0).
-
-    Errors as of gather.
-    """
+    """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0)."""
     pg = resolve(group)
     if pg is None:
         return None
-    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    try:
+    with Telling(pg, Kind.GATHER, async_op):
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
         array = contiguous(input_tensor, "gather_single: input_tensor")
         if (output_tensor is None) == (root == pg.rank()):
             raise UsageError(
@@ -291,9 +303,6 @@ def gather_single(
             )
         targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
         rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
-    except UsageError:
-        refusal.tell(pg, Kind.GATHER, async_op)
-        raise
     flats, backend = rows[0] if rows else None, pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -306,15 +315,12 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """`gather_list[r] = tensor of rank r` on rank `dst` (default 0); elsewhere gather_list must be None.
-
-    UsageError for arguments that do not fit; the other ranks hear of it: CollectiveMismatch, which names the rank.
-    """
+    """`gather_list[r] = tensor of rank r` on rank `dst` (default 0); elsewhere gather_list must be None."""
     pg = resolve(group)
     if pg is None:
         return None
-    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
-    try:
+    with Telling(pg, Kind.GATHER, async_op):
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
         array = contiguous(tensor, "gather: tensor")
         if bool(gather_list) != (root == pg.rank()):
             raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
@@ -322,9 +328,6 @@ def gather(
         if targets:
             same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
             flats = shaped([t.flat for t in targets], array)
-    except UsageError:
-        refusal.tell(pg, Kind.GATHER, async_op)
-        raise
     backend = pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -337,15 +340,12 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """`tensor = scatter_list[this rank]` of rank `src` (default 0); elsewhere scatter_list must be None.
-
-    UsageError for arguments that do not fit; the other ranks hear of it: CollectiveMismatch, which names the rank.
-    """
+    """`tensor = scatter_list[this rank]` of rank `src` (default 0); elsewhere scatter_list must be None."""
     pg = resolve(group)
     if pg is None:
         return None
-    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
-    try:
+    with Telling(pg, Kind.SCATTER, async_op):
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
         target, inputs = Output(tensor, "scatter: tensor"), None
         flat = target.flat
         if bool(scatter_list) != (root == pg.rank()):
@@ -354,9 +354,6 @@ def scatter(
             inputs = inputs_of(scatter_list, "scatter: scatter_list")
             same_layout(inputs, flat, pg.size(), "scatter_list")
             inputs = shaped(inputs, flat)
-    except UsageError:
-        refusal.tell(pg, Kind.SCATTER, async_op)
-        raise
     backend = pg.backend
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
 
@@ -371,14 +368,15 @@ def all_to_all(
     pg = resolve(group)
     if pg is None:
         return None
-    inputs = inputs_of(input_tensor_list, "all_to_all: input_tensor_list")
-    targets = outputs_of(output_tensor_list, "all_to_all: output_tensor_list")
-    if len(inputs) != pg.size() or len(targets) != pg.size():
-        raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(targets)}")
-    backend, flats = pg.backend, [t.flat.reshape(-1) for t in targets]
-    flat_inputs = [array.reshape(-1) for array in inputs]
-    one_dtype([*flat_inputs, *flats], "all_to_all")
-    return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, flat_inputs, flats), targets, async_op)
+    with Telling(pg, Kind.ALL_TO_ALL, async_op):
+        inputs = [array.reshape(-1) for array in inputs_of(input_tensor_list, "all_to_all: input_tensor_list")]
+        targets = outputs_of(output_tensor_list, "all_to_all: output_tensor_list")
+        flats = [t.flat.reshape(-1) for t in targets]
+        if len(inputs) != pg.size() or len(flats) != pg.size():
+            raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(flats)}")
+        one_dtype([*inputs, *flats], "all_to_all")
+    backend = pg.backend
+    return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, flats), targets, async_op)
 
 
 def all_to_all_single(
@@ -396,10 +394,11 @@ def all_to_all_single(
     pg = resolve(group)
     if pg is None:
         return None
-    target, whole = Output(output, "all_to_all_single: output"), contiguous(input, "all_to_all_single: input")
-    inputs = cut(whole, input_split_sizes, pg.size(), "input")
-    outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
-    one_dtype([whole, target.flat], "all_to_all_single")
+    with Telling(pg, Kind.ALL_TO_ALL, async_op):
+        target, whole = Output(output, "all_to_all_single: output"), contiguous(input, "all_to_all_single: input")
+        inputs = cut(whole, input_split_sizes, pg.size(), "input")
+        outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
+        one_dtype([whole, target.flat], "all_to_all_single")
     backend = pg.backend
     return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, outputs), [target], async_op)
 

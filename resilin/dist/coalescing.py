@@ -11,7 +11,9 @@ from resilin.dist.arguments import listed, one_dtype, outputs_of
 from resilin.dist.block import Block, Reduction
 from resilin.dist.future import Future
 from resilin.dist.group import ProcessGroup
+from resilin.dist.message import Kind
 from resilin.dist.reduce_op import PremulSum, ReduceOp
+from resilin.dist.refusal import Telling
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
 from resilin.errors import UsageError
@@ -68,11 +70,12 @@ def all_reduce_coalesced(
     pg = resolve(group)
     if pg is None:
         return None
-    targets = outputs_of(tensors, "all_reduce_coalesced: tensors", load=True)
-    if not targets:
-        raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
-    one_dtype([target.flat for target in targets], "all_reduce_coalesced")
-    reduce_op.check(op, targets[0].flat.dtype)
+    with Telling(pg, Kind.ALL_REDUCE, async_op):
+        targets = outputs_of(tensors, "all_reduce_coalesced: tensors", load=True)
+        if not targets:
+            raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
+        one_dtype([target.flat for target in targets], "all_reduce_coalesced")
+        reduce_op.check(op, targets[0].flat.dtype)
     reductions = [Reduction(target, op) for target in targets]
     around = block.open_block(pg)
     if around is not None:
@@ -96,16 +99,17 @@ def all_gather_coalesced(
     pg = resolve(group)
     if pg is None:
         return None
-    inputs = listed(input_tensor_list, "all_gather_coalesced: input_tensor_list")
-    outputs = [
-        listed(row, f"all_gather_coalesced: output_tensor_lists[{i}]")
-        for i, row in enumerate(listed(output_tensor_lists, "all_gather_coalesced: output_tensor_lists"))
-    ]
-    if len(outputs) != pg.size() or any(len(row) != len(inputs) for row in outputs) or not inputs:
-        raise UsageError(
-            f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there are "
-            f"inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
-        )
+    with Telling(pg, Kind.ALL_GATHER, async_op):
+        inputs = listed(input_tensor_list, "all_gather_coalesced: input_tensor_list")
+        outputs = [
+            listed(row, f"all_gather_coalesced: output_tensor_lists[{i}]")
+            for i, row in enumerate(listed(output_tensor_lists, "all_gather_coalesced: output_tensor_lists"))
+        ]
+        if len(outputs) != pg.size() or any(len(row) != len(inputs) for row in outputs) or not inputs:
+            raise UsageError(
+                f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there "
+                f"are inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
+            )
     works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
     given = [work for work in works if work is not None]
     if not given:

@@ -1,18 +1,15 @@
-"""What a rank does that refuses its own arguments where the others may be right: it tells them, so that nobody waits.
-
-So it is where ranks bring different things, as a list on the root alone. Where all bring the same, a mistake is most
-often one of all ranks, who raise it at once.
-"""
+"""What a rank does that refuses its own arguments: it tells the others, whose may be right, so that nobody waits."""
 
 from __future__ import annotations
 
 import contextlib
+from types import TracebackType
 
 from resilin.dist.backends.base import Call
 from resilin.dist.block import open_block
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
-from resilin.errors import DistError
+from resilin.errors import DistError, UsageError
 
 
 def tell(group: ProcessGroup, kind: Kind, async_op: bool = False, function: str = "") -> None:
@@ -30,3 +27,20 @@ def tell(group: ProcessGroup, kind: Kind, async_op: bool = False, function: str 
     if open_block(group) is None:
         with contextlib.suppress(DistError):
             group.run(kind, task, async_op=async_op)
+
+
+class Telling:
+    """Around what looks at a call's arguments: a UsageError there is told to the other ranks, and raised."""
+
+    __slots__ = ("_async_op", "_group", "_kind")
+
+    def __init__(self, group: ProcessGroup, kind: Kind, async_op: bool = False) -> None:
+        self._group, self._kind, self._async_op = group, kind, async_op
+
+    def __enter__(self) -> None:
+        """Nothing is done before there is an error."""
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Tell, where there is something to tell."""
+        if isinstance(error, UsageError):
+            tell(self._group, self._kind, self._async_op)

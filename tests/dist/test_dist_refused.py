@@ -80,12 +80,66 @@ MISTAKES: dict[str, tuple[int, Call, Call, str, str]] = {
         lambda **how: dist.gather_single(_ones(), _at(0, _ones(9)), **how), "must be given on the destination",
         "gather",
     ),
+    "dtype without the op": (
+        1, lambda **how: dist.all_reduce(_ones(), dist.ReduceOp.BAND, **how),
+        lambda **how: dist.all_reduce(np.ones(3, np.int32), dist.ReduceOp.BAND, **how), "BAND", "all_reduce",
+    ),
+    "no tensor to reduce": (
+        0, lambda **how: dist.reduce(3.0, 1, **how), lambda **how: dist.reduce(_ones(), 1, **how),
+        "expected a tensor, got float", "reduce",
+    ),
+    "root outside the group": (
+        2, lambda **how: dist.broadcast(_ones(), SIZE, **how), lambda **how: dist.broadcast(_ones(), 0, **how),
+        "src: ", "broadcast",
+    ),
+    "read-only output of broadcast": (
+        1, lambda **how: dist.broadcast(np.broadcast_to(np.float32(1), (3,)), 0, **how),
+        lambda **how: dist.broadcast(_ones(), 0, **how), "cannot be written", "broadcast",
+    ),
+    "tensor of all_gather unlike its list": (
+        0, lambda **how: dist.all_gather(_rows(SIZE), _ones(4), **how),
+        lambda **how: dist.all_gather(_rows(SIZE), _ones(), **how), "tensor_list[0] is float32[3], expected float32[4]",
+        "all_gather",
+    ),
+    "output of all_gather_into_tensor for fewer ranks": (
+        2, lambda **how: dist.all_gather_into_tensor(_ones(6), _ones(), **how),
+        lambda **how: dist.all_gather_into_tensor(_ones(9), _ones(), **how), "expected float32 with 3 x 3",
+        "all_gather",
+    ),
+    "lists of all_gather_coalesced for fewer ranks": (
+        0, lambda **how: dist.all_gather_coalesced([_rows(1)] * 2, _rows(1), **how),
+        lambda **how: dist.all_gather_coalesced([_rows(1) for _ in range(SIZE)], _rows(1), **how),
+        "expected 3 output lists", "all_gather",
+    ),
+    "empty list of all_reduce_coalesced": (
+        0, lambda **how: dist.all_reduce_coalesced([], **how), lambda **how: dist.all_reduce_coalesced(_rows(1), **how),
+        "expected at least one tensor", "all_reduce",
+    ),
+    "input of reduce_scatter_tensor that does not divide": (
+        1, lambda **how: dist.reduce_scatter_tensor(_ones(), _ones(8), **how),
+        lambda **how: dist.reduce_scatter_tensor(_ones(), _ones(9), **how), "expected float32 with 3 x 3",
+        "reduce_scatter",
+    ),
+    "input_list of reduce_scatter too short": (
+        1, lambda **how: dist.reduce_scatter(_ones(), _rows(SIZE - 1), **how),
+        lambda **how: dist.reduce_scatter(_ones(), _rows(SIZE), **how), "expected 3 tensors", "reduce_scatter",
+    ),
+    "lists of all_to_all of other lengths": (
+        0, lambda **how: dist.all_to_all(_rows(SIZE), _rows(SIZE - 1), **how),
+        lambda **how: dist.all_to_all(_rows(SIZE), _rows(SIZE), **how), "expected 3 inputs and outputs, got 2 and 3",
+        "all_to_all",
+    ),
+    "sizes of all_to_all_single that do not add up": (
+        2, lambda **how: dist.all_to_all_single(_ones(), _ones(), None, [1, 1, 2], **how),
+        lambda **how: dist.all_to_all_single(_ones(), _ones(), None, [1, 1, 1], **how), "must be 3 numbers that add up",
+        "all_to_all",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("async_op", [False, True])
-def test_all_ranks_hear_in_a_rooted_call_which_of_them_refuses_its_own_arguments(
+def test_all_ranks_hear_in_the_same_call_which_of_them_refuses_its_own_arguments(
     transport: str, async_op: bool
 ) -> None:
     def work(rank: int) -> None:
