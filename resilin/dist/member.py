@@ -295,13 +295,14 @@ class Member:
         """
         if phases.heard:
             phases.reached("start", "close", self)
+        self._abort_calls()
         self.close_subgroups(why)
         self._fate.why_closed = self._fate.why_closed or why
         busy = self._calls.close()
         if busy is None:
             return
         if busy:
-            self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
+            self._abort_calls()
         living.discard(self)
         try:
             with contextlib.ExitStack() as then:  # each of these, the last first, whatever another raises
@@ -311,6 +312,13 @@ class Member:
                 then.callback(self._calls.worker.close)
         except TimeoutError as error:
             raise DistError(f"{self.title()}: closed, but {error}: a callback of a future still runs there") from error
+
+    def _abort_calls(self) -> None:
+        """Also of subgroups: a callback of one group may wait for a call of another, whichever is closed first."""
+        if self._calls.busy():
+            self.abort(GroupAborted(f"{self.title()}: closed with a collective in flight"))
+        for group in self.subgroups:
+            group._abort_calls()
 
     def _fail_messages(self) -> None:
         self._mailbox.fail(self._fate.error(None))

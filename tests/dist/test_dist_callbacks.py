@@ -248,6 +248,34 @@ def test_callbacks_of_two_groups_that_wait_for_one_another_end_at_the_limit() ->
     run_ranks(2, work, abort=False, timeout_s=2 * PATIENCE_S).results()
 
 
+@pytest.mark.parametrize(("whose", "other"), [(0, 1), (1, 0), (1, 2), (2, 1)])
+def test_groups_close_at_once_whichever_a_callback_of_another_one_waits_for(whose: int, other: int) -> None:
+    def work(rank: int) -> None:
+        groups = [dist.default_group(), dist.new_group([0, 1]), dist.new_group([0, 1])]
+        called, raised = threading.Event(), []
+
+        def wait_for_other(_: Any) -> None:
+            called.set()
+            with pytest.raises(DistError) as caught:
+                dist.all_reduce(np.ones(2), group=groups[other])
+            raised.append(caught.value)
+
+        if rank == 1:
+            dist.recv(np.zeros(1), 0)
+            dist.all_reduce(np.ones(2), group=groups[whose])
+            dist.recv(np.zeros(1), 0)  # it makes no call of the other group
+            return
+        first = dist.all_reduce(np.ones(2), group=groups[whose], async_op=True)
+        first.get_future().then(wait_for_other)
+        dist.send(np.zeros(1), 1)
+        assert called.wait(PATIENCE_S)
+        dist.default_group().close()  # raises where a callback does not end
+        assert len(raised) == 1
+
+    outcome = run_ranks(2, work, abort=False, timeout_s=2 * PATIENCE_S)
+    assert outcome.errors.keys() <= {1}, outcome.errors
+
+
 def test_the_future_of_a_work_is_completed_by_nobody_else() -> None:
     def work(rank: int) -> None:
         future = dist.all_reduce(np.ones(2), async_op=True).get_future()
