@@ -112,12 +112,15 @@ base_world.set_source(_here)  # data's samplers ask there who they are
 
 
 @contextlib.contextmanager
-def use_group(group: ProcessGroup) -> Iterator[None]:
-    """Inside the block, and in this thread only, `group` is the default group: for ranks that are threads."""
+def use_group(group: ProcessGroup) -> Iterator[Callable[[], ProcessGroup | None]]:
+    """Inside the block, and in this thread only, `group` is the default group: for ranks that are threads.
+
+    What the block gets says which group has taken that one's place, if any; that one is the caller's to close.
+    """
     before = getattr(_WORLD.thread, "group", None)
     _WORLD.thread.group = group
     try:
-        yield
+        yield lambda: getattr(_WORLD.thread, "group", None)
     finally:
         _WORLD.thread.group = before
 

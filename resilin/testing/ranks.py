@@ -84,6 +84,7 @@ def run_ranks(
     endpoints = [told(rank, each.endpoint).describe() for rank, each in enumerate(listeners)]
     outcome = Outcome()
     groups: dict[int, ProcessGroup] = {}
+    in_place: list[ProcessGroup] = []  # of those, as of one that shrank
     finished = threading.Barrier(count)
 
     def rank_main(rank: int) -> None:
@@ -105,8 +106,11 @@ def run_ranks(
                 backends=BackendConfig(backend(rank) if callable(backend) else backend),
             )
             groups[rank] = group
-            with use_group(group), rng.using(rng.default_generator().clone_state()):
-                outcome.values[rank] = fn(rank, *args, **kwargs)
+            with use_group(group) as current, rng.using(rng.default_generator().clone_state()):
+                try:
+                    outcome.values[rank] = fn(rank, *args, **kwargs)
+                finally:
+                    in_place.extend(filter(None, [current()]))
         except Killed:
             pass
         except BaseException as error:  # noqa: BLE001 - a thread's top: reported in the outcome
@@ -117,7 +121,7 @@ def run_ranks(
     threads = [OwnedThread(f"rank-{rank}", lambda rank=rank: rank_main(rank)) for rank in range(count)]  # type: ignore[misc]
     for thread in threads:
         thread.join(timeout_s * 4)
-    for group in groups.values():
+    for group in [*in_place, *groups.values()]:
         group.close()
     for each in listeners:
         each.close()

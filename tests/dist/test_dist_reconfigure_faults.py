@@ -148,6 +148,7 @@ def test_messages_of_an_older_generation_are_never_received(company, transport):
                     got = resilin.zeros(3)
                     dist.recv(got, 0, tag=5)
                     assert got.tolist() == [float(generation)] * 3
+            them.met.wait(PATIENCE_S)  # else the next abort may come before the message is received, and end that
             group = after
         group.close()
 
