@@ -50,10 +50,43 @@ size_t clear_to_send(const Move &out, size_t sent, const Move *receives, const M
     return room;
 }
 
+struct Lane {
+    std::vector<Move> sends, receives;
+};
+
 std::vector<Move> without_empty(const std::vector<Move> &moves) {
     std::vector<Move> kept;
     std::copy_if(moves.begin(), moves.end(), std::back_inserter(kept), [](const Move &m) { return m.size > 0; });
     return kept;
+}
+
+// Whether nothing is received to where another move reads or writes.
+bool independent(const std::vector<Move> &sends, std::vector<Move> receives) {
+    const auto earlier = [](const Move &a, const Move &b) { return a.at < b.at; };
+    std::sort(receives.begin(), receives.end(), earlier);
+    const auto into_next = [](const Move &a, const Move &b) { return b.at < a.at + a.size; };
+    if (std::adjacent_find(receives.begin(), receives.end(), into_next) != receives.end()) return false;
+    if (std::any_of(receives.begin(), receives.end(), [](const Move &in) { return in.own != nullptr; })) return false;
+    return std::none_of(sends.begin(), sends.end(), [&](const Move &out) {
+        const auto beyond = std::lower_bound(receives.begin(), receives.end(), Move{0, 0, out.at + out.size, 0, nullptr}, earlier);
+        return beyond != receives.begin() && std::prev(beyond)->at + std::prev(beyond)->size > out.at;
+    });
+}
+
+// Moves by what their order counts for: those of each peer where they are independent, else all of them.
+std::vector<Lane> lanes_of(const std::vector<Move> &sends, const std::vector<Move> &receives) {
+    if (!independent(sends, receives)) return {{sends, receives}};
+    std::vector<Lane> lanes;
+    std::vector<int> peers;
+    const auto lane_of = [&](int peer) -> Lane & {
+        const auto found = std::find(peers.begin(), peers.end(), peer);
+        if (found != peers.end()) return lanes[static_cast<size_t>(found - peers.begin())];
+        peers.push_back(peer);
+        return lanes.emplace_back();
+    };
+    for (const Move &out : sends) lane_of(out.peer).sends.push_back(out);
+    for (const Move &in : receives) lane_of(in.peer).receives.push_back(in);
+    return lanes;
 }
 
 } // namespace
@@ -157,49 +190,65 @@ void Streams::want(Peer &peer, size_t bytes) {
     if (setsockopt(peer.socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) == 0) peer.wanted = least;
 }
 
-bool Streams::wait(const Cursor &c, size_t out, size_t in, double deadline, FlowEnd &end) {
-    pollfd fds[3] = {{wake_, POLLIN, 0}, {}, {}};
-    nfds_t count = 1;
-    if (out) fds[count++] = {peers_[c.sends[c.s].peer].socket, POLLOUT, 0};
-    if (in) {
-        Peer &peer = peers_[c.receives[c.r].peer];
-        want(peer, in);
-        fds[count++] = {peer.socket, POLLIN, 0};
+bool Streams::wait(const std::vector<Cursor> &cursors, double deadline, FlowEnd &end) {
+    std::vector<pollfd> fds{{wake_, POLLIN, 0}};
+    for (const Cursor &c : cursors) {
+        if (sendable(c)) fds.push_back({peers_[c.sends[c.s].peer].socket, POLLOUT, 0});
+        if (const size_t in = receivable(c)) {
+            Peer &peer = peers_[c.receives[c.r].peer];
+            want(peer, in);
+            fds.push_back({peer.socket, POLLIN, 0});
+        }
     }
     const double left = deadline - now();
-    if (count == 1 || left <= 0) {
-        end = {count == 1 ? Flow::STUCK : Flow::LATE, out ? c.sends[c.s].peer : -1, in ? c.receives[c.r].peer : -1};
+    if (fds.size() == 1 || left <= 0) {
+        end = awaited(cursors, fds.size() == 1 ? Flow::STUCK : Flow::LATE);
         return false;
     }
-    const int ready = poll(fds, count, static_cast<int>(std::min<double>(std::ceil(left * 1e3), LOOK_MS)));
+    const int ready = poll(fds.data(), fds.size(), static_cast<int>(std::min<double>(std::ceil(left * 1e3), LOOK_MS)));
     if (ready <= 0) check_signals();
     uint64_t woken;
     if (fds[0].revents && read(wake_, &woken, sizeof woken) < 0) return true; // taken already
     return true;
 }
 
+// An end that names whom the first of `cursors` that is not done waits for.
+FlowEnd Streams::awaited(const std::vector<Cursor> &cursors, Flow why) const {
+    FlowEnd end{why, -1, -1};
+    for (const Cursor &c : cursors) {
+        if (end.to < 0 && sendable(c)) end.to = c.sends[c.s].peer;
+        if (end.source < 0 && receivable(c)) end.source = c.receives[c.r].peer;
+    }
+    return end;
+}
+
 FlowEnd Streams::walk(const std::vector<Move> &all_sends, const std::vector<Move> &all_receives, int dtype, Op op, double deadline) {
     const std::vector<Move> sends = without_empty(all_sends), receives = without_empty(all_receives);
     if (piece_.empty() && std::any_of(receives.begin(), receives.end(), [](const Move &m) { return m.own != nullptr; }))
         piece_.resize(PIECE_BYTES);
-    Cursor c{sends, receives};
-    const FlowEnd end = finish(c, sends.size(), dtype, op, deadline);
+    const std::vector<Lane> lanes = lanes_of(sends, receives);
+    std::vector<Cursor> cursors;
+    for (const Lane &lane : lanes) cursors.push_back({lane.sends, lane.receives, lane.sends.size()});
+    const FlowEnd end = finish(cursors, dtype, op, deadline);
     for (const Move &in : receives) want(peers_[in.peer], 1); // others may wait on these sockets, too
     return end;
 }
 
-// Until all has arrived, and the first `sends` of the sends are done.
-FlowEnd Streams::finish(Cursor &c, size_t sends, int dtype, Op op, double deadline) {
+// Until all has arrived, and what must be sent has been.
+FlowEnd Streams::finish(std::vector<Cursor> &cursors, int dtype, Op op, double deadline) {
+    const auto is_left = [](const Cursor &c) { return c.s < c.needed || c.r < c.receives.size(); };
     FlowEnd end{Flow::DONE, -1, -1};
-    while (c.s < sends || c.r < c.receives.size()) {
-        if (stopped_) return {Flow::STOPPED, sendable(c) ? c.sends[c.s].peer : -1, receivable(c) ? c.receives[c.r].peer : -1};
+    while (std::any_of(cursors.begin(), cursors.end(), is_left)) {
+        if (stopped_) return awaited(cursors, Flow::STOPPED);
         bool moved = false;
-        if (const size_t room = sendable(c)) moved = send_some(c, room, end);
-        if (end.status != Flow::DONE) return end;
-        if (const size_t room = receivable(c)) moved = receive_some(c, room, dtype, op, end) || moved;
-        if (end.status != Flow::DONE) return end;
+        for (Cursor &c : cursors) {
+            if (const size_t room = sendable(c)) moved = send_some(c, room, end) || moved;
+            if (end.status != Flow::DONE) return end;
+            if (const size_t room = receivable(c)) moved = receive_some(c, room, dtype, op, end) || moved;
+            if (end.status != Flow::DONE) return end;
+        }
         if (moved) reached("data");
-        if (!moved && !wait(c, sendable(c), receivable(c), deadline, end)) return end;
+        if (!moved && !wait(cursors, deadline, end)) return end;
     }
     return end;
 }
@@ -288,8 +337,9 @@ FlowEnd Streams::fit(Opening &opening, Talk &talk, double deadline) {
 
 // Receive all of `receives` and send the first `sends` of what is to be sent, the rest as far as it goes.
 FlowEnd Streams::move_on(Talk &talk, std::vector<Move> receives, size_t sends, double deadline) {
-    Cursor c{talk.sends, receives};
-    const FlowEnd end = finish(c, sends, 0, Op::SUM, deadline);
+    std::vector<Cursor> cursors{{talk.sends, receives, sends}};
+    const Cursor &c = cursors[0];
+    const FlowEnd end = finish(cursors, 0, Op::SUM, deadline);
     for (const Move &in : receives) want(peers_[in.peer], 1);
     talk.sends.erase(talk.sends.begin(), talk.sends.begin() + static_cast<ptrdiff_t>(c.s));
     if (c.sent) talk.sends[0].at += c.sent, talk.sends[0].size -= c.sent;

@@ -44,8 +44,10 @@ class Streams {
 
     // Walk through a schedule: the sends in their order and the receives in theirs, each as soon as its data allows.
     // A byte is sent once every receive of an earlier step has written it, and overwritten once every send of this step
-    // or an earlier one has taken it: so steps overlap, and results are those of one step after the other. What is
-    // combined is combined in pieces at fixed places, own data first. Deadline: absolute CLOCK_MONOTONIC seconds.
+    // or an earlier one has taken it: so steps overlap, and results are those of one step after the other. Where no move
+    // touches what another one writes, only the order between two ranks counts: who waits then waits for all peers at
+    // once. What is combined is combined in pieces at fixed places, own data first. Deadline: absolute CLOCK_MONOTONIC
+    // seconds.
     FlowEnd walk(const std::vector<Move> &sends, const std::vector<Move> &receives, int dtype, Op op, double deadline);
 
     // As walk, once all ranks have said the same. Every rank tells every other its word, and right behind it sends what
@@ -69,8 +71,9 @@ class Streams {
         std::atomic<int64_t> ends{-1};
     };
 
-    struct Cursor { // the progress of one walk
+    struct Cursor { // the progress of moves whose order counts
         const std::vector<Move> &sends, &receives;
+        size_t needed;           // how many of the sends are to be done
         size_t s = 0, r = 0;     // the moves at work
         size_t sent = 0;         // bytes of sends[s]
         size_t got = 0, set = 0; // bytes of receives[r]: arrived, and in place
@@ -78,7 +81,7 @@ class Streams {
 
     struct Talk; // what goes and comes before all ranks have agreed
 
-    FlowEnd finish(Cursor &c, size_t sends, int dtype, Op op, double deadline);
+    FlowEnd finish(std::vector<Cursor> &cursors, int dtype, Op op, double deadline);
     FlowEnd agree(Opening &opening, Talk &talk, double deadline);
     FlowEnd fit(Opening &opening, Talk &talk, double deadline);
     FlowEnd move_on(Talk &talk, std::vector<Move> receives, size_t sends, double deadline);
@@ -87,7 +90,8 @@ class Streams {
     size_t receivable(const Cursor &c) const;
     bool send_some(Cursor &c, size_t room, FlowEnd &end);
     bool receive_some(Cursor &c, size_t room, int dtype, Op op, FlowEnd &end);
-    bool wait(const Cursor &c, size_t out, size_t in, double deadline, FlowEnd &end);
+    bool wait(const std::vector<Cursor> &cursors, double deadline, FlowEnd &end);
+    FlowEnd awaited(const std::vector<Cursor> &cursors, Flow why) const;
     void want(Peer &peer, size_t bytes);
     void wake();
 
