@@ -53,9 +53,10 @@ class Future(Generic[T]):
 
     Callbacks run in the order added. Of a collective, and of what `then` makes of it, in the group's line: behind the
     collectives that this rank had called when the callback was added, before those that it calls later. So collectives
-    that callbacks call come in the same order on every rank, however quick each is. Where nothing of the group is under
-    way a callback runs at once, in the thread that adds it, else on the group's worker thread. What a callback waits
-    for there must have been called before it was added: UsageError.
+    of that group that callbacks call come in the same order on every rank, however quick each is; those of another
+    group have no fixed place among that one's. Where nothing of the group is under way a callback runs at once, in the
+    thread that adds it, else on the group's worker thread. What a callback waits for there must have been called before
+    it was added: UsageError.
 
     Callbacks of other futures run in the thread that sets them, at once where they are done. That thread may be the one
     that takes the group's messages in. A callback that waits for one of them there would wait for itself: UsageError.
