@@ -271,7 +271,7 @@ class _Remote(Writing):
 
 
 _WHERE_CREDENTIALS = (
-    "S3 takes them from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws, the machine's role, or "
+    "S3 takes credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws, the machine's role, or "
     "options={'key': ..., 'secret': ...}, and its address from AWS_ENDPOINT_URL or options={'endpoint_url': ...}"
 )
 
@@ -282,7 +282,9 @@ def _file_system(url: str, options: dict[str, Any], timeout_s: float, attempts: 
         core: Any = importlib.import_module("fsspec.core")
     except ImportError:
         raise UsageError(f"{url}: URLs need fsspec, and s3:// s3fs: pip install 'resilin[s3]'") from None
-    protocol = url.partition("://")[0].rpartition("::")[2]
+    protocol, bucket = url.partition("://")[0].rpartition("::")[2], url.partition("://")[2].partition("/")[0]
+    if protocol in _APPEARS_WHOLE and not bucket:
+        raise UsageError(f"{url} names no bucket; expected {protocol}://BUCKET or {protocol}://BUCKET/NAME")
     options.setdefault("use_listings_cache", False)
     if protocol in _S3:
         per_try = max(0.1, timeout_s / attempts)

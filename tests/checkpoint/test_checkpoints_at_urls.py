@@ -7,7 +7,7 @@ from resilin import checkpoint
 from resilin.checkpoint import Sliced
 from resilin.checkpoint.opening import open_storage
 from resilin.checkpoint.remote import FsspecStorage
-from resilin.errors import CheckpointError, StorageError, StorageMissing
+from resilin.errors import CheckpointError, StorageError, StorageMissing, UsageError
 from resilin.launcher import exit_codes, main
 from resilin.testing.ranks import run_ranks
 from resilin.testing.s3_server import S3Server
@@ -127,3 +127,18 @@ def test_a_bucket_that_is_not_there_is_no_empty_one(server, monkeypatch, capsys)
     assert checkpoint.list_checkpoints("s3://models/not-yet", options=server.options) == []
     with pytest.raises(CheckpointError, match="s3://models/not-yet holds no complete checkpoint"):
         checkpoint.load("s3://models/not-yet", options=server.options)
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "s3:///run", "simplecache::s3://"])
+def test_a_url_without_a_bucket_is_refused_before_anything_is_done(server, capsys, url):
+    calls = (
+        lambda: checkpoint.save(url, {"t": WHOLE}, options=server.options),
+        lambda: checkpoint.save_async(url, {"t": WHOLE}, options=server.options),
+        lambda: checkpoint.load(url, options=server.options),
+        lambda: checkpoint.list_checkpoints(url, options=server.options),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match=f"^{url} names no bucket; expected s3://BUCKET or s3://BUCKET/NAME$"):
+            call()
+    assert main.main(["checkpoint", "ls", url]) == exit_codes.USAGE
+    assert f"{url} names no bucket" in capsys.readouterr().err
