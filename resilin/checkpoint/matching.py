@@ -298,8 +298,8 @@ class Matching:
             for key, one in stored.items()
             if key in tree
         )
-        made = _like(stored, pairs)
-        self._after.append(lambda: module.load_state_dict(made, strict=self._strict))
+        made, take = _like(stored, pairs), _taking(module, "load_state_dict", path)
+        self._after.append(lambda: take(made, strict=self._strict))
 
     def _part(self, have: Any, stored: Any, path: str, names: bool, lazy: bool) -> Any:
         """What an object's method gets: the stored tree, with the object's own tensors wherever they can be filled.
@@ -434,19 +434,27 @@ def _replacement(have: Any, made: Any) -> Callable[[], None]:
 
 
 def _taking(thing: Any, by: str, path: str) -> Callable[..., Any]:
-    """The method of `thing` that takes its state back; what it cannot read there is an error that says where."""
+    """The method of `thing` that takes its state back; what it cannot read there is an error that says where.
+
+    What else it raises goes on as it is, with a note that says where.
+    """
     take = getattr(thing, by)
+    whose = f"load: {path or 'the state'} is a {type(thing).__name__}"
 
     def taking(*args: Any, **kwargs: Any) -> None:
         try:
             take(*args, **kwargs)
-        except ResilinError:
+        except Exception as error:
+            if isinstance(error, _OF_TREES) and not isinstance(error, ResilinError):
+                raise CheckpointError(
+                    f"{whose}, which cannot take what the checkpoint has for it: {error!r}; load another checkpoint "
+                    "before going on"
+                ) from error
+            error.add_note(
+                f"{whose}, whose {by} raised this; what was filled before stays filled, load another checkpoint before "
+                "going on"
+            )
             raise
-        except _OF_TREES as error:
-            raise CheckpointError(
-                f"load: {path or 'the state'} is a {type(thing).__name__}, which cannot take what the checkpoint has "
-                f"for it: {error!r}; load another checkpoint before going on"
-            ) from error
 
     return taking
 

@@ -9,6 +9,7 @@ import resilin
 from resilin import checkpoint, nn, optim
 from resilin.data import ElasticSampler
 from resilin.errors import CheckpointError, CheckpointMismatch
+from resilin.testing.ranks import run_ranks
 
 SAVED = {"config": {"lr": 1, "deep": {"a": 1, "b": 2}}, "epoch": 7, "steps": [1, 2, 3], "betas": (1, 2)}
 
@@ -196,6 +197,34 @@ def test_an_object_that_cannot_take_its_state_is_named(tmp_path):
         CheckpointError, match=r"deep/0 is a Picky, which cannot take .*: KeyError\('a'\); load another"
     ):
         checkpoint.load(tmp_path, {"deep": [Picky(a=1)], "n": resilin.ones(1)})
+
+
+class Failing(Custom):
+    def load_state_dict(self, tree):
+        raise RuntimeError("boom")
+
+
+class FailingModule(nn.Linear):
+    def load_state_dict(self, tree, strict=True):
+        raise RuntimeError("boom")
+
+
+def test_an_error_of_an_objects_own_says_on_all_ranks_whose_it_is(tmp_path):
+    checkpoint.save(tmp_path, {"deep": [Custom(b=1)], "net": nn.Linear(2, 2), "n": resilin.ones(1)})
+    one = {"deep": [Failing(a=1)], "net": nn.Linear(2, 2)}, "deep/0 is a Failing"
+    other = {"deep": [Custom(a=1)], "net": FailingModule(2, 2)}, "net is a FailingModule"
+    for failing, named in (one, other):
+
+        def load(rank, failing=failing):
+            whole = {"deep": [Custom(a=1)], "net": nn.Linear(2, 2)}
+            return checkpoint.load(tmp_path, {**(failing if rank else whole), "n": resilin.zeros(1)})
+
+        outcome = run_ranks(2, load, abort=False)
+        note = f"load: {named}, whose load_state_dict raised this; what was filled before stays filled, load another"
+        assert str(outcome.errors[1]) == "boom"
+        assert outcome.errors[1].__notes__[0].startswith(note)
+        assert isinstance(outcome.errors[0], CheckpointError)
+        assert f"rank 1 failed: boom; {note}" in str(outcome.errors[0])
 
 
 def test_state_dicts_of_fresh_objects_fit_those_of_trained_ones(tmp_path):
