@@ -102,9 +102,7 @@ def step_name(step: int) -> str:
 def check_no_file(storage: Storage) -> None:
     """UsageError when a file lies where the folder of checkpoints was expected."""
     if "://" not in storage.root and os.path.isfile(storage.root):
-        raise UsageError(
-            f"{storage.root} is a file: expected a checkpoint, or a folder of them; diff reads files, too)"
-        )
+        raise UsageError(f"{storage.root} is a file: expected a checkpoint, or a folder of them; diff reads files, too")
 
 
 def named_step(path: str | os.PathLike[str]) -> tuple[str, int | None]:

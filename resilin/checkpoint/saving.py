@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, SupportsIndex
 
 from resilin._base import log, trace
@@ -24,6 +25,7 @@ from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.writing import BLOCK_BYTES, Save, complete, discard, write_share
+from resilin.dist import timeouts
 from resilin.errors import CheckpointError, DistError, UsageError
 
 _LOG = log.logger("checkpoint")
@@ -86,14 +88,14 @@ class SaveHandle:
         """What this rank's writing failed with; None while it runs, and when it did not fail."""
         return self._error if self.done() else None
 
-    def wait(self, timeout: float | None = None) -> str:
+    def wait(self, timeout: timedelta | float | None = None) -> str:
         """Wait until the checkpoint is complete, and return its path. Every rank of the group calls it.
 
-        timeout: seconds for this rank's own share; TimeoutError afterwards, while the writing goes on.
-        Raises what this rank's writing failed with, CheckpointError that names the rank for another's failure, and what
-        collectives raise when a rank is lost.
+        timeout: for this rank's own share, seconds or a timedelta; TimeoutError afterwards, while the writing goes on.
+        Raises UsageError for another timeout, what this rank's writing failed with, CheckpointError that names the rank
+        for another's failure, and what collectives raise when a rank is lost.
         """
-        self._finish(timeout)
+        self._finish(timeouts.seconds(timeout, "SaveHandle.wait: timeout"))
         if self._outcome is None:
             with _discarding(self.save):
                 _, committed = self._ranks.together("checkpoint.save_async", self._raise, lambda _: self._committed)

@@ -4,13 +4,14 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
 import resilin
 from resilin import checkpoint
 from resilin.checkpoint.local import LocalStorage
-from resilin.errors import CheckpointError, DistError, StorageError
+from resilin.errors import CheckpointError, DistError, StorageError, UsageError
 from resilin.testing.ranks import run_ranks
 
 WAIT_S = 10
@@ -80,6 +81,11 @@ def test_a_timeout_leaves_the_writing_to_go_on(tmp_path):
     for timeout in (0.05, 0):
         with pytest.raises(TimeoutError, match=rf"{tmp_path}.* is not written within {timeout} s; the writing goes on"):
             handle.wait(timeout=timeout)
+    for timeout in ("x", float("nan"), -1):
+        with pytest.raises(UsageError, match=r"^SaveHandle\.wait: timeout: expected seconds or a timedelta"):
+            handle.wait(timeout)
+    with pytest.raises(TimeoutError, match=r"is not written within 0.05 s"):
+        handle.wait(timedelta(milliseconds=50))
     storage.gate.set()
     handle.wait()
     assert checkpoint.load(tmp_path)["t"].tolist() == [0, 0, 0]

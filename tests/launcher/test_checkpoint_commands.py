@@ -508,7 +508,7 @@ def test_a_place_with_the_name_of_a_step_is_that_step(run, weights, tmp_path, as
 
 def test_a_file_is_no_folder_of_checkpoints(weights, ask):
     for command in ("ls", "verify"):
-        refused(ask(command, weights), "is a file: expected a checkpoint, or a folder of them")
+        refused(ask(command, weights), "is a file: expected a checkpoint, or a folder of them; diff reads files, too\n")
 
 
 def test_a_conversion_goes_on_where_one_was_killed_and_beside_others(run, weights, tmp_path, ask):
