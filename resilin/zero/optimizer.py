@@ -18,7 +18,7 @@ from resilin.zero import agreement, kinds, state, uneven
 from resilin.zero.content import OptimizerContent
 from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
-from resilin.zero.options import Options
+from resilin.zero.gradients import Steps
 from resilin.zero.owned import Owned, options_of
 from resilin.zero.row import Row, rows_of
 
@@ -50,11 +50,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     defaults:         options of `optimizer_class`.
 
     `param_groups` may be changed, by schedulers too, as with any optimizer, on all ranks alike: each step compares
-    them. `zero_grad`, hooks, `add_param_group` as well. `state` is empty but after `consolidate_state_dict`. Every rank
-    makes the same calls.
+    them, and which parameters have a gradient. `zero_grad`, hooks, `add_param_group` as well. `state` is empty but
+    after `consolidate_state_dict`. Every rank makes the same calls.
 
     Raises UsageError for arguments without a meaning, CollectiveMismatch (on all ranks) when ranks give different
-    parameters, in the first step parameters with different values, in any step different options.
+    parameters, in the first step parameters with different values, in any step different options, or a gradient of a
+    parameter on some of the ranks that hold its elements only.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._begun = False  # whether there is state, or may be
         self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
         self._early = False  # whether some hook updates inside backward
-        self._options = Options(NAME)
+        self._steps = Steps(NAME)
         super().__init__(params, dict(defaults))
         self._user_defaults = dict(defaults)
         kinds.check_whole(self.parameters(), optimizer_class)
@@ -191,9 +192,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         with agreement.or_abort(self._group):
             self._follow()
             source = training.index(True)
-            gradients, kwargs = uneven.listen(self._rows, self.param_groups, source, self.process_group)
+            gradients, kwargs, used = uneven.listen(self._rows, self.param_groups, source, self.process_group)
             self._update_own(gradients, cut=True, **kwargs)
-        self._publish(self.parameters())
+        self._publish([param for number, param in enumerate(self.parameters()) if number in used])
 
     def _follow(self) -> None:
         for gathering in self._gatherings:
@@ -209,9 +210,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.owned.update(gradients, **kwargs)
 
     def _publish(self, written: Sequence[Tensor]) -> None:
-        """Gather the ranges: every rank has finished its update when this returns."""
+        """Gather the ranges of `written`, those with a gradient: every rank has finished its update after this."""
         self.reconfigurable.after_update()
-        facts = self._options.facts(self.param_groups)
+        facts = self._steps.facts(self.param_groups, self._rows, written)
         for gathering in self._gatherings:
             moments.reached("gather")
             gathering.run(self.process_group, facts)

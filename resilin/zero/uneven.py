@@ -63,8 +63,9 @@ def tell(
 
 def listen(
     rows: Sequence[Row], groups: Sequence[Group], source: int, group: dist.ProcessGroup
-) -> tuple[Gradients, Mapping[str, Any]]:
-    """What `tell` on rank `source` sent: gradients, and the options of the step; the groups' go into `groups`."""
+) -> tuple[Gradients, Mapping[str, Any], Collection[int]]:
+    """What `tell` on rank `source` sent: gradients, the options of the step, and the numbers of the parameters with a
+    gradient, of whatever rank; the groups' options go into `groups`."""
     said: list[Any] = [None] * 3
     dist.recv_object_list(said, group=group, group_src=source)
     every, options, used = said
@@ -78,7 +79,7 @@ def listen(
         for piece, part in parts:
             shape = row.params[piece.param].shape if row.whole else part.shape
             gradients[id(row.params[piece.param])] = row.tensor(part.reshape(shape))
-    return gradients, options
+    return gradients, options, used
 
 
 def _room(row: Row, rank: int, used: Collection[int]) -> tuple[Any, list[tuple[Piece, Any]]]:

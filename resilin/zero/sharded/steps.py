@@ -10,6 +10,7 @@ trained     whether the parameters of the unit that is fetched require gradients
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from resilin.core.tensor import Tensor
 from resilin.dist.compared import Facts, Groups
 from resilin.optim import Optimizer
+from resilin.zero.gradients import GradientFacts, told
 from resilin.zero.options import WHY, Options
 from resilin.zero.sharded.unit import ShardedParameter, Unit
 
@@ -25,22 +27,13 @@ _ABOUT = "zero.shard"
 _WHY = f"{WHY}, and make groups by name or logical_shape (numel() and shape are those of the piece)"
 
 
-class StepFacts(Facts):
+class StepFacts(GradientFacts):
     """Facts of which some are of gradients: pieces by the names of these."""
 
     def __init__(self, groups: Groups, gradients: Mapping[str, ShardedParameter]) -> None:
-        super().__init__(_ABOUT, groups, _WHY)
+        holders = {name: functools.partial(_holders, piece) for name, piece in gradients.items()}
+        super().__init__(_ABOUT, groups, _WHY, holders)
         self.gradients = gradients
-
-    def check(self, everybody: Sequence[Groups]) -> None:
-        """See Facts. Ranks without elements of a parameter are taken to have its gradient as others do."""
-        found = [{name + end: value for end, each in groups for name, value in each.items()} for groups in everybody]
-        for name, piece in self.gradients.items():
-            holders = _holders(piece)
-            for rank, facts in enumerate(found):
-                if rank not in holders and name in facts:
-                    facts[name] = next((found[one][name] for one in holders if name in found[one]), facts[name])
-        super().check([[("", facts)] for facts in found])
 
 
 class Steps:
@@ -127,10 +120,7 @@ class _Optimizer:
         if (options, groups, lacking) != self._seen:
             self._seen = options, groups, lacking
             end = f" in the step of {self._kind}"
-            had = {
-                f"gradient of {name}": "absent" if lacks else "there"
-                for name, lacks in zip(self._pieces, lacking, strict=True)
-            }
+            had = {f"gradient of {name}": told(not lacks) for name, lacks in zip(self._pieces, lacking, strict=True)}
             # options of the first group before all: a rank that left the step out has none
             entries = [*options.groups[:1], *groups.groups, *options.groups[1:], (end, had)]
             pieces = {name + end: piece for name, piece in zip(had, self._pieces.values(), strict=True)}

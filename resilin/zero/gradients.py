@@ -1,0 +1,85 @@
+"""Whether each parameter had a gradient in a step, as facts that ranks must have alike: else part of it is trained.
+
+They go with what a step, or the forward after it, gathers anyway (`dist.compared`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from resilin.core.tensor import Tensor
+from resilin.dist.compared import Facts, Groups
+from resilin.zero.options import WHY, Options
+from resilin.zero.row import Row
+
+Holders = Mapping[str, Callable[[], Collection[int]]]
+"""By the name of a fact: the ranks that have elements of the parameter it is about."""
+
+
+class GradientFacts(Facts):
+    """Facts of which those in `holders` are of gradients."""
+
+    def __init__(self, about: str, groups: Groups, why: str, holders: Holders) -> None:
+        super().__init__(about, groups, why)
+        self._holders = holders
+
+    def check(self, everybody: Sequence[Groups]) -> None:
+        """See Facts. Ranks without elements of a parameter are taken to have its gradient as others do."""
+        found = [{name + end: value for end, each in groups for name, value in each.items()} for groups in everybody]
+        for name, who in self._holders.items():
+            holders = who()
+            for rank, facts in enumerate(found):
+                if rank not in holders and name in facts:
+                    facts[name] = next((found[one][name] for one in holders if name in found[one]), facts[name])
+        super().check([[("", facts)] for facts in found])
+
+
+class Steps:
+    """The steps of one optimizer of whole parameters; facts are made anew only when it does something else."""
+
+    def __init__(self, about: str) -> None:
+        self._about, self._options = about, Options(about)
+        self._seen: tuple[Facts, list[int]] | None = None
+        self._rows: Sequence[Row] = ()
+        self._facts = GradientFacts(about, [], WHY, {})
+
+    def facts(self, groups: Sequence[dict[str, Any]], rows: Sequence[Row], updated: Sequence[Tensor]) -> Facts:
+        """The options of `groups`, and which of their parameters, cut into `rows`, are among those `updated`."""
+        options, ids = self._options.facts(groups), list(map(id, updated))
+        if (options, ids) != self._seen or rows is not self._rows:
+            self._seen, self._rows = (options, ids), rows
+            self._facts = self._made(options, groups, frozenset(ids))
+        return self._facts
+
+    def _made(self, options: Facts, groups: Sequence[dict[str, Any]], updated: Collection[int]) -> GradientFacts:
+        entries, holders = list(options.groups), {}
+        for number, group in enumerate(groups):
+            end = f" of group {number}"
+            known: dict[str, str] = {}
+            for name, param in zip(_names(group), group["params"], strict=True):
+                if param.numel():  # without elements there is nothing to train
+                    known[f"gradient of {name}"] = told(id(param) in updated)
+                    holders[f"gradient of {name}{end}"] = functools.partial(_holders, self._rows, param)
+            entries.append((end, known))
+        return GradientFacts(self._about, entries, WHY, holders)
+
+
+def told(had: bool) -> str:
+    """How facts say whether there was a gradient."""
+    return "there" if had else "absent"
+
+
+def _names(group: Mapping[str, Any]) -> Sequence[str]:
+    return group.get("param_names") or [f"parameter {place}" for place in range(len(group["params"]))]
+
+
+def _holders(rows: Sequence[Row], param: Tensor) -> list[int]:
+    """The ranks that have elements of `param`."""
+    return [
+        rank
+        for row in rows
+        for rank, pieces in enumerate(row.shares)
+        if any(piece.numel and row.params[piece.param] is param for piece in pieces)
+    ]
