@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -117,31 +117,28 @@ class Join:
 
     Options are compared when the block begins, by one small exchange: also those of `kwargs` that are numbers or texts.
 
-    Raises: UsageError for no joinables, joinables of several process groups, or one that is inside a Join already; in
-    the first iteration, for joinables in another order than that of their collectives. UsageTypeError for options that
-    are neither True nor False, and for a `join_hook` that gives no JoinHook. CollectiveMismatch on all ranks, which
+    Raises: UsageError for no joinables, one that is listed twice, joinables of several process groups, or one that is
+    inside a Join already; in the first iteration, for joinables in another order than that of their collectives.
+    UsageTypeError for what is no list of joinables, options that are neither True nor False, and a `join_hook` that
+    gives no JoinHook. CollectiveMismatch on all ranks, which
     names the option and both values, when ranks give different ones.
     An error inside the block leaves it at once; an error of a hook ends the group, so that no rank waits for this one.
     """
 
     def __init__(
         self,
-        joinables: Sequence[Joinable],
+        joinables: Iterable[Joinable],
         enable: bool = True,
         throw_on_early_termination: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not joinables:
-            raise UsageError("Join: expected at least one joinable, got none")
-        for joinable in joinables:
-            _config(joinable)
-        self._joinables = list(joinables)
+        self._joinables = _listed(joinables)
         self._enable = flag("Join: enable", enable)
         self._throw = flag("Join: throw_on_early_termination", throw_on_early_termination)
         self._options = {"enable": enable, "throw_on_early_termination": throw_on_early_termination, **kwargs}
-        self._hooks = [_hook(joinable, kwargs) for joinable in joinables]
-        group = resolve(joinables[0].join_process_group)
-        if group is None or any(resolve(other.join_process_group) is not group for other in joinables):
+        self._hooks = [_hook(joinable, kwargs) for joinable in self._joinables]
+        group = resolve(self._joinables[0].join_process_group)
+        if group is None or any(resolve(other.join_process_group) is not group for other in self._joinables):
             raise UsageError("Join: expected joinables of one process group that this process is in, got several")
         self._group: ProcessGroup = group
 
@@ -248,6 +245,21 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")
     return value
+
+
+def _listed(joinables: Any) -> list[Joinable]:
+    """`joinables` as a list. UsageTypeError for what cannot be one, UsageError for what a Join cannot carry on."""
+    if not isinstance(joinables, Iterable):
+        name = type(joinables).__name__
+        raise UsageTypeError(f"Join: expected a list of joinables, as in Join([model, optimizer]), got {name}")
+    listed = list(joinables)
+    if not listed:
+        raise UsageError("Join: expected at least one joinable, got none")
+    for place, joinable in enumerate(listed):
+        _config(joinable)
+        if any(joinable is other for other in listed[:place]):
+            raise UsageError(f"Join: this {type(joinable).__name__} is listed twice; list each joinable once")
+    return listed
 
 
 def _hook(joinable: Joinable, kwargs: dict[str, Any]) -> JoinHook:

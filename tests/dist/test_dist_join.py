@@ -177,6 +177,13 @@ def test_wrong_joinables_are_refused() -> None:
             Join([])
         with pytest.raises(UsageError, match="expected objects that are Joinable, got int"):
             Join([3])  # type: ignore[list-item]
+        for single in (Summed(), 3, None):
+            said = rf"expected a list of joinables, as in Join\(\[model, optimizer\]\), got {type(single).__name__}$"
+            with pytest.raises(UsageTypeError, match=said):
+                Join(single)  # type: ignore[arg-type]
+        twice = Summed()
+        with pytest.raises(UsageError, match="Join: this Summed is listed twice; list each joinable once"):
+            Join([twice, Summed(), twice])
         with pytest.raises(UsageError, match="Forgetful must call"):
             Join([Forgetful()])
         other = dist.new_group([0, 1])
@@ -242,6 +249,19 @@ def test_an_option_that_is_no_bool_is_refused(option: str, value: Any) -> None:
             Join([Summed()], **{option: value})
 
     run_ranks(1, make).results()
+
+
+def test_joinables_may_come_from_a_generator() -> None:
+    def train(rank: int) -> list[Summed]:
+        joined = [Summed(), Summed()]
+        with Join(one for one in joined):
+            for _ in range(rank):
+                for one in joined:
+                    one.step(1)
+        return joined
+
+    for idle, trained in zip(*run_ranks(2, train).results(), strict=True):
+        assert (idle.shadowed, trained.sums) == (1, [1])
 
 
 def test_a_join_hook_that_gives_no_hook_is_refused() -> None:
