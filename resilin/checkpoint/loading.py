@@ -19,6 +19,7 @@ from resilin.checkpoint.matching import Matching, stored_tree
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.reading import Reader
 from resilin.checkpoint.storage import Storage
+from resilin.dist.join import flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def load(
     it wants: of whole tensors each rank reads a share of the blocks and sends it to the others; of divided ones, each
     reads its own. Everything is checked by hash as it is read. Memory beyond the state: two blocks of 16 MiB.
 
-    Raises on all ranks, before anything is changed: CheckpointError when there is no complete checkpoint,
+    Raises on all ranks, before anything is changed: UsageTypeError for a `strict` that is neither True nor False,
+    CheckpointError when there is no complete checkpoint,
     CheckpointMismatch when it is of another state (lists what is missing, unexpected and different), CorruptFile for a
     manifest that is damaged or files that are cut. Raised when part of the state has been overwritten: CorruptFile for
     damaged bytes (names file, tensor and elements), the storage's errors, and what collectives raise when a rank is
@@ -90,6 +92,7 @@ def _find(
     """The checkpoint that is to be loaded: found and read by rank 0, so that all take the same."""
 
     def look() -> tuple[Storage, int | None]:
+        flag("checkpoint.load: strict", strict)
         return folder.opened(path, options), folder.checked_step(step)
 
     def find() -> tuple[str, bytes]:

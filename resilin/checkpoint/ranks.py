@@ -84,7 +84,7 @@ class Ranks:
 
 
 def _facts(error: Exception) -> list[Any]:
-    """What another rank needs to raise it, too: text and notes, and of storage and files the path and the system's code."""
+    """What another rank needs to raise it, too: text and notes, and of storage and files path and system's code."""
     facts: list[Any] = ["; ".join([str(error), *getattr(error, "__notes__", ())])]
     if isinstance(error, CorruptFile | StorageError):
         facts.append(error.path)

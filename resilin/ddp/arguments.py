@@ -14,6 +14,7 @@ from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, flat, misuse
 from resilin.dist import world
+from resilin.dist.join import flag
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
@@ -58,6 +59,13 @@ def check(
             f"{_NAME}: batched_grad_copy is not supported: there are no copies to batch, backward itself writes "
             "gradients into the flat arrays"
         )
+
+
+def check_flags(**flags: Any) -> None:
+    """UsageTypeError for flags that are neither True nor False; of those about buffers, nor None."""
+    for name, value in flags.items():
+        if value is not None or name not in ("broadcast_buffers", "forward_sync_buffers"):
+            flag(f"{_NAME}: {name}", value)
 
 
 def warn_of(check_reduction: bool, broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> None:
@@ -106,6 +114,8 @@ def caps(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None
         raise UsageTypeError(
             f"{_NAME}: bucket_cap_mb_list must be a list of numbers of MiB, got {bucket_cap_mb_list!r:.80}"
         )
+    if bucket_cap_mb_list is not None and not bucket_cap_mb_list:
+        raise UsageError(f"{_NAME}: bucket_cap_mb_list must have at least one number of MiB, got none")
     for cap in [bucket_cap_mb] if bucket_cap_mb_list is None else bucket_cap_mb_list:
         if cap is not None and not isinstance(cap, int | float):
             raise UsageTypeError(f"{_NAME}: bucket_cap_mb is a number of MiB, got {cap!r}")

@@ -56,8 +56,9 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
     lazy_bucket_allocation: changes nothing: flat arrays are made in the first backward.
     shards:                 fixed-shard mode, see `shard`: the same bits for any number of ranks.
 
-    Raises UsageError for arguments without a meaning here and modules without parameters, CollectiveMismatch (on all
-    ranks) when ranks wrap different modules; it names the parameter and both shapes.
+    Raises UsageError for arguments without a meaning here and modules without parameters, UsageTypeError for flags that
+    are neither True nor False, CollectiveMismatch (on all ranks) when ranks wrap different modules; it names the
+    parameter and both shapes.
     """
 
     def __init__(
@@ -88,6 +89,18 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
     ) -> None:
         super().__init__()
         uneven.UnevenInputs.__init__(self)
+        arguments.check_flags(
+            broadcast_buffers=broadcast_buffers,
+            init_sync=init_sync,
+            find_unused_parameters=find_unused_parameters,
+            check_reduction=check_reduction,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            static_graph=static_graph,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            batched_grad_copy=batched_grad_copy,
+            forward_sync_buffers=forward_sync_buffers,
+            lazy_bucket_allocation=lazy_bucket_allocation,
+        )
         arguments.check(module, device_ids, output_device, dim, device_mesh, batched_grad_copy)
         arguments.warn_of(check_reduction, broadcast_buffers, forward_sync_buffers)
         group = arguments.group_of(process_group)

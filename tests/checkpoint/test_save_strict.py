@@ -8,7 +8,7 @@ import pytest
 import resilin
 from resilin import checkpoint, nn, optim
 from resilin.data import ElasticSampler
-from resilin.errors import CheckpointError, CheckpointMismatch
+from resilin.errors import CheckpointError, CheckpointMismatch, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
 SAVED = {"config": {"lr": 1, "deep": {"a": 1, "b": 2}}, "epoch": 7, "steps": [1, 2, 3], "betas": (1, 2)}
@@ -273,3 +273,9 @@ def test_keys_of_other_types_that_read_alike_are_told_apart(tmp_path):
         checkpoint.load(tmp_path, {"by": {"1": 0.0}})
     assert (told.value.missing, told.value.unexpected) == (("by/'1'",), ("by/1",))
     assert "DistributedDataParallel" not in str(told.value)
+
+
+@pytest.mark.parametrize("strict", [5, "no", None])
+def test_strict_is_a_flag(path, strict):
+    with pytest.raises(UsageTypeError, match=rf"^checkpoint\.load: strict must be True or False, got {strict!r}$"):
+        checkpoint.load(path, like(), strict=strict)

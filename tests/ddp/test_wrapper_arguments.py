@@ -17,7 +17,7 @@ from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
 from resilin.ddp.comm_hooks import default_hooks
 from resilin.dist.future import Future
-from resilin.errors import CollectiveMismatch, UsageError
+from resilin.errors import CollectiveMismatch, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
 
@@ -250,3 +250,33 @@ def test_ranks_of_which_one_leaves_the_comparison_out_are_told_of_init_sync() ->
     outcome = run_ranks(2, work, abort=False)
     assert all(isinstance(error, CollectiveMismatch) for error in outcome.errors.values()), outcome.errors
     assert "init_sync=True here; was it False on another rank?" in str(outcome.errors[0])
+
+
+FLAGS = (
+    "init_sync",
+    "find_unused_parameters",
+    "check_reduction",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "skip_all_reduce_unused_params",
+    "batched_grad_copy",
+    "lazy_bucket_allocation",
+)
+
+
+@pytest.mark.parametrize("name", [*FLAGS, "broadcast_buffers", "forward_sync_buffers"])
+def test_a_flag_that_is_no_bool_is_refused(name: str) -> None:
+    def make(rank: int) -> None:
+        for value in ("no", 1, *([None] if name in FLAGS else [])):
+            with pytest.raises(UsageTypeError, match=f"{name} must be True or False, got {value!r}"):
+                DDP(nn.Linear(2, 2), **{name: value})
+
+    run_ranks(1, make).results()
+
+
+def test_an_empty_list_of_bucket_sizes_is_refused() -> None:
+    def make(rank: int) -> None:
+        with pytest.raises(UsageError, match="bucket_cap_mb_list must have at least one number of MiB"):
+            DDP(nn.Linear(2, 2), bucket_cap_mb_list=[])
+
+    run_ranks(1, make).results()
