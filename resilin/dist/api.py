@@ -28,6 +28,7 @@ from resilin.dist.arguments import (
     Output,
     contiguous,
     cut,
+    given,
     inputs_of,
     one_dtype,
     outputs_of,
@@ -44,7 +45,7 @@ from resilin.dist.refusal import Telling
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
 from resilin.dist.world import get_rank, get_world_size, is_initialized, resolve
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError, UsageTypeError
 
 
 def _run(
@@ -53,7 +54,7 @@ def _run(
     task: Callable[[Any], None],
     outputs: Sequence[Output],
     async_op: bool,
-    timeout: timedelta | float | None = None,
+    timeout_s: float | None = None,
     results: Sequence[Any] | None = None,
 ) -> Work | None:
     """`results` are the tensors in the Work's future, if not those of `outputs`, which are stored at the end."""
@@ -64,10 +65,9 @@ def _run(
             output.store()
 
     tensors = [output.tensor for output in outputs] if results is None else list(results)
-    limit = None if timeout is None else seconds(timeout, f"{kind.name.lower()}: timeout")
 
     def launch(later: bool) -> Work | None:
-        return group.run(kind, whole, tensors, async_op=later, timeout_s=limit)
+        return group.run(kind, whole, tensors, async_op=later, timeout_s=timeout_s)
 
     block = open_block(group)
     return launch(async_op) if block is None else block.add(launch, async_op)
@@ -105,14 +105,14 @@ def all_reduce(
 
 def reduce_together(pg: ProcessGroup, pack: Sequence[Reduction], async_op: bool) -> Work | None:
     """The all_reduces of a pack as one call over their elements in a row."""
-    op, flats = pack[0].op, [call.target.flat for call in pack]
-    known = reduce_op.check(op, flats[0].dtype)
+    flats = [call.target.flat for call in pack]
+    known = reduce_op.check(pack[0].op, flats[0].dtype)
     backend = pg.backend
 
     def task(call: Any) -> None:
         if len(pack) > 1:
             call.carry([flat.shape for flat in flats])
-        terms = reduce_op.scaled(op, flats[0] if len(pack) == 1 else buffer_of(flats))
+        terms = pack[0].terms() if len(pack) == 1 else buffer_of([one.terms() for one in pack])
         try:
             backend.all_reduce(call, terms, known)
         except CollectiveMismatch as error:
@@ -139,6 +139,10 @@ def tree_all_reduce(
     if pg is None:
         return None
     with Telling(pg, Kind.TREE_ALL_REDUCE, async_op):
+        if not isinstance(plan, Plan) or not isinstance(parts, dict):
+            raise UsageTypeError(
+                f"tree_all_reduce: expected a dict of parts and a Plan, got {parts!r:.80}, {plan!r:.80}"
+            )
         if plan.world_size != pg.size() or set(parts) != set(plan.subtrees(pg.rank())):
             raise UsageError(
                 f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
@@ -322,7 +326,7 @@ def gather(
     with Telling(pg, Kind.GATHER, async_op):
         root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
         array = contiguous(tensor, "gather: tensor")
-        if bool(gather_list) != (root == pg.rank()):
+        if given(gather_list, "gather: gather_list") != (root == pg.rank()):
             raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
         targets, flats = outputs_of(gather_list or [], "gather: gather_list"), None
         if targets:
@@ -348,7 +352,7 @@ def scatter(
         root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
         target, inputs = Output(tensor, "scatter: tensor"), None
         flat = target.flat
-        if bool(scatter_list) != (root == pg.rank()):
+        if given(scatter_list, "scatter: scatter_list") != (root == pg.rank()):
             raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
         if scatter_list:
             inputs = inputs_of(scatter_list, "scatter: scatter_list")
@@ -410,8 +414,10 @@ def barrier(
     pg = resolve(group) if async_op else at_once(group, "barrier")
     if pg is None:
         return None
+    with Telling(pg, Kind.BARRIER, async_op):
+        limit = None if timeout is None else seconds(timeout, "barrier: timeout")
     backend = pg.backend
-    return _run(pg, Kind.BARRIER, backend.barrier, [], async_op, timeout)
+    return _run(pg, Kind.BARRIER, backend.barrier, [], async_op, limit)
 
 
 def monitored_barrier(

@@ -135,6 +135,11 @@ def listed(tensors: Any, what: str) -> Sequence[Any]:
     return tensors
 
 
+def given(tensors: Any, what: str) -> bool:
+    """Whether there is anything in a list that may be None or empty. UsageTypeError for what is none."""
+    return tensors is not None and len(listed(tensors, what)) > 0
+
+
 def contiguous(tensor: Any, what: str) -> Array:
     """The tensor's array, or a contiguous copy of it."""
     array = array_of(tensor, what)

@@ -12,6 +12,7 @@ are found by the check that every collective makes.
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from resilin.core.kernels.common import address_of
 from resilin.dist.arguments import Output
 from resilin.dist.future import collect_all, refuse_first
 from resilin.dist.group import ProcessGroup
-from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
+from resilin.dist.reduce_op import Array, PremulSum, ReduceOp, scaled
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
 from resilin.errors import UsageError
@@ -42,7 +43,12 @@ class Reduction:
     def joins(self, other: Reduction) -> bool:
         """Whether the two can be in one pack, as far as dtype and op go."""
         mine, its = self.target.flat, other.target.flat
-        return type(mine) is type(its) is np.ndarray and mine.dtype == its.dtype and self.op == other.op
+        same_op = self.op == other.op or (isinstance(self.op, PremulSum) and isinstance(other.op, PremulSum))
+        return type(mine) is type(its) is np.ndarray and mine.dtype == its.dtype and same_op
+
+    def terms(self) -> Array:
+        """What is summed of it."""
+        return scaled(self.op, self.target.flat)
 
 
 class Block:
@@ -73,12 +79,12 @@ class _Postponed:
         raise UsageError(f"Work.{name}: this call runs when its _coalescing_manager block ends: wait for the manager")
 
 
-_OPEN: dict[ProcessGroup, Block] = {}  # each in the hands of the one thread that is this rank of the group
+_OPEN: dict[tuple[ProcessGroup, int], Block] = {}  # each of the thread that opened it: callbacks run in others
 
 
 def open_block(group: ProcessGroup) -> Block | None:
-    """The block that collects the calls of `group` now."""
-    return _OPEN.get(group) if _OPEN else None
+    """The block that collects what this thread calls of `group` now."""
+    return _OPEN.get((group, threading.get_ident())) if _OPEN else None
 
 
 def at_once(group: Any, what: str) -> ProcessGroup | None:
@@ -87,7 +93,7 @@ def at_once(group: Any, what: str) -> ProcessGroup | None:
     UsageError while a block of the group is open: the calls before it in the block have not run yet. Nothing is sent.
     """
     found = resolve(group)
-    if found is not None and found in _OPEN:
+    if found is not None and open_block(found) is not None:
         raise UsageError(
             f"{what}, {found.title()}: its result is needed at once, but a _coalescing_manager block is open, whose "
             f"calls run when it ends: call {what} before or after the block"
@@ -96,16 +102,16 @@ def at_once(group: Any, what: str) -> ProcessGroup | None:
 
 
 def begin(group: ProcessGroup) -> Block:
-    """Collect the calls of `group` from now on."""
-    if group in _OPEN:
+    """Collect what this thread calls of `group` from now on."""
+    if open_block(group) is not None:
         raise UsageError(f"_coalescing_manager: a block of {group!r} is open already: blocks of one group do not nest")
-    block = _OPEN[group] = Block()
+    block = _OPEN[group, threading.get_ident()] = Block()
     return block
 
 
 def end(group: ProcessGroup) -> None:
     """Collect no more calls of `group`."""
-    del _OPEN[group]
+    del _OPEN[group, threading.get_ident()]
 
 
 def packs(calls: Sequence[Reduction | Launch], group: ProcessGroup) -> list[list[Reduction] | Launch]:

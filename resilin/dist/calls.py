@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -46,6 +46,13 @@ class Owner(Protocol):
         """A wait for `awaited` was too long: who is to blame."""
 
 
+class _Row:
+    """Calls of which none is made after one that has failed."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+
 class Calls:
     """Runs the calls of a group in the order in which they are made."""
 
@@ -61,6 +68,7 @@ class Calls:
         self._runner: int | None = None  # the thread that is in the middle of a call
         self._afterwards: Callable[[], None] | None = None  # what the call that runs does last
         self._submitting = threading.RLock()  # a signal handler may close while the same thread holds it
+        self._rows = threading.local()  # of a thread: the row that it is starting
 
     def run(
         self, kind: Kind, task: Run, outputs: Any = None, *, async_op: bool = False, timeout_s: float | None = None
@@ -81,7 +89,8 @@ class Calls:
             self.queued += 1
             entry = self._entry(kind)
             self._waiting[work] = entry
-            background = partial(self._background, kind, task, work, outputs, limit, entry)
+            row: _Row = getattr(self._rows, "now", None) or _Row()
+            background = partial(self._background, kind, task, work, outputs, limit, entry, row)
             nested = self.worker.inside()
             if not nested:
                 self.worker.put(phases.carried(background))
@@ -91,6 +100,18 @@ class Calls:
             return work
         work.wait()
         return None
+
+    @contextlib.contextmanager
+    def row(self) -> Iterator[None]:
+        """Of the calls that this thread starts inside, none is made after one that has failed: they fail with it.
+
+        So ranks stay in step where one refuses all of a row in one call.
+        """
+        self._rows.now = _Row()
+        try:
+            yield
+        finally:
+            self._rows.now = None
 
     def _work(self, what: str, limit: float) -> Work:
         """Of a call that waits for its turn. On another group's worker a wait for it is limited, and ends this group:
@@ -181,18 +202,22 @@ class Calls:
     def _entry(self, kind: Kind) -> Entry | None:
         return None if self._log is None else self._log.collective(kind)
 
-    def _background(self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None) -> None:
+    def _background(
+        self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: Entry | None, row: _Row
+    ) -> None:
         with self._submitting:
             given_up = self._waiting.pop(work, self) is self
         if given_up:
             self._lose(work, entry)  # perhaps before who gave it up comes to that: its callbacks are next
             return
-        error: BaseException | None = None
-        try:
-            self._turn(kind, task, limit, True, entry)
-        except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
-            error = raised
-        work._future.settle(outputs if error is None else None, error, self._one_less)
+        if row.error is None:
+            try:
+                self._turn(kind, task, limit, True, entry)
+            except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
+                row.error = raised
+        elif entry is not None:
+            entry.end(True)
+        work._future.settle(None if row.error else outputs, row.error, self._one_less)
 
     def _one_less(self) -> None:
         with self._submitting:

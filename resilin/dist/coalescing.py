@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from resilin.dist import api, block, reduce_op
+from resilin.dist import api, block, reduce_op, refusal
 from resilin.dist.arguments import listed, one_dtype, outputs_of
 from resilin.dist.block import Block, Reduction
 from resilin.dist.future import Future
@@ -27,7 +27,10 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends;
     with `async_ops`, when `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too.
     What is needed when it returns is UsageError in a block, before anything is sent: `send`, `recv`, collectives of
-    objects, `barrier()`, `monitored_barrier`. `device` changes nothing. A block that ends by an error starts none.
+    objects, `barrier()`, `monitored_barrier`. `device` changes nothing. The block is the calling thread's: callbacks
+    that run meanwhile make their calls as ever. A block that ends by an error starts none, and the other ranks have a
+    CollectiveMismatch; behind a call that fails none is made. Of a tensor that a block reduces twice on one rank, it is
+    twice on all.
     """
     pg = resolve(group)
     if pg is None:
@@ -36,8 +39,14 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     calls = block.begin(pg)
     try:
         yield calls
-    finally:
+    except Exception:
         block.end(pg)
+        refusal.tell(pg, Kind.ALL_REDUCE, async_op=True, function="_coalescing_manager")
+        raise
+    except BaseException:
+        block.end(pg)
+        raise
+    block.end(pg)
     started = _start(pg, calls.calls, async_ops)
     if async_ops:
         calls.append(started)
@@ -47,10 +56,11 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
 
 def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op: bool) -> Work | None:
     """Start the calls in order; a Work for all of them when `async_op`, unless there are none."""
-    works = [
-        api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op)
-        for pack in block.packs(calls, pg)
-    ]
+    with pg.row():
+        works = [
+            api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op)
+            for pack in block.packs(calls, pg)
+        ]
     given = [work for work in works if work is not None]
     if not given:
         return None
@@ -110,7 +120,8 @@ def all_gather_coalesced(
                 f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there "
                 f"are inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
             )
-    works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
+    with pg.row():
+        works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
     given = [work for work in works if work is not None]
     if not given:
         return None

@@ -27,7 +27,13 @@ _FOLD, _FOLD_MASK = 1_000_003, (1 << 48) - 1  # as in native/module.cpp
 _DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
 _OTHER_DEVICE = 7
 _SEQUENCE_BITS = 40  # of the number of a call; the layout of several tensors in one call stands above them
-FUNCTIONS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+FUNCTIONS = (
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "_coalescing_manager",
+)
 """Functions that are made of collectives; one plus the place stands for a layout in the first of these."""
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.dist import api, pickled, refusal
+from resilin.dist import api, pickled
 from resilin.dist.arguments import root_of
 from resilin.dist.backends.base import Call
 from resilin.dist.block import at_once
@@ -24,6 +24,7 @@ from resilin.dist.mailbox import ANY
 from resilin.dist.message import Kind
 from resilin.dist.p2p import peer_of
 from resilin.dist.reduce_op import Array
+from resilin.dist.refusal import Telling
 from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
@@ -43,20 +44,15 @@ def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
         return refused
 
 
+def _no_list(things: Any) -> str:
+    return f"expected a list, got {type(things).__name__}"
+
+
 def _check_places(what: str, things: Any, needed: int) -> None:
     if not isinstance(things, list):
-        raise UsageTypeError(f"{what}: expected a list, got {type(things).__name__}")
+        raise UsageTypeError(f"{what}: {_no_list(things)}")
     if len(things) < needed:
         raise UsageError(f"{what}: expected {needed} places at least, got {len(things)}")
-
-
-def _check_places_or_tell(what: str, which: str, things: Any, needed: int, pg: ProcessGroup) -> None:
-    """The same, where this rank may have no size to send; the others hear of it all the same."""
-    try:
-        _check_places(f"{what}: {which}", things, needed)
-    except UsageError:
-        refusal.tell(pg, Kind.BROADCAST, function=what)
-        raise
 
 
 def _size(data: Array | UsageError) -> int:
@@ -143,10 +139,13 @@ def gather_object(
     pg = at_once(group, "gather_object")
     if pg is None:
         return
-    root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+    with Telling(pg, Kind.ALL_GATHER, function="gather_object"):
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
     dumped = _dump("gather_object", pg, obj)
     needed = pg.size() if root == pg.rank() else 0
-    if bool(object_gather_list) != bool(needed) or len(object_gather_list or ()) < needed:
+    if not isinstance(object_gather_list, list | None):
+        dumped = UsageTypeError(f"gather_object: object_gather_list: {_no_list(object_gather_list)}")
+    elif bool(object_gather_list) != bool(needed) or len(object_gather_list or ()) < needed:
         found = f"{len(object_gather_list)} places" if object_gather_list else "none"
         dumped = UsageError(
             f"gather_object, {pg.title()}: object_gather_list: expected {pg.size()} places on the destination, rank "
@@ -179,10 +178,11 @@ def broadcast_object_list(
     pg = at_once(group, "broadcast_object_list")
     if pg is None:
         return
-    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what = "broadcast_object_list"
-    if pg.rank() != root or not isinstance(object_list, tuple):
-        _check_places_or_tell(what, "object_list", object_list, 0, pg)
+    with Telling(pg, Kind.BROADCAST, function=what):
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+        if pg.rank() != root or not isinstance(object_list, tuple):
+            _check_places(f"{what}: object_list", object_list, 0)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
     size = np.full(len(object_list), _size(dumped), np.int64)  # so long that ranks compare the lists' lengths
     try:
@@ -213,9 +213,12 @@ def scatter_object_list(
     pg = at_once(group, "scatter_object_list")
     if pg is None:
         return
-    root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
     what, given = "scatter_object_list", scatter_object_input_list
-    _check_places_or_tell(what, "scatter_object_output_list", scatter_object_output_list, 1, pg)
+    with Telling(pg, Kind.BROADCAST, function=what):
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+        _check_places(f"{what}: scatter_object_output_list", scatter_object_output_list, 1)
+        if not isinstance(given, list | tuple | None):
+            raise UsageTypeError(f"{what}: scatter_object_input_list: {_no_list(given)}")
     blobs: list[Array | UsageError] = []
     if pg.rank() == root:
         blobs = [_dump(what, pg, thing) for thing in given or ()]

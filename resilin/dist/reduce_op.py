@@ -47,6 +47,16 @@ class PremulSum:
 
     factor: Any
 
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """UsageError for a factor that tensors of `dtype` cannot be multiplied with."""
+        number = getattr(self.factor, "_array", self.factor)
+        if np.iscomplexobj(number) and dtype.kind != "c":
+            raise UsageError(f"ReduceOp.PREMUL_SUM: factor: expected a real number for {dtype}, got {self.factor!r}")
+        try:
+            np.ones(1, dtype) * number
+        except (OverflowError, TypeError) as error:
+            raise UsageError(f"ReduceOp.PREMUL_SUM: factor: expected a number for {dtype}: {error}") from None
+
     def scaled(self, array: Array) -> Array:
         """A copy of `array` times the factor, in its dtype."""
         product: Array = array * getattr(self.factor, "_array", self.factor)
@@ -125,6 +135,8 @@ def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
         raise UsageError("ReduceOp.PREMUL_SUM needs its factor: op=_make_nccl_premul_sum(factor)")
     if premultiplied and dtype.kind in "bui":
         raise UsageError(f"ReduceOp.PREMUL_SUM needs a floating-point or complex tensor, got {dtype}")
+    if premultiplied:
+        given.check(dtype)
     if dtype not in DTYPE_CODES:
         raise UsageError(f"collectives do not carry dtype {dtype}; they carry {', '.join(str(d) for d in DTYPES)}")
     if op in _BITWISE and dtype.kind not in "bui":

@@ -32,10 +32,10 @@ def tell(group: ProcessGroup, kind: Kind, async_op: bool = False, function: str 
 class Telling:
     """Around what looks at a call's arguments: a UsageError there is told to the other ranks, and raised."""
 
-    __slots__ = ("_async_op", "_group", "_kind")
+    __slots__ = ("_async_op", "_function", "_group", "_kind")
 
-    def __init__(self, group: ProcessGroup, kind: Kind, async_op: bool = False) -> None:
-        self._group, self._kind, self._async_op = group, kind, async_op
+    def __init__(self, group: ProcessGroup, kind: Kind, async_op: bool = False, function: str = "") -> None:
+        self._group, self._kind, self._async_op, self._function = group, kind, async_op, function
 
     def __enter__(self) -> None:
         """Nothing is done before there is an error."""
@@ -43,4 +43,4 @@ class Telling:
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Tell, where there is something to tell."""
         if isinstance(error, UsageError):
-            tell(self._group, self._kind, self._async_op)
+            tell(self._group, self._kind, self._async_op, self._function)

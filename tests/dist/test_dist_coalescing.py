@@ -9,9 +9,10 @@ from resilin import dist
 from resilin.dist.arguments import Output
 from resilin.dist.block import PACK_BYTES, Reduction, buffer_of, packs, parts_of
 from resilin.dist.message import stamped
-from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
+from resilin.dist.reduce_op import _make_nccl_premul_sum as premul
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
 from resilin.testing.patience import PATIENCE_S
-from resilin.testing.ranks import run_ranks
+from resilin.testing.ranks import TRANSPORTS, run_ranks
 
 
 class Group:
@@ -101,7 +102,7 @@ def reduce_in_a_block():
     block.wait()
 
 
-def test_abort_returns_a_block_and_a_wait_of_its_own_limit_aborts_the_group():
+def test_abort_returns_a_block_and_a_wait_of_its_own_limit_says_what_it_was_for():
     done = threading.Event()
 
     def step(rank, end):
@@ -126,5 +127,102 @@ def test_abort_returns_a_block_and_a_wait_of_its_own_limit_aborts_the_group():
 
     assert "abort() was called" in run_ranks(2, step, abort, abort=False).results()[0]
     done.clear()
-    text = run_ranks(2, step, lambda block: block.works[0].wait(0.05), abort=False).results()[0]
+    text = run_ranks(2, step, lambda block: block.works[0].wait(0.05), abort=False, timeout_s=2.0).results()[0]
     assert "2 collectives of one block" in text
+
+
+ROWS = {
+    "all_gather_coalesced": (
+        lambda: dist.all_gather_coalesced([[np.zeros(3)]], [np.ones(3), np.ones(3)], async_op=True),
+        lambda: dist.all_gather_coalesced(
+            [[np.zeros(3), np.zeros(3)] for _ in range(2)], [np.ones(3), np.full(3, 200.0)], async_op=True
+        ),
+    ),
+    "all_reduce_coalesced": (
+        lambda: dist.all_reduce_coalesced([np.ones(50_000), None], async_op=True),
+        lambda: dist.all_reduce_coalesced([np.ones(50_000), np.full(50_000, 200.0)], async_op=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", ROWS)
+def test_of_a_row_that_one_rank_refuses_no_call_is_made_that_another_one_might_pair_with(name, transport):
+    wrong, right = ROWS[name]
+
+    def work(rank):
+        if rank == 0:
+            with pytest.raises(UsageError):
+                wrong()
+        else:
+            with pytest.raises(CollectiveMismatch, match=r"rank 0 called all_.* that it refuses"):
+                right().wait()
+        for size in (3, 50_000):
+            check = np.full(size, rank + 1.0)
+            dist.all_reduce(check)
+            assert (check == 3).all()
+            parts = [np.zeros(size), np.zeros(size)]
+            dist.all_gather(parts, np.full(size, rank + 1.0))
+            assert [part[0] for part in parts] == [1, 2]
+
+    run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("async_ops", [False, True])
+@pytest.mark.parametrize("error", [UsageError, KeyError])
+def test_a_block_that_an_error_ends_on_one_rank_is_an_error_on_all(error, async_ops, transport):
+    def work(rank):
+        with pytest.raises(error if rank == 0 else CollectiveMismatch) as caught:  # noqa: PT012 - it is the block's end
+            with dist._coalescing_manager(async_ops=async_ops) as block:
+                dist.all_reduce(np.full(50_000, 10.0))
+                if rank == 0 and error is KeyError:
+                    raise KeyError("mine")
+                dist.all_reduce(None if rank == 0 else np.full(50_000, 20.0))
+            block.wait()
+        assert rank == 0 or "rank 0 called _coalescing_manager #0 with arguments that it refuses" in str(caught.value)
+        check = np.full(50_000, rank + 1.0)
+        dist.all_reduce(check)
+        assert (check == 3).all()
+
+    run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+def test_a_callback_that_runs_while_a_block_is_open_makes_its_calls():
+    def work(rank):
+        group = dist.default_group()
+        opened, called, seen = threading.Event(), threading.Event(), []
+
+        def call(_):
+            assert opened.wait(PATIENCE_S)
+            mine = np.full(3, rank + 1.0)
+            dist.all_reduce(mine, group=group)
+            seen.append(mine.tolist())
+            called.set()
+
+        group._calls._busy.acquire()  # the first call does not end before the callback is in line
+        future = dist.all_reduce(np.ones(3), async_op=True).get_future().then(call)
+        group._calls._busy.release()
+        with dist._coalescing_manager():
+            held = np.ones(3)
+            dist.all_reduce(held)
+            opened.set()
+            assert called.wait(PATIENCE_S)
+        future.wait()
+        assert seen == [[3.0] * 3]
+        assert held.tolist() == [2.0] * 3
+
+    run_ranks(2, work, timeout_s=2 * PATIENCE_S).results()
+
+
+@pytest.mark.parametrize("async_ops", [False, True])
+def test_each_rank_and_tensor_of_a_pack_has_a_factor_of_its_own(async_ops):
+    def work(rank):
+        first, second = np.ones(3), np.ones(4)
+        with dist._coalescing_manager(async_ops=async_ops) as block:
+            dist.all_reduce(first, premul(2.0 if rank == 0 else 3.0))
+            dist.all_reduce(second, premul(2.0))
+        block.wait()
+        return first.tolist() == [5.0] * 3, second.tolist() == [4.0] * 4
+
+    assert run_ranks(2, work).results() == [(True, True)] * 2
