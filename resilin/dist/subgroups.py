@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from numbers import Integral
 from typing import Any
@@ -13,6 +13,7 @@ from resilin.dist.backends.registry import BackendConfig, checked
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.message import Descriptor, Kind
 from resilin.dist.reasons import in_world
+from resilin.dist.refusal import Telling
 from resilin.dist.work import seconds
 from resilin.dist.world import GroupMember, default_group, replace_group, resolve
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError, UsageTypeError
@@ -40,13 +41,15 @@ def new_group(
     these errors, here and in the functions below, count in the group that is cut up.
     """
     world = default_group()
-    backends = _config("new_group", backend, world)
-    members = list(range(world.size())) if ranks is None else _listed("new_group", ranks)
-    _check_members("new_group", [members], world)
+    with nullcontext() if use_local_synchronization else Telling(world, Kind.NEW_GROUP):
+        backends = _config("new_group", backend, world)
+        members = list(range(world.size())) if ranks is None else _listed("new_group", ranks)
+        _check_members("new_group", [members], world)
+        limit = _limit("new_group", timeout)
     if sort_ranks:
         members.sort()
     if not use_local_synchronization:
-        _agree("new_group", [members], world, timeout)
+        _agree("new_group", [members], world, limit)
         return _join_part(world, members, _next_name(world, group_desc), timeout, backends, pg_options, group_desc)
     among = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     before = world.local_groups[among]  # as many as the other members have made
@@ -73,23 +76,27 @@ def new_subgroups(
     parent = resolve(group)
     if parent is None:
         return GroupMember.NON_GROUP_MEMBER, []
+    with Telling(parent, Kind.NEW_GROUP):
+        runs = _runs(parent, group_size)
+    return _part(parent, runs, "new_subgroups", timeout, backend, group_desc, pg_options)
+
+
+def _runs(parent: ProcessGroup, group_size: int | None) -> list[list[int]]:
+    """The ranks of each host, or runs of `group_size` ranks."""
     hosts = parent.topology.hosts()
     if group_size is None:
         if len({len(members) for members in hosts}) != 1:
             raise UsageError(
                 f"new_subgroups: hosts of {parent!r} have {[len(members) for members in hosts]} ranks: give group_size"
             )
-        return _part(
-            parent, [list(members) for members in hosts], "new_subgroups", timeout, backend, group_desc, pg_options
-        )
+        return [list(members) for members in hosts]
     size = parent.size()
-    if group_size <= 0 or size % group_size:
+    if not isinstance(group_size, Integral) or group_size <= 0 or size % group_size:
         raise UsageError(
             f"new_subgroups: group_size: expected a positive number that divides the {size} ranks of {parent!r}, got "
             f"{group_size!r}"
         )
-    runs = [list(range(first, first + group_size)) for first in range(0, size, group_size)]
-    return _part(parent, runs, "new_subgroups", timeout, backend, group_desc, pg_options)
+    return [list(range(first, first + group_size)) for first in range(0, size, group_size)]
 
 
 def new_subgroups_by_enumeration(
@@ -103,14 +110,18 @@ def new_subgroups_by_enumeration(
 
     Returns the subgroup of this rank (NON_GROUP_MEMBER when it is in none) and the list of all, as `new_subgroups`.
     """
-    if not ranks_per_subgroup_list:
-        raise UsageError("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty: give lists of ranks")
-    if not isinstance(ranks_per_subgroup_list, Iterable):
-        raise UsageTypeError(
-            f"new_subgroups_by_enumeration: expected lists of ranks, got {ranks_per_subgroup_list!r:.80}"
-        )
-    parts = [_listed("new_subgroups_by_enumeration", ranks) for ranks in ranks_per_subgroup_list]
-    return _part(default_group(), parts, "new_subgroups_by_enumeration", timeout, backend, group_desc, pg_options)
+    world, where = default_group(), "new_subgroups_by_enumeration"
+    with Telling(world, Kind.NEW_GROUP):
+        parts = _lists(where, "ranks_per_subgroup_list", ranks_per_subgroup_list)
+    return _part(world, parts, where, timeout, backend, group_desc, pg_options)
+
+
+def _lists(where: str, which: str, lists: Any) -> list[list[int]]:
+    if lists is None or (isinstance(lists, Iterable) and not lists):
+        raise UsageError(f"{where}: {which} is empty: give a list of ranks for each part")
+    if not isinstance(lists, Iterable) or isinstance(lists, str):
+        raise UsageTypeError(f"{where}: expected lists of ranks, got {lists!r:.80}")
+    return [_listed(where, ranks) for ranks in lists]
 
 
 def split_group(
@@ -125,12 +136,11 @@ def split_group(
 
     Returns the one that this rank is in; None when it is in none.
     """
-    if not split_ranks:
-        raise UsageError("split_group: split_ranks is empty: give a list of ranks in the parent group for each part")
     parent = resolve(parent_pg)
     if parent is None:
         return None
-    parts = [_listed("split_group", ranks) for ranks in split_ranks]
+    with Telling(parent, Kind.NEW_GROUP):
+        parts = _lists("split_group", "split_ranks", split_ranks)
     found, _ = _part(parent, parts, "split_group", timeout, backend, group_desc, pg_options)
     return None if found is GroupMember.NON_GROUP_MEMBER else found
 
@@ -197,9 +207,11 @@ def _part(
     options: Any,
 ) -> tuple[Any, list[Any]]:
     """A subgroup of `parent` for each of the disjoint `parts` (ranks in it): this rank's, and all."""
-    backends = _config(where, backend, parent)
-    _check_members(where, parts, parent)
-    _agree(where, parts, parent, timeout)
+    with Telling(parent, Kind.NEW_GROUP):
+        backends = _config(where, backend, parent)
+        _check_members(where, parts, parent)
+        limit = _limit(where, timeout)
+    _agree(where, parts, parent, limit)
     made = [
         _join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options, group_desc)
         for part in parts
@@ -217,7 +229,7 @@ def _listed(where: str, ranks: Iterable[int]) -> list[int]:
     if not isinstance(ranks, Iterable) or isinstance(ranks, str):
         raise UsageTypeError(f"{where}: expected a list of ranks, got {ranks!r:.80}")
     found = list(ranks)
-    if not all(isinstance(rank, Integral) for rank in found):
+    if not all(isinstance(rank, Integral) and not isinstance(rank, bool) for rank in found):
         raise UsageTypeError(f"{where}: ranks {found!r:.80} must be distinct ranks, which are integers")
     return found
 
@@ -231,13 +243,16 @@ def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGr
         raise UsageError(f"{where}: ranks {wrong} must be distinct ranks of {parent!r} of {parent.size()}")
 
 
-def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, timeout: timedelta | float | None) -> None:
+def _limit(where: str, timeout: timedelta | float | None) -> float | None:
+    return None if timeout is None else seconds(timeout, f"{where}: timeout")
+
+
+def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, limit: float | None) -> None:
     """CollectiveMismatch on all ranks of `parent` unless all make the same `parts`.
 
     The ranks of a group meet by its number, so those of different ones would meet, too. A parent that has lost a rank
     cannot be asked any more; parts of it go on.
     """
-    limit = None if timeout is None else seconds(timeout, f"{where}: timeout")
     ended: list[BaseException] = []
     with parent.watched(ended.append):
         if ended or parent.size() == 1:
