@@ -12,6 +12,7 @@ from resilin._base import host
 from resilin.core.machine.threads import get_num_threads
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, misuse
+from resilin.ddp.comm_hooks.state import HookState
 from resilin.ddp.flat import Flat
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.timings import Timings, now
@@ -37,6 +38,7 @@ class Averaging:
         self.timings = Timings()
         self.hook: Hook | None = None
         self._state: Any = None
+        self._agreed = -1  # the group's generation in which ranks have compared the options of the hook's state
         self._group = group
         self._params = params
         self._beside = beside
@@ -68,11 +70,18 @@ class Averaging:
             assert work is not None, "async_op gives a Work"
             future = work.get_future()
         else:
+            self._agree()
             bucket = GradBucket(flat, self._params, last, self.traffic)
             with misuse.of_a_hook(self._group, self.hook, bucket.index()):
                 future = checked_future(self.hook(self._state, bucket))
         self.timings.launch(future)
         self._pending.append((flat, future))
+
+    def _agree(self) -> None:
+        """Before the first bucket of a hook: no rank is to wait for one with other options, or be told other means."""
+        if self._agreed != self._group.generation and self._group.size() > 1 and isinstance(self._state, HookState):
+            self._state.agree(self._group)
+            self._agreed = self._group.generation
 
     def settle(self, scale: float) -> None:
         """Backward has ended: wait for all buckets, and multiply the means by `scale`."""

@@ -26,6 +26,9 @@ class OneBitState(FeedbackState):
         super().__init__(process_group, use_error_feedback)
         self.start_onebit_iter = start_onebit_iter
 
+    def _options(self) -> tuple[str, ...]:
+        return ("start_onebit_iter", *super()._options())
+
 
 @remembers(OneBitState)
 def onebit_hook(state: OneBitState, bucket: GradBucket) -> Future[Tensor]:

@@ -46,6 +46,9 @@ class PostLocalSGDState(HookState):
         made: dist.ProcessGroup = self._made[1]
         return made
 
+    def _options(self) -> tuple[str, ...]:
+        return ("start_localSGD_iter", "post_local_gradient_allreduce")
+
     def _unsaved(self) -> tuple[str, ...]:
         return (*super()._unsaved(), "subgroup", "_made")
 

@@ -90,6 +90,18 @@ class PowerSGDState(FeedbackState):
         self.total_numel_after_compression = 0
         self.q_memory_dict: dict[int, Array] = {}  # by bucket: all its Q, flat, equal on all ranks
 
+    def _options(self) -> tuple[str, ...]:
+        return (
+            "matrix_approximation_rank",
+            "start_powerSGD_iter",
+            "min_compression_rate",
+            *super()._options(),
+            "warm_start",
+            "orthogonalization_epsilon",
+            "random_seed",
+            "batch_tensors_with_same_shape",
+        )
+
     def compression_stats(self) -> tuple[float, int, int]:
         """(rate, elements before compression, elements after it) since compression started; rate 0: not yet."""
         before, after = self.total_numel_before_compression, self.total_numel_after_compression

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Array, Group, check_group
 from resilin.ddp.grad_bucket import GradBucket, Hook
+from resilin.dist import compared
 from resilin.errors import UsageError
 
 
@@ -65,6 +67,17 @@ class HookState:
         """Attributes that mean nothing in another process."""
         return ("process_group",)
 
+    def _options(self) -> tuple[str, ...]:
+        """Attributes that all ranks must have alike: numbers."""
+        return ()
+
+    def agree(self, group: dist.ProcessGroup) -> None:
+        """Return when all ranks of `group` have called this. CollectiveMismatch, on all, when their options differ."""
+        kind = type(self).__name__
+        options = {name: _plain(getattr(self, name)) for name in self._options()}
+        why = "ranks would not end with the same gradients, so all must give the same"
+        compared.agree(compared.Facts(kind, [("", {"state": kind, **options})], why), group)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._unsaved()}
 
@@ -88,6 +101,9 @@ class FeedbackState(HookState):
         super().__init__(process_group)
         self.use_error_feedback = use_error_feedback
         self._residuals: dict[int, tuple[int, Array]] = {}  # by bucket: (the step that left it, what it left)
+
+    def _options(self) -> tuple[str, ...]:
+        return ("use_error_feedback",)
 
     def add_residual(self, bucket: GradBucket, flat: Array) -> None:
         """Add what earlier steps left out of the bucket to `flat`, in place."""
@@ -132,3 +148,8 @@ class FeedbackState(HookState):
                 for index, (step, tensor) in state_dict["residuals"].items()
             }
         self._residuals = {index: kept for index, kept in self._residuals.items() if kept[0] < self.iter}
+
+
+def _plain(value: Any) -> Any:
+    """Numpy's numbers as Python's, which say the same on all ranks."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -33,6 +33,9 @@ class TopKState(FeedbackState):
         self.ratio = ratio
         self.start_topk_iter = start_topk_iter
 
+    def _options(self) -> tuple[str, ...]:
+        return ("ratio", "start_topk_iter", *super()._options())
+
     def sent(self, numel: int) -> int:
         """How many of `numel` gradients each rank sends."""
         return min(numel, max(1, math.ceil(self.ratio * numel)))
