@@ -119,6 +119,7 @@ class Calls:
         refuse = partial(self._refuse, what)
         if self.worker.inside() or not in_callback():
             return Work(what, refuse=refuse, line=self.callback)
+        what += ", which a callback of another group waits for, perhaps as one of this group for that one"
         return Work(what, self._owner.abort, limit_s=limit, refuse=refuse, line=self.callback)
 
     def callback(self, task: Task) -> bool:

@@ -279,6 +279,7 @@ def recv_object_list(
     pg = at_once(group, "recv_object_list")
     if pg is None:
         return -1
+    _check_places("recv_object_list: object_list", object_list, 0)
     size = np.empty(1, np.int64)
     source = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
     work = pg.receive(size, source, _TAG)

@@ -49,7 +49,7 @@ def new_group(
     if sort_ranks:
         members.sort()
     if not use_local_synchronization:
-        _agree("new_group", [members], world, limit)
+        _agree("new_group", [members], world, limit, group_desc)
         return _join_part(world, members, _next_name(world, group_desc), timeout, backends, pg_options, group_desc)
     among = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     before = world.local_groups[among]  # as many as the other members have made
@@ -211,7 +211,7 @@ def _part(
         backends = _config(where, backend, parent)
         _check_members(where, parts, parent)
         limit = _limit(where, timeout)
-    _agree(where, parts, parent, limit)
+    _agree(where, parts, parent, limit, group_desc)
     made = [
         _join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options, group_desc)
         for part in parts
@@ -247,7 +247,9 @@ def _limit(where: str, timeout: timedelta | float | None) -> float | None:
     return None if timeout is None else seconds(timeout, f"{where}: timeout")
 
 
-def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, limit: float | None) -> None:
+def _agree(
+    where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, limit: float | None, description: str | None
+) -> None:
     """CollectiveMismatch on all ranks of `parent` unless all make the same `parts`.
 
     The ranks of a group meet by its number, so those of different ones would meet, too. A parent that has lost a rank
@@ -260,8 +262,8 @@ def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, lim
     named, backend = tuple(int(rank) for part in parts for rank in part), parent.backend
 
     def task(call: Any) -> None:
-        if len(parts) > 1:
-            call.carry([tuple(part) for part in parts])
+        if len(parts) > 1 or description:  # by it, too, members find one another
+            call.carry([*map(tuple, parts), tuple(str(description or "").encode())])
         backend.agree(Descriptor(call.stamp, call.kind, shape=named), call.deadline())
 
     try:
@@ -269,7 +271,8 @@ def _agree(where: str, parts: Sequence[Sequence[int]], parent: ProcessGroup, lim
     except CollectiveMismatch as error:
         groups = ", ".join(str(list(part)) for part in parts)
         raise CollectiveMismatch(
-            f"{where}: ranks must make the same groups in the same order; here {groups:.200}; {error}"
+            f"{where}: ranks must make the same groups in the same order, of one group_desc; here {groups:.200}"
+            f"{(description and f' {description!r}') or ''}; {error}"
         ) from None
 
 

@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     found = [group for job in chosen for group in (job if args.all else flights.newest(job))]
     _check_names(args.group, found, left_out)
     found = [group for group in found if not args.group or group.name in args.group]
+    _check_ranks(args.ranks, found)
     ring = flights.cycle(found, now - args.after)
     judged = sorted(found, key=lambda group: _rank(group, found, now, args.after))
     if args.json:
@@ -83,6 +84,14 @@ def _check_names(wanted: Sequence[str], found: Sequence[Group], left_out: int) -
         shown = ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
         older = f"; older jobs in these files: {left_out}, looked into with --all" if left_out else ""
         raise UsageError(f"--group {missing[0]!r}: no such group is recorded; there are: {shown or 'none'}{older}")
+
+
+def _check_ranks(wanted: Sequence[int], found: Sequence[Group]) -> None:
+    """UsageError where a rank is asked for that no group has."""
+    most = max((group.size for group in found), default=0)
+    beyond = [rank for rank in wanted if rank >= most]
+    if found and beyond:
+        raise UsageError(f"--ranks {beyond[0]}: no such rank is recorded; groups have up to {most} ranks, from 0 on")
 
 
 def _report(judged: Sequence[Group], found: Sequence[Group], now: float, args: argparse.Namespace) -> list[str]:

@@ -317,6 +317,18 @@ def test_a_new_group_that_not_all_ranks_make_is_refused_on_all_of_them_and_the_g
     assert run_ranks(2, attack).results() == [None, None]
 
 
+@pytest.mark.parametrize("descriptions", [("mine", None), ("mine", "yours")])
+def test_groups_of_other_descriptions_are_refused_on_all_ranks(descriptions: tuple[str | None, str | None]) -> None:
+    def attack(rank: int) -> None:
+        with pytest.raises(CollectiveMismatch, match="the same groups in the same order, of one group_desc"):
+            dist.new_group([0, 1], group_desc=descriptions[rank])
+        made = dist.new_group([0, 1], group_desc="ours")
+        assert made is not None
+        dist.barrier(made)
+
+    assert run_ranks(2, attack).results() == [None, None]
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_message_of_another_shape_or_dtype_is_refused_where_it_is_received_and_the_group_goes_on(
     transport: str,

@@ -326,3 +326,17 @@ def test_a_mismatch_of_objects_names_the_function_that_was_called(transport: str
             dist.barrier()
 
     run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+def test_a_receive_into_no_list_of_objects_is_refused_before_a_message_is_taken() -> None:
+    def work(rank: int) -> Any:
+        places = [None]
+        if rank == 0:
+            dist.send_object_list(["word"], 1)
+            return None
+        with pytest.raises(UsageError, match="recv_object_list: object_list: expected a list, got NoneType"):
+            dist.recv_object_list(None, 0)  # type: ignore[arg-type]
+        dist.recv_object_list(places, 0)
+        return places[0]
+
+    assert run_ranks(2, work).results() == [None, "word"]

@@ -447,6 +447,9 @@ def test_a_group_that_is_not_there_and_numbers_that_mean_nothing_are_refused(tmp
     code, lines = _trace(capsys, tmp_path, "--group", "one", "--group", "tow")
     assert code == 2
     assert "--group 'tow': no such group is recorded; there are: 'one', 'two'" in lines[-1]
+    code, lines = _trace(capsys, tmp_path, "--ranks", "0,3-5")
+    assert code == 2
+    assert "--ranks 3: no such rank is recorded; groups have up to 1 ranks, from 0 on" in lines[-1]
     for wrong in (["--calls", "-4"], ["--calls", "x"], ["--after", "-1"], ["--after", "nan"]):
         with pytest.raises(SystemExit) as ended:
             main.main(["trace", str(tmp_path), *wrong])
