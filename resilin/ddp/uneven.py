@@ -93,10 +93,13 @@ class DDPJoinHook(JoinHook):
     def __init__(self, ddp: Any) -> None:
         self._ddp: DistributedDataParallel = ddp
 
+    def _ended(self) -> None:
+        """UsageError between a forward and its backward."""
+        check_backward(self._ddp, "its data ended")
+
     def main_hook(self) -> None:
         """Take part in the broadcast of buffers and in the reduction of one iteration."""
         ddp, reducer = self._ddp, self._ddp._reducer
-        check_backward(ddp, "its data ended")
         brings = reducer is not None and reducer.unreduced
         told = _exchange(ddp, _BRINGS * brings)
         lead, scale = _followed(ddp, told)

@@ -35,6 +35,9 @@ _SKEW = 1000  # shadowed iterations after which the user is warned
 class JoinHook:
     """What a rank that has joined (its data ended) does for one `Joinable`; override what is needed."""
 
+    def _ended(self) -> None:
+        """This rank's data has ended, which it has told nobody yet. What this raises ends the group."""
+
     def main_hook(self) -> None:
         """Take part in the collectives of one training iteration of the ranks that still train."""
 
@@ -167,6 +170,7 @@ class Join:
 
     def _join(self) -> None:
         """This rank's data ended: shadow the others until theirs has, too."""
+        self._run("end of data", [hook._ended for hook in self._hooks])
         iterations = 0
         while training := self._others():
             if self._throw:

@@ -413,3 +413,22 @@ def test_a_forward_left_without_a_backward_before_the_block_says_nothing_inside(
             loss_of(model, data[rank][0])
 
     run_ranks(2, train).results()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_data_that_ends_before_the_backward_of_its_last_forward_is_refused_with_the_rule(ranks: int) -> None:
+    modules, data = copies(make_model(), ranks), data_of((4,) * ranks)
+
+    def train(rank: int) -> None:
+        model = DDP(modules[rank])
+        with model.join():
+            for step, x in enumerate(data[rank]):
+                loss = loss_of(model, x)
+                if (rank, step) == (1, 2):
+                    break
+                loss.backward()
+
+    errors = run_ranks(ranks, train, abort=False).errors
+    assert isinstance(errors[1], UsageError)
+    assert errors.keys() == set(range(ranks))
+    assert all("its data ended before the backward of the last forward" in str(e) for e in errors.values()), errors
