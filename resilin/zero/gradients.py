@@ -26,12 +26,13 @@ class GradientFacts(Facts):
         self._holders = holders
 
     def check(self, everybody: Sequence[Groups]) -> None:
-        """See Facts. Ranks without elements of a parameter are taken to have its gradient as others do."""
+        """See Facts. A rank without elements of a parameter needs no gradient of it; one that has some shows that those
+        with elements lack theirs."""
         found = [{name + end: value for end, each in groups for name, value in each.items()} for groups in everybody]
         for name, who in self._holders.items():
             holders = who()
             for rank, facts in enumerate(found):
-                if rank not in holders and name in facts:
+                if rank not in holders and facts.get(name) == told(False):
                     facts[name] = next((found[one][name] for one in holders if name in found[one]), facts[name])
         super().check([[("", facts)] for facts in found])
 

@@ -81,6 +81,22 @@ def test_names_are_given_where_they_are_known_also_in_groups_that_are_added_late
 
 
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.Adafactor])
+def test_a_gradient_that_the_only_rank_with_elements_drops_is_named(kind: Any) -> None:
+    def work(rank: int) -> None:
+        params = parameters(((8, 8), (8, 8), (0, 4), (8, 8)))  # each of three ranks has one
+        optimizer = ZeroRedundancyOptimizer(params, kind)
+        give_gradients(params, 0)
+        optimizer.step()
+        if rank == 1:
+            for held in optimizer.owned.held:
+                held.param.grad = None
+        with pytest.raises(CollectiveMismatch, match=r"gradient of parameter [013] of group 0 is there on rank 0"):
+            optimizer.step()
+
+    run_ranks(3, work).results()
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.Adafactor])
 def test_ranks_without_elements_of_a_parameter_need_no_gradient_of_it(kind: Any, exchanged: list[int]) -> None:
     def work(rank: int) -> list[bytes]:
         params = parameters(((8, 8), (8, 8), (0, 4), (8, 8)))  # each of three ranks has one
