@@ -59,8 +59,9 @@ class PremulSum:
 
     def scaled(self, array: Array) -> Array:
         """A copy of `array` times the factor, in its dtype."""
-        product: Array = array * getattr(self.factor, "_array", self.factor)
-        return product.astype(array.dtype)
+        flat = array.reshape(-1)  # what has no dimension would become a scalar
+        product: Array = flat * getattr(self.factor, "_array", self.factor)
+        return product.astype(array.dtype).reshape(array.shape)
 
 
 def _make_nccl_premul_sum(factor: Any) -> PremulSum:

@@ -157,6 +157,10 @@ def premultiplied_sums_take_a_factor_of_each_rank(rank: int, size: int) -> None:
         same(row, total[rank])
         dist.reduce_scatter(row, list(data(rank, (size, 4), dtype)), op)
         same(row, total[rank])
+        for shape in ((), (0,), (1, 1)):
+            array = data(rank, shape, dtype)
+            dist.all_reduce(array, op)
+            same(array, expected(ReduceOp.SUM, [(data(r, shape, dtype) * (r + 1)).astype(dtype) for r in range(size)]))
         arrays = [data(rank, 4, dtype), data(rank, 6, dtype)]
         dist.all_reduce_coalesced(arrays, dist._make_nccl_premul_sum(0.5))
         same(arrays[1], expected(ReduceOp.SUM, [(data(r, 6, dtype) * 0.5).astype(dtype) for r in range(size)]))
