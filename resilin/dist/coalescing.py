@@ -38,15 +38,13 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
         return
     calls = block.begin(pg)
     try:
-        yield calls
+        try:
+            yield calls
+        finally:
+            block.end(pg)
     except Exception:
-        block.end(pg)
         refusal.tell(pg, Kind.ALL_REDUCE, async_op=True, function="_coalescing_manager")
         raise
-    except BaseException:
-        block.end(pg)
-        raise
-    block.end(pg)
     started = _start(pg, calls.calls, async_ops)
     if async_ops:
         calls.append(started)
