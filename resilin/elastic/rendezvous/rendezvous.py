@@ -139,6 +139,8 @@ class Rendezvous:
         if self._followed.closed is not None:
             await self._remains.remove_as_last()
         if self._lease is not None:
+            with contextlib.suppress(LeaseLost):
+                await self._write_own()  # that it was asked to go, say: others would take it for lost
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
 
     async def _register_for_sure(self, node: Node) -> tuple[Sequence[KeyValue], int]:
@@ -381,11 +383,14 @@ class Rendezvous:
     # ------------------------------------------------------------------------------- in the loop
 
     def _heed(self) -> None:
-        """Take in whatever has come: one look at the job for all of it."""
+        """Take in whatever has come: one look at the job for all of it, and one before a record goes that is news."""
         changed: dict[str, KeyValue] = {}
         gone: dict[str, KeyValue] = {}
         while self._inbox:
             for event in self._inbox.popleft():
+                if event.kind == "delete" and event.kv.key in changed:  # its last word may say why it goes
+                    self.merge(list(changed.values()), list(gone.values()))
+                    changed, gone = {}, {}
                 here, there = (changed, gone) if event.kind == "put" else (gone, changed)
                 here[event.kv.key] = event.kv
                 there.pop(event.kv.key, None)

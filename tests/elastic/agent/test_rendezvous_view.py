@@ -1,6 +1,7 @@
 """One agent's view follows the store."""
 
 import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
@@ -59,6 +60,28 @@ def play(scenario, timeout_s=PATIENCE_S):
                     await one.leave()
 
     asyncio.run(whole())
+
+
+@contextlib.contextmanager
+def deaf(one):
+    """What comes meanwhile is heard at the end, all at once."""
+    in_loop, waiting = one._in_loop, []
+    one._in_loop = waiting.append
+    yield
+    one._in_loop = in_loop
+    for call in waiting:
+        call()
+
+
+async def carried_out(one):
+    """Until the store has what `one` was told to do."""
+    done = asyncio.Event()
+
+    async def last():
+        done.set()
+
+    one.submit(last)
+    await asyncio.wait_for(done.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -157,6 +180,25 @@ def test_own_record_is_seen_at_once_and_by_others_soon():
         a.publish(node("a", leaving=True))
         assert a.view.node("a").leaving
         await until(lambda: b.view.node("a").leaving)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["written in time", "not written yet"])
+def test_the_leader_hears_that_a_node_was_asked_to_go_before_it_is_gone(late):
+    async def scenario(store, open_, until):
+        a = await open_("a")
+        looks = []
+        a._on_view = lambda: looks.append({seen.node.id: seen.node.leaving for seen in a.view.nodes})
+        b = await open_("b")
+        await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
+        with deaf(a):
+            b.publish(node("b", leaving=True))
+            if not late:
+                await carried_out(b)
+            await b.leave()
+        await until(lambda: len(a.view.nodes) == 1)
+        assert looks[-2:] == [{"a": False, "b": True}, {"a": False}]
 
     play(scenario)
 
