@@ -19,7 +19,7 @@ from resilin.checkpoint.matching import Matching, stored_tree
 from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.reading import Reader
 from resilin.checkpoint.storage import Storage
-from resilin.dist.join import flag
+from resilin.core.plain import flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,16 @@ def _find(
 ) -> tuple[Storage, str, Manifest]:
     """The checkpoint that is to be loaded: found and read by rank 0, so that all take the same."""
 
-    def look() -> tuple[Storage, int | None]:
-        flag("checkpoint.load: strict", strict)
-        return folder.opened(path, options), folder.checked_step(step)
+    def look() -> tuple[Storage, int | None, bool]:
+        return folder.opened(path, options), folder.checked_step(step), flag("checkpoint.load: strict", strict)
 
     def find() -> tuple[str, bytes]:
         where, manifest = folder.open_complete(storage, wanted)
         return where, manifest.text()
 
-    (storage, wanted), _ = ranks.together("checkpoint.load", look)
+    (storage, wanted, is_strict), _ = ranks.together("checkpoint.load", look)
     given = "None" if state is None else "given"
-    ranks.agree("checkpoint.load", {"path": storage.root, "step": wanted, "strict": strict, "state": given})
+    ranks.agree("checkpoint.load", {"path": storage.root, "step": wanted, "strict": is_strict, "state": given})
     where, text = ranks.of_first("checkpoint.load", find)
     return storage, where, manifests.parse(text, storage.full(folder.joined(where, manifests.NAME)))
 

@@ -25,6 +25,7 @@ from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.writing import BLOCK_BYTES, Save, complete, discard, write_share
+from resilin.core.plain import flag
 from resilin.dist import timeouts
 from resilin.errors import CheckpointError, DistError, UsageError
 
@@ -238,16 +239,29 @@ def _begin(
     options: Mapping[str, Any] | None,
 ) -> _Begun:
     ranks = Ranks.of(group)
-    storage, gathered, number, keep, told = _looked(ranks, path, state, step, keep_last, options)
-    facts = {"path": storage.root, "step": number, "keep_last": keep, "compare": bool(compare), "state": gathered.tree}
+    asked, told = _looked(ranks, path, state, step, keep_last, compare, options)
+    storage, gathered, number, keep = asked.storage, asked.gathered, asked.step, asked.keep_last
+    facts = {"path": storage.root, "step": number, "keep_last": keep, "compare": asked.compare, "state": gathered.tree}
     ranks.agree("checkpoint.save", facts | {"tensors": _kinds(gathered)})
-    if compare:
+    if asked.compare:
         replicas.compare(ranks, gathered)
     where = "" if number is None else folder.step_name(number)
     save_id, serial, replaces, before, missing = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
     head = Head(save_id, serial, number, ranks.size, BLOCK_BYTES)
     agreed = Save(storage, where, head, gathered.tree, tuple(gathered.tensors), replaces, before, missing, keep)
     return _Begun(ranks, agreed, gathered, _files(ranks, gathered, told))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of a save, looked at."""
+
+    storage: Storage
+    gathered: Gathered
+    step: int | None
+    keep_last: int
+    compare: bool
+    ended: bool | None  # whether this rank found the save before it complete, where these ranks made that one
 
 
 _Held = dict[str, list[int]]  # of each divided tensor, by number, which elements a rank holds: [start, stop]
@@ -259,8 +273,9 @@ def _looked(
     state: Any,
     step: SupportsIndex | None,
     keep_last: SupportsIndex,
+    compare: bool,
     options: Mapping[str, Any] | None,
-) -> tuple[Storage, Gathered, int | None, int, list[_Held]]:
+) -> tuple[_Asked, list[_Held]]:
     """The arguments of a save, looked at on every rank once this thread's save before it has ended; and who holds what.
 
     An error of the one before is raised, too.
@@ -268,21 +283,23 @@ def _looked(
     earlier, _LANE.last = _LANE.last, None
     behind = earlier if earlier is not None and earlier.is_of(ranks) else None
 
-    def look() -> tuple[Storage, Gathered, int | None, int, bool | None]:
+    def look() -> _Asked:
         ended = None if earlier is None else earlier.raise_once()
         number, keep = folder.checked_step(step), folder.checked_count(keep_last)
         if keep is None or (keep and number is None):
             raise UsageError(f"checkpoint.save: keep_last is a number of steps to keep, with a step; got {keep_last!r}")
-        return folder.opened_to_save(path, options), gather(state), number, keep, ended if behind else None
+        compares = flag("checkpoint.save: compare", compare)
+        storage = folder.opened_to_save(path, options)
+        return _Asked(storage, gather(state), number, keep, compares, ended if behind else None)
 
-    def give(found: tuple[Storage, Gathered, int | None, int, bool | None]) -> tuple[bool | None, _Held]:
-        return found[4], {str(number): list(part) for number, part in found[1].held.items()}
+    def give(asked: _Asked) -> tuple[bool | None, _Held]:
+        return asked.ended, {str(number): list(part) for number, part in asked.gathered.held.items()}
 
     with _discarding(None if behind is None else behind.save):  # its ranks are these: it has ended on all of them
-        (storage, gathered, number, keep, _), told = ranks.together("checkpoint.save", look, give)
+        asked, told = ranks.together("checkpoint.save", look, give)
         if behind is not None:
             _complete(ranks, behind.save, [ended for ended, _ in told])
-    return storage, gathered, number, keep, [held for _, held in told]
+    return asked, [held for _, held in told]
 
 
 def _files(ranks: Ranks, gathered: Gathered, told: list[_Held]) -> list[list[Range]]:

@@ -11,10 +11,10 @@ from typing import Any
 import resilin.dist as dist
 from resilin.core import pieces
 from resilin.core.device import CPU
+from resilin.core.plain import flag, mebibytes
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, flat, misuse
 from resilin.dist import world
-from resilin.dist.join import flag
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
@@ -61,16 +61,31 @@ def check(
         )
 
 
-def check_flags(**flags: Any) -> None:
-    """UsageTypeError for flags that are neither True nor False; of those about buffers, nor None."""
-    for name, value in flags.items():
-        if value is not None or name not in ("broadcast_buffers", "forward_sync_buffers"):
-            flag(f"{_NAME}: {name}", value)
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The constructor's flags as bools. UsageTypeError for what is no flag; those about buffers may be None."""
+
+    broadcast_buffers: bool | None
+    init_sync: bool
+    find_unused_parameters: bool
+    check_reduction: bool
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    skip_all_reduce_unused_params: bool
+    batched_grad_copy: bool
+    forward_sync_buffers: bool | None
+    lazy_bucket_allocation: bool
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None or name not in ("broadcast_buffers", "forward_sync_buffers"):
+                object.__setattr__(self, name, flag(f"{_NAME}: {name}", value))
 
 
-def warn_of(check_reduction: bool, broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> None:
+def warn_of(flags: Flags) -> None:
     """FutureWarning for arguments that change nothing, as PyTorch gives."""
-    if check_reduction:
+    broadcast_buffers, forward_sync_buffers = flags.broadcast_buffers, flags.forward_sync_buffers
+    if flags.check_reduction:
         warnings.warn(f"{_NAME}: check_reduction is deprecated and changes nothing", FutureWarning, stacklevel=3)
     if None not in (broadcast_buffers, forward_sync_buffers) and broadcast_buffers != forward_sync_buffers:
         warnings.warn(
@@ -116,15 +131,16 @@ def caps(bucket_cap_mb: float | None, bucket_cap_mb_list: Sequence[float] | None
         )
     if bucket_cap_mb_list is not None and not bucket_cap_mb_list:
         raise UsageError(f"{_NAME}: bucket_cap_mb_list must have at least one number of MiB, got none")
-    for cap in [bucket_cap_mb] if bucket_cap_mb_list is None else bucket_cap_mb_list:
-        if cap is not None and not isinstance(cap, int | float):
-            raise UsageTypeError(f"{_NAME}: bucket_cap_mb is a number of MiB, got {cap!r}")
-        if cap is not None and not cap > 0:
-            raise UsageError(f"{_NAME}: bucket_cap_mb must be positive, got {cap}")
     if bucket_cap_mb_list:
-        return tuple(int(cap * _MEGABYTE) for cap in bucket_cap_mb_list)
-    cap = buckets.DEFAULT_BUCKET_BYTES if bucket_cap_mb is None else int(bucket_cap_mb * _MEGABYTE)
+        return tuple(
+            _bytes(f"{_NAME}: bucket_cap_mb_list[{place}]", cap) for place, cap in enumerate(bucket_cap_mb_list)
+        )
+    cap = buckets.DEFAULT_BUCKET_BYTES if bucket_cap_mb is None else _bytes(f"{_NAME}: bucket_cap_mb", bucket_cap_mb)
     return min(buckets.FIRST_BUCKET_BYTES, cap), cap
+
+
+def _bytes(name: str, cap: Any) -> int:
+    return int(mebibytes(name, cap) * _MEGABYTE)
 
 
 def delayed(named: Named, late: Sequence[tuple[str, Tensor]] | None, until: Tensor | None) -> dict[str, Any]:
@@ -145,11 +161,11 @@ def delayed(named: Named, late: Sequence[tuple[str, Tensor]] | None, until: Tens
     return {"late": chosen, "until": numbers[id(until)]}
 
 
-def buffer_syncs(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> tuple[bool, bool]:
+def buffer_syncs(flags: Flags) -> tuple[bool, bool]:
     """Whether buffers are made equal when the module is wrapped, and before each forward."""
-    if forward_sync_buffers is None:
-        return broadcast_buffers is not False, broadcast_buffers is not False
-    return True, forward_sync_buffers
+    if flags.forward_sync_buffers is None:
+        return flags.broadcast_buffers is not False, flags.broadcast_buffers is not False
+    return True, flags.forward_sync_buffers
 
 
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:

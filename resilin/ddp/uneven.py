@@ -15,9 +15,10 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.device import CPU, device
+from resilin.core.plain import flag
 from resilin.core.tensor import Tensor
 from resilin.ddp import initial, misuse
-from resilin.dist.join import Join, Joinable, JoinHook, flag
+from resilin.dist.join import Join, Joinable, JoinHook
 from resilin.errors import CollectiveMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # what a rank says of its iteration
 _TRAINS, _BROADCASTS, _REDUCES, _BRINGS, _LAST = 1, 2, 4, 8, 16
+_DIVIDES = "DistributedDataParallel.join: divide_by_initial_world_size"
 
 
 class UnevenInputs(Joinable):
@@ -61,18 +63,14 @@ class UnevenInputs(Joinable):
         With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards; options are
         compared, and refused, as `Join` says.
         """
-        return Join(
-            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
-        )
+        divides = flag(_DIVIDES, divide_by_initial_world_size)
+        return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divides)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """For Join; its argument `divide_by_initial_world_size` is meant for this."""
         if self.shards is not None:
             raise UsageError("join() has no meaning with shards=...: a rank enters all of its shards, also empty ones")
-        self._divide_by_initial_world_size = flag(
-            "DistributedDataParallel.join: divide_by_initial_world_size",
-            kwargs.get("divide_by_initial_world_size", True),
-        )
+        self._divide_by_initial_world_size = flag(_DIVIDES, kwargs.get("divide_by_initial_world_size", True))
         self._before_backward = None
         return DDPJoinHook(self)
 

@@ -89,7 +89,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
     ) -> None:
         super().__init__()
         uneven.UnevenInputs.__init__(self)
-        arguments.check_flags(
+        flags = arguments.Flags(
             broadcast_buffers=broadcast_buffers,
             init_sync=init_sync,
             find_unused_parameters=find_unused_parameters,
@@ -101,31 +101,31 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             forward_sync_buffers=forward_sync_buffers,
             lazy_bucket_allocation=lazy_bucket_allocation,
         )
-        arguments.check(module, device_ids, output_device, dim, device_mesh, batched_grad_copy)
-        arguments.warn_of(check_reduction, broadcast_buffers, forward_sync_buffers)
+        arguments.check(module, device_ids, output_device, dim, device_mesh, flags.batched_grad_copy)
+        arguments.warn_of(flags)
         group = arguments.group_of(process_group)
         self.module, self.process_group = module, group
         self.dim, self.device_ids, self.output_device = dim, None, None
         self.device, self.device_type, self.is_multi_device_module = CPU, CPU.type, False
-        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
-        self.gradient_as_bucket_view = gradient_as_bucket_view
-        buffers_too, self.broadcast_buffers = arguments.buffer_syncs(broadcast_buffers, forward_sync_buffers)
+        self.find_unused_parameters, self.static_graph = flags.find_unused_parameters, flags.static_graph
+        self.gradient_as_bucket_view = flags.gradient_as_bucket_view
+        buffers_too, self.broadcast_buffers = arguments.buffer_syncs(flags)
         self.require_backward_grad_sync = True
         self.shards = shards
         _leave_former(module)
         named = arguments.trained(module, DistributedDataParallel)
         self._options = Options(
             caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
-            as_view=gradient_as_bucket_view,
-            find_unused=find_unused_parameters,
-            static=static_graph,
-            skip_unused=skip_all_reduce_unused_params,
+            as_view=flags.gradient_as_bucket_view,
+            find_unused=flags.find_unused_parameters,
+            static=flags.static_graph,
+            skip_unused=flags.skip_all_reduce_unused_params,
             **arguments.delayed(named, delay_all_reduce_named_params, param_to_hook_all_reduce),
         )
         self.bucket_bytes_cap = self._options.caps[-1]
         self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
         self._beside = True  # whether buckets are reduced while backward runs
-        if init_sync and group.size() > 1:
+        if flags.init_sync and group.size() > 1:
             self._make_equal(buffers_too)
         self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
         self._frozen = [(name, param) for name, param in module.named_parameters() if not param.requires_grad]

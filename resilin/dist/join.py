@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.device import device
+from resilin.core.plain import flag
 from resilin.core.tensor import Tensor
 from resilin.dist import compared
 from resilin.dist.api import all_reduce
@@ -138,7 +139,7 @@ class Join:
         self._joinables = _listed(joinables)
         self._enable = flag("Join: enable", enable)
         self._throw = flag("Join: throw_on_early_termination", throw_on_early_termination)
-        self._options = {"enable": enable, "throw_on_early_termination": throw_on_early_termination, **kwargs}
+        self._options = {"enable": self._enable, "throw_on_early_termination": self._throw, **kwargs}
         self._hooks = [_hook(joinable, kwargs) for joinable in self._joinables]
         group = resolve(self._joinables[0].join_process_group)
         if group is None or any(resolve(other.join_process_group) is not group for other in self._joinables):
@@ -242,13 +243,6 @@ class Join:
                     f"Join, rank {group.rank()}: {_named(joined)} exhausted all inputs; throwing on all ranks"
                 )
         return work
-
-
-def flag(name: str, value: Any) -> bool:
-    """`value`. UsageTypeError, which begins with `name`, when it is neither True nor False."""
-    if not isinstance(value, bool):
-        raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")
-    return value
 
 
 def _listed(joinables: Any) -> list[Joinable]:

@@ -9,6 +9,7 @@ import resilin.dist as dist
 from resilin._base import moments
 from resilin.core.autograd.grad_mode import enable_grad
 from resilin.core.device import device
+from resilin.core.plain import flag
 from resilin.core.tensor import Tensor
 from resilin.dist.join import Join, Joinable, JoinHook
 from resilin.errors import UsageError
@@ -53,9 +54,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     them, and which parameters have a gradient. `zero_grad`, hooks, `add_param_group` as well. `state` is empty but
     after `consolidate_state_dict`. Every rank makes the same calls.
 
-    Raises UsageError for arguments without a meaning, CollectiveMismatch (on all ranks) when ranks give different
-    parameters, in the first step parameters with different values, in any step different options, or a gradient of a
-    parameter on some of the ranks that hold its elements only.
+    Raises UsageError for arguments without a meaning (UsageTypeError for flags that are neither True nor False),
+    CollectiveMismatch (on all ranks) when ranks give different parameters, in the first step parameters with different
+    values, in any step different options, or a gradient of a parameter on some of the ranks that hold its elements
+    only.
     """
 
     def __init__(
@@ -71,10 +73,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     ) -> None:
         kinds.check_class(optimizer_class)
         Joinable.__init__(self)
-        self.reconfigurable = Survivor(OptimizerContent(self), buddies)
+        self.parameters_as_bucket_view = flag(f"{NAME}: parameters_as_bucket_view", parameters_as_bucket_view)
+        self.overlap_with_ddp = flag(f"{NAME}: overlap_with_ddp", overlap_with_ddp)
+        self.reconfigurable = Survivor(OptimizerContent(self), flag(f"{NAME}: buddies", buddies))
         self._given = process_group is not None
         self._group = agreement.group_of(NAME, process_group)
-        self.parameters_as_bucket_view, self.overlap_with_ddp = parameters_as_bucket_view, overlap_with_ddp
         self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
         self._rank = 0 if self._group is None else self._group.rank()
         self._rows: list[Row] = []

@@ -3,6 +3,7 @@
 import collections
 import random
 
+import numpy as np
 import pytest
 
 import resilin
@@ -273,6 +274,25 @@ def test_keys_of_other_types_that_read_alike_are_told_apart(tmp_path):
         checkpoint.load(tmp_path, {"by": {"1": 0.0}})
     assert (told.value.missing, told.value.unexpected) == (("by/'1'",), ("by/1",))
     assert "DistributedDataParallel" not in str(told.value)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (0, np.False_)])
+def test_a_flag_may_be_numpys_or_a_number_that_is_one(tmp_path, one, other):
+    def both(rank):
+        given = one if rank else other
+        state = {"w": resilin.ones(3)}
+        checkpoint.save(tmp_path / "c", state, compare=given)
+        return checkpoint.load(tmp_path / "c", state, strict=given).missing_keys
+
+    assert run_ranks(2, both).results() == [[], []]
+
+
+@pytest.mark.parametrize("compare", [5, "no", None])
+@pytest.mark.parametrize("call", ["save", "save_async"])
+def test_compare_is_a_flag(tmp_path, call, compare):
+    with pytest.raises(UsageTypeError, match=rf"^checkpoint\.save: compare must be True or False, got {compare!r}$"):
+        getattr(checkpoint, call)(tmp_path / "c", {}, compare=compare)
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("strict", [5, "no", None])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import fractions
 import gc
+import re
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,12 @@ def test_a_hook_with_another_signature_is_refused_at_registration() -> None:
         ({"dim": 1}, UsageError, "dim must be 0, got 1"),
         ({"bucket_cap_mb": 0}, UsageError, "bucket_cap_mb must be positive"),
         ({"bucket_cap_mb": "a"}, UsageError, "bucket_cap_mb is a number of MiB, got 'a'"),
+        ({"bucket_cap_mb": True}, UsageTypeError, "bucket_cap_mb is a number of MiB, got True"),
+        ({"bucket_cap_mb": np.bool_(True)}, UsageTypeError, "bucket_cap_mb is a number of MiB, got np.True_"),
+        ({"bucket_cap_mb": float("nan")}, UsageError, "bucket_cap_mb must be positive and finite, got nan"),
+        ({"bucket_cap_mb": float("inf")}, UsageError, "bucket_cap_mb must be positive and finite, got inf"),
+        ({"bucket_cap_mb": np.float32(-1)}, UsageError, "bucket_cap_mb must be positive and finite, got .*-1"),
+        ({"bucket_cap_mb_list": [1, None]}, UsageTypeError, r"bucket_cap_mb_list\[1\] is a number of MiB, got None"),
         ({"process_group": "x"}, UsageError, "expected a ProcessGroup, as new_group"),
         ({"process_group": dist.GroupMember.NON_GROUP_MEMBER}, UsageError, "this rank is not in process_group"),
         ({"mixed_precision": object()}, UsageError, "mixed_precision: expected a _MixedPrecision"),
@@ -267,11 +275,32 @@ FLAGS = (
 @pytest.mark.parametrize("name", [*FLAGS, "broadcast_buffers", "forward_sync_buffers"])
 def test_a_flag_that_is_no_bool_is_refused(name: str) -> None:
     def make(rank: int) -> None:
-        for value in ("no", 1, *([None] if name in FLAGS else [])):
-            with pytest.raises(UsageTypeError, match=f"{name} must be True or False, got {value!r}"):
+        for value in ("no", 2, 1.0, [], *([None] if name in FLAGS else [])):
+            with pytest.raises(UsageTypeError, match=re.escape(f"{name} must be True or False, got {value!r}")):
                 DDP(nn.Linear(2, 2), **{name: value})
 
     run_ranks(1, make).results()
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0, False), (1, True), (np.bool_(True), True), (np.int64(0), False)])
+def test_a_flag_may_be_numpys_or_a_number_that_is_one(given: Any, expected: bool) -> None:
+    def make(rank: int) -> tuple[Any, ...]:
+        model = DDP(nn.Linear(2, 2), broadcast_buffers=given, static_graph=given, gradient_as_bucket_view=given)
+        return model.broadcast_buffers, model.static_graph, model.gradient_as_bucket_view
+
+    for found in run_ranks(1, make).results()[0]:
+        assert found is expected
+
+
+@pytest.mark.parametrize("cap", [np.float32(0.5), np.float64(0.5), np.float16(0.5), fractions.Fraction(1, 2)])
+def test_bucket_sizes_may_be_any_real_numbers(cap: Any) -> None:
+    def make(rank: int) -> tuple[int, int]:
+        return (
+            DDP(nn.Linear(2, 2), bucket_cap_mb=cap).bucket_bytes_cap,
+            DDP(nn.Linear(2, 2), bucket_cap_mb_list=[np.int64(1), cap]).bucket_bytes_cap,
+        )
+
+    assert run_ranks(1, make).results() == [(1 << 19, 1 << 19)]
 
 
 def test_an_empty_list_of_bucket_sizes_is_refused() -> None:

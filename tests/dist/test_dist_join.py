@@ -242,13 +242,24 @@ def test_options_that_differ_between_ranks_are_named_when_the_block_begins(
 
 
 @pytest.mark.parametrize("option", ["enable", "throw_on_early_termination"])
-@pytest.mark.parametrize("value", ["x", 1, None])
+@pytest.mark.parametrize("value", ["x", 2, None])
 def test_an_option_that_is_no_bool_is_refused(option: str, value: Any) -> None:
     def make(rank: int) -> None:
         with pytest.raises(UsageTypeError, match=f"Join: {option} must be True or False, got {value!r}"):
             Join([Summed()], **{option: value})
 
     run_ranks(1, make).results()
+
+
+def test_flags_that_say_the_same_in_other_types_are_no_difference() -> None:
+    def train(rank: int) -> list[float]:
+        joined = Summed()
+        with Join([joined], enable=(1, np.True_)[rank], throw_on_early_termination=(0, False)[rank]):  # type: ignore[arg-type]
+            for _ in range(rank):
+                joined.step(1)
+        return joined.sums
+
+    assert run_ranks(2, train).results() == [[], [1]]
 
 
 def test_joinables_may_come_from_a_generator() -> None:

@@ -36,6 +36,16 @@ def test_what_cannot_be_sharded() -> None:
             shard(nn.ReLU())
         with pytest.raises(UsageError, match="bucket_cap_mb"):
             shard(nn.Linear(2, 2), 3, bucket_cap_mb=1)
+        for cap in (True, "1"):
+            with pytest.raises(UsageTypeError, match=f"zero.shard: bucket_cap_mb is a number of MiB, got {cap!r}"):
+                shard(nn.Linear(2, 2), 2, bucket_cap_mb=cap)  # type: ignore[arg-type]
+        for cap in (0, float("nan")):
+            with pytest.raises(UsageError, match=f"zero.shard: bucket_cap_mb must be positive and finite, got {cap}"):
+                shard(nn.Linear(2, 2), 2, bucket_cap_mb=cap)
+        for name in ("cpu_offload", "init_sync", "broadcast_buffers", "find_unused_parameters", "buddies"):
+            with pytest.raises(UsageTypeError, match=f"zero.shard: {name} must be True or False, got 'no'"):
+                shard(nn.Linear(2, 2), 2, **{name: "no"})  # type: ignore[arg-type]
+        shard(nn.Linear(2, 2), 2, bucket_cap_mb=np.float32(1), cpu_offload=0, init_sync=np.True_)  # type: ignore[arg-type]
         with pytest.raises(UsageTypeError, match="mixed_precision must be a MixedPrecisionPolicy"):
             shard(nn.Linear(2, 2), mixed_precision="fp16")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"0\.weight is on sim:1, .* on|1\.weight is on sim:1"):

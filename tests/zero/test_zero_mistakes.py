@@ -34,6 +34,19 @@ def test_an_optimizer_that_needs_all_parameters_at_once_is_refused_with_the_reas
         ZeroRedundancyOptimizer(parameters(), optim.LBFGS)
 
 
+@pytest.mark.parametrize("name", ["parameters_as_bucket_view", "overlap_with_ddp", "buddies"])
+def test_a_flag_that_is_no_bool_is_refused(name: str) -> None:
+    for value in ("no", 2, 0.0, None, []):
+        with pytest.raises(UsageTypeError, match=f"ZeroRedundancyOptimizer: {name} must be True or False, got "):
+            ZeroRedundancyOptimizer(parameters(), optim.AdamW, **{name: value})
+
+
+def test_a_flag_may_be_numpys_or_a_number_that_is_one() -> None:
+    optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW, None, np.int64(1), np.False_)  # type: ignore[arg-type]
+    assert optimizer.parameters_as_bucket_view is True
+    assert optimizer.overlap_with_ddp is False
+
+
 def test_a_step_without_a_group_says_what_to_do() -> None:
     optimizer = ZeroRedundancyOptimizer(parameters(), optim.AdamW)
     with pytest.raises(UsageError, match="init_process_group"):

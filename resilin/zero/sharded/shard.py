@@ -7,6 +7,7 @@ from typing import Any
 
 import resilin.dist as dist
 from resilin.core.device import CPU
+from resilin.core.plain import flag, mebibytes
 from resilin.core.tensor import Parameter
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
@@ -73,9 +74,14 @@ def shard(
                     DistributedDataParallel with as many shards. Each sum is rounded to reduce_dtype.
 
     Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
+    UsageTypeError for flags that are neither True nor False;
     CollectiveMismatch on all ranks when they shard different modules: it names the first difference.
     """
     policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
+    cpu_offload, init_sync = flag("zero.shard: cpu_offload", cpu_offload), flag("zero.shard: init_sync", init_sync)
+    broadcast_buffers = flag("zero.shard: broadcast_buffers", broadcast_buffers)
+    find_unused_parameters = flag("zero.shard: find_unused_parameters", find_unused_parameters)
+    buddies = flag("zero.shard: buddies", buddies)
     group = agreement.group_of("zero.shard", process_group)
     rank, world = (0, 1) if group is None else (group.rank(), group.size())
     if shards is not None:
@@ -84,7 +90,7 @@ def shard(
         _check_buffers(module)
     members = choose(module, units)  # in stage 2, too, so that what are no units is refused
     if stage == 2:
-        members = buckets(module, int((bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
+        members = buckets(module, int(float(bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
     setting = (
         f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, shards={shards}"
     )
@@ -126,8 +132,10 @@ def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float
         raise UsageTypeError(
             f"zero.shard: mixed_precision must be a MixedPrecisionPolicy, got {type(mixed_precision).__name__}"
         )
-    if bucket_cap_mb is not None and (stage == 3 or not bucket_cap_mb > 0):
-        raise UsageError(f"zero.shard: bucket_cap_mb={bucket_cap_mb} must be positive, and is for stage 2 only")
+    if bucket_cap_mb is not None:
+        mebibytes("zero.shard: bucket_cap_mb", bucket_cap_mb)
+        if stage == 3:
+            raise UsageError(f"zero.shard: bucket_cap_mb={bucket_cap_mb} is for stage 2 only: stage 3 has units")
     for path, inner in module.named_modules():
         where = f"its part {path!r}" if path else "the module"
         if isinstance(inner, ShardedModule) or inner in _sharded:

@@ -1,0 +1,34 @@
+"""What may be given for an argument that is a plain value: a flag, a size. Each value is returned in Python's own type.
+
+PyTorch takes whatever is true or false for a flag; a text "no" is true, so only what can mean nothing else is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from resilin.errors import UsageError, UsageTypeError
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, which is True, False, 0 or 1, also numpy's, as a bool. UsageTypeError, which begins with `name`, else."""
+    if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
+        return bool(value)
+    raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")
+
+
+def mebibytes(name: str, value: Any) -> float:
+    """`value` as a float: any real number above 0, also numpy's. Errors begin with `name`.
+
+    UsageTypeError for what is no number, a bool among them; UsageError for one that is not positive and finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageTypeError(f"{name} is a number of MiB, got {value!r:.80}")
+    number = float(value)
+    if not (number > 0 and math.isfinite(number)):
+        raise UsageError(f"{name} must be positive and finite, got {value!r:.80}")
+    return number
