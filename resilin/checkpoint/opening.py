@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -11,6 +12,10 @@ from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import Reading, Storage
 from resilin.errors import UsageError, UsageTypeError
+
+_KIND = r"[A-Za-z][A-Za-z0-9+.-]+"  # of one letter it would be a drive
+_KINDS = re.compile(rf"{_KIND}(::{_KIND})*")  # fsspec knows storages within storages
+_LOST_SLASH = re.compile(rf"({_KIND}):(?:/(.*))?")
 
 
 def open_storage(root: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None) -> Storage:
@@ -49,7 +54,19 @@ def open_file(path: str | os.PathLike[str], options: Mapping[str, Any] | None = 
 
 
 def _text(path: Any) -> str:
+    """`path` as text; of a URL, with its kind in small letters. UsageError for what was to be a URL and is none."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise UsageTypeError(f"expected a path as text or as os.PathLike, a URL, or a Storage, got {path!r:.100}")
+    kind, mark, rest = text.partition("://")
+    if mark:
+        if _KINDS.fullmatch(kind) is None:
+            raise UsageError(f"{text!r} names no kind of storage before '://'; write 's3://BUCKET/NAME', or a path")
+        return f"{kind.lower()}://{rest}"
+    if (lost := _LOST_SLASH.fullmatch(text)) is not None:
+        meant = f"{lost[1].lower()}://{'/' if lost[1].lower() == 'file' else ''}{lost[2] or 'BUCKET/NAME'}"
+        raise UsageError(
+            f"{text!r} is no path and no URL: write {meant!r} as text, of which pathlib would make one slash; or, for "
+            f"the folder that is called so, {f'./{text}'!r}"
+        )
     return text

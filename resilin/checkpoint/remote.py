@@ -32,6 +32,7 @@ _LONGEST_DELAY_S = 5.0
 _APPEARS_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az"})  # an object is there when its upload is complete
 _S3 = frozenset({"s3", "s3a"})
 _SLASHES = re.compile(rf"((?:{'|'.join(sorted(_APPEARS_WHOLE))})://[^/]+)//+")  # between a bucket and a name
+_BUCKET = re.compile(r"[\w.:@-]+")  # ":" is of S3's access points, "@" of Azure's accounts
 _TRANSIENT = frozenset(
     {errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.EAGAIN, errno.EHOSTUNREACH}
 )
@@ -285,6 +286,8 @@ def _file_system(url: str, options: dict[str, Any], timeout_s: float, attempts: 
     protocol, bucket = url.partition("://")[0].rpartition("::")[2], url.partition("://")[2].partition("/")[0]
     if protocol in _APPEARS_WHOLE and not bucket:
         raise UsageError(f"{url} names no bucket; expected {protocol}://BUCKET or {protocol}://BUCKET/NAME")
+    if protocol in _APPEARS_WHOLE and not _BUCKET.fullmatch(bucket):
+        raise UsageError(f"{url} names the bucket {bucket!r}; expected letters, digits, '.', '-' and '_'")
     options.setdefault("use_listings_cache", False)
     if protocol in _S3:
         per_try = max(0.1, timeout_s / attempts)

@@ -15,7 +15,7 @@ from resilin.errors import UsageError, UsageTypeError
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value`, which is True, False, 0 or 1, also numpy's, as a bool. UsageTypeError, which begins with `name`, else."""
+    """`value`, which is True, False, 0 or 1, also numpy's, as a bool. UsageTypeError that begins with `name`, else."""
     if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
         return bool(value)
     raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")

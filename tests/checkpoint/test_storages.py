@@ -1,9 +1,12 @@
 """Every storage keeps the contract: a folder, fsspec's memory, a bucket on a server that speaks S3's protocol."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
+from resilin import checkpoint
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_file, open_parent, open_storage
 from resilin.checkpoint.remote import FsspecStorage
@@ -75,6 +78,49 @@ def test_a_file_is_opened_in_its_folder(tmp_path, monkeypatch):
 def test_an_url_of_an_unknown_kind_or_without_its_package_is_refused(url):
     with pytest.raises(UsageError, match=f"{url} cannot be opened: .*(rotocol|nstall)"):
         open_storage(url)
+
+
+@pytest.mark.parametrize(
+    ("path", "write"),
+    [
+        (Path("s3://bucket/run"), "'s3://bucket/run'"),
+        ("s3:/bucket", "'s3://bucket'"),
+        ("s3:", "'s3://BUCKET/NAME'"),
+        ("S3:/", "'s3://BUCKET/NAME'"),
+        (Path("file:///tmp/run"), "'file:///tmp/run'"),
+        ("memory:/x", "'memory://x'"),
+    ],
+)
+@pytest.mark.parametrize("call", [open_storage, open_file, lambda path: checkpoint.save(path, {})])
+def test_an_url_that_lost_a_slash_is_no_folder(path, write, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=rf"is no path and no URL: write {write} as text.*'\./{path}'"):
+        call(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_may_be_called_like_the_start_of_an_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_storage("./s3:/x").root == str(tmp_path / "s3:" / "x")
+    assert open_storage("at-10:30/x").root == str(tmp_path / "at-10:30" / "x")
+
+
+@pytest.mark.parametrize("url", ["://x", "1://x", " s3://b", "a/b://x"])
+def test_an_url_names_the_kind_of_its_storage(url):
+    with pytest.raises(UsageError, match=rf"{url}' names no kind of storage before '://'; write 's3://BUCKET/NAME'"):
+        open_storage(url)
+
+
+def test_the_kind_of_a_storage_may_be_in_capitals(tmp_path):
+    assert open_storage("MEMORY://Run").root == "memory://Run"
+    assert open_storage(f"File://{tmp_path}/Run").root == f"{tmp_path}/Run"
+    assert open_parent("Memory://Run/X")[0].root == "memory://Run"
+
+
+@pytest.mark.parametrize("bucket", ["?", "a?b", "#", "a b", "a*"])
+def test_what_cannot_be_the_name_of_a_bucket_is_refused(bucket):
+    with pytest.raises(UsageError, match=rf"^s3://{re.escape(bucket)}/run names the bucket '{re.escape(bucket)}'; exp"):
+        open_storage(f"s3://{bucket}/run")
 
 
 def test_without_fsspec_an_url_says_what_to_install(monkeypatch):
