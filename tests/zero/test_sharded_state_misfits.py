@@ -67,6 +67,10 @@ MISFITS = {
         changed(lambda state: state["state"].update({77: state["state"][0]})),
         r"^OptimizerState\.load_state_dict: the state has entries of the parameters \[77\], which are in no group",
     ),
+    "a number as text": (
+        changed(lambda state: state["state"].update({"0": state["state"].pop(0)})),
+        r"^OptimizerState\.load_state_dict: the state has entries of the parameters \['0'\], which .*\{int\(key\)",
+    ),
     "another shape": (
         changed(lambda state: state["state"][0].update(exp_avg=tensor(np.zeros(3)))),
         r"^OptimizerState\.load_state_dict: exp_avg of parameter 0 has shape \[3\], place here has \[5, 8\]",

@@ -185,6 +185,45 @@ def test_a_state_of_another_model_changes_nothing() -> None:
     assert run_ranks(2, work).results() == [want, want]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({7: {"step": 1.0}}, r"entries of the parameters \[7\], which are in no group of it$"),
+        ({-1: {}, "more": 3}, r"entries of the parameters \[-1, 'more'\], which are in no group of it$"),
+        ({"0": {}}, r"entries of the parameters \['0'\], which are in no group of it: .*as JSON has them.*int\(key\)"),
+    ],
+)
+def test_a_state_of_parameters_that_are_in_no_group_is_refused_and_changes_nothing(change: Any, says: str) -> None:
+    want, _ = plain("AdamW")
+
+    def work(rank: int) -> list[bytes]:
+        params, optimizer = divided("AdamW")
+        train(params, optimizer, range(2))
+        state = copy.deepcopy(optimizer.sharded_state_dict())
+        state["param_groups"][0]["lr"] = 7.0
+        for name, value in change.items():
+            state["state"][name] = value
+        for call in (optimizer.check_loadable, optimizer.load_state_dict, optimizer.load_sharded_state_dict):
+            with pytest.raises(UsageError, match=rf"ZeroRedundancyOptimizer.load_state_dict: the state has {says}"):
+                call(state)
+        train(params, optimizer, range(2, 4))
+        return bits(params)
+
+    assert run_ranks(2, work).results() == [want, want]
+
+
+def test_a_state_that_went_through_json_is_refused_as_a_whole() -> None:
+    def work(rank: int) -> None:
+        params, optimizer = divided("AdamW")
+        train(params, optimizer, range(2))
+        state = optimizer.sharded_state_dict()
+        state["state"] = {str(number): entry for number, entry in state["state"].items()}
+        with pytest.raises(UsageError, match=r"the parameters \['0', '1', '2', .*\{int\(key\): entry for key, "):
+            optimizer.load_state_dict(state)
+
+    run_ranks(2, work).results()
+
+
 def test_options_are_loaded_and_reach_the_inner_optimizer() -> None:
     def work(rank: int) -> list[float]:
         params, optimizer = divided("AdamW")

@@ -17,6 +17,7 @@ from resilin.zero.elastic import Survivor
 from resilin.zero.sharded.cutting import gathered_whole
 from resilin.zero.sharded.surviving import hand_over
 from resilin.zero.sharded.unit import ShardedParameter, Unit
+from resilin.zero.state import check_keys
 
 State = dict[str, Any]
 _LOAD = "OptimizerState.load_state_dict"
@@ -162,11 +163,8 @@ class OptimizerState:
             raise UsageTypeError(f"{_LOAD}: expected what an optimizer's state_dict() gave")
         kept = self._changed(state_dict, lambda piece, name, value: piece if self._is_cut(name, value) else value)
         self.optimizer.check_loadable({**state_dict, "state": kept})  # its kind, groups and names
-        by_number = self._by_number(state_dict)
-        strange = [number for number in kept if isinstance(number, int) and number not in by_number]
-        if strange:
-            raise UsageError(f"{_LOAD}: the state has entries of the parameters {strange}, which are in no group of it")
-        for number, piece in by_number.items():
+        check_keys(_LOAD, state_dict, of_user=True)
+        for number, piece in self._by_number(state_dict).items():
             self._check_shapes(piece, number, state_dict["state"].get(number))
 
     def _check_shapes(self, piece: ShardedParameter, number: Any, entry: Any) -> None:
