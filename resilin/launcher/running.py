@@ -118,6 +118,7 @@ async def _run(
     alone = what.meeting.backend == "standalone"
     desk = Desk(opened.store, what.job.name, config.node_id, in_process=opened.in_process, alone=alone)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(agent.heeding_signals())  # first: else one that comes now leaves the desk's socket behind
         try:
             await stack.enter_async_context(desk.opened())
         except OSError as error:

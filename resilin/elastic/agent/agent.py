@@ -7,9 +7,10 @@ Everything happens in one asyncio loop. Whatever occurs (a death, a message, a c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,10 +126,19 @@ class Agent:
         """The job as far as this agent knows."""
         return self._rendezvous.view
 
-    async def run(self) -> Outcome:
-        """Take part until the job ends, or this node is asked to leave. StoreError when the store never answers."""
+    @contextlib.contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """The signals that ask this node to leave are heard in the block: around `run`, and all that goes with it."""
         for number in self._signals:
             self._loop.add_signal_handler(number, self.ask_to_leave, number)
+        try:
+            yield
+        finally:
+            for number in self._signals:
+                self._loop.remove_signal_handler(number)
+
+    async def run(self) -> Outcome:
+        """Take part until the job ends, or this node is asked to leave. StoreError when the store never answers."""
         try:
             if await self._join():
                 self._refuse_ended_job()
@@ -163,8 +173,6 @@ class Agent:
         await self._supervisor.close()
         if self._joined:
             await self._rendezvous.leave()
-        for number in self._signals:
-            self._loop.remove_signal_handler(number)
 
     # ------------------------------------------------------------------------------------ the one step
 

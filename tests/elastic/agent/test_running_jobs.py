@@ -94,6 +94,30 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_its_agent(launch, scrip
     assert not path.exists(), "what a killed agent left is removed by the next who looks"
 
 
+ASKED_TO_GO_AT_ITS_DESK = """
+import os, signal, socket, sys
+from resilin.launcher import local
+from resilin.launcher.elastic_run import main
+
+class Impatient(socket.socket):
+    def bind(self, path):
+        super().bind(path)
+        if str(path).endswith(".sock"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+local.socket.socket = Impatient
+sys.exit(main(["--no-python", sys.executable, "-c", "import time; time.sleep(1000)"]))
+"""
+
+
+def test_an_agent_that_is_asked_to_go_as_it_begins_to_listen_leaves_no_socket(script):
+    program = script(ASKED_TO_GO_AT_ITS_DESK)
+    process = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert not [path for folder in local.folders() for path in folder.glob(f"{process.pid}-*.sock")]
+
+
 def agent_of(job):
     """A connection to an agent of the job, if there is one."""
     wanted = None

@@ -86,6 +86,11 @@ def agent(folder, program, store, process, stream, **changes):
     return Agent(AgentConfig(**{**known, **changes}), store, partial(Supervisor, process), Reporter(stream))
 
 
+async def heeding_signals(one):
+    with one.heeding_signals():
+        return await one.run()
+
+
 async def until(condition, timeout_s=PATIENCE_S):
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -104,7 +109,7 @@ def test_a_node_asked_to_leave_keeps_its_grace_when_the_store_has_been_away_for_
 
     async def scenario(store, process):
         one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream, outage_timeout_s=0.1)
-        running = asyncio.create_task(one.run())
+        running = asyncio.create_task(heeding_signals(one))
         await until((tmp_path / "up").exists)
         store.away = True
         await until(lambda: "does not answer" in stream.getvalue())
@@ -127,7 +132,7 @@ def test_a_node_that_loses_the_store_while_it_joins_joins_when_it_is_back(tmp_pa
     async def scenario(store, process):
         store.away = True
         one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream)
-        running = asyncio.create_task(one.run())
+        running = asyncio.create_task(heeding_signals(one))
         await until(lambda: "here:1 does not answer: this node joins when it does" in stream.getvalue())
         if not asked_to_leave:
             store.away = False
@@ -156,7 +161,7 @@ def test_an_outage_is_two_lines_of_the_launchers_own(tmp_path, script, caplog):
 
     async def scenario(store, process):
         one = agent(tmp_path, script(SAVES_FOR_A_WHILE), store, process, stream)
-        running = asyncio.create_task(one.run())
+        running = asyncio.create_task(heeding_signals(one))
         await until((tmp_path / "up").exists)
         store.away = True
         await until(lambda: "does not answer" in stream.getvalue())
