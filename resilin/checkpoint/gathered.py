@@ -31,16 +31,21 @@ class Held:
     by: str
 
 
-def opened(thing: Any) -> Held | None:
+def opened(thing: Any, where: str) -> Held | None:
     """What an object gives to be saved; None when it is no object with a state.
 
-    In this order: `sharded_state_dict`, `state_dict`, and the state of a Generator.
+    In this order: `sharded_state_dict`, `state_dict`, and the state of a Generator. What these raise goes on as it is,
+    with a note that says where: at `where`.
     """
     if isinstance(thing, Tensor | np.ndarray | type):
         return None
     for give, take in (("sharded_state_dict", "load_sharded_state_dict"), ("state_dict", "load_state_dict")):
         if callable(getattr(thing, give, None)) and callable(getattr(thing, take, None)):
-            return Held(thing, getattr(thing, give)(), take)
+            try:
+                return Held(thing, getattr(thing, give)(), take)
+            except BaseException as error:
+                error.add_note(f"{where} is a {type(thing).__name__}, whose {give} raised this")
+                raise
     if isinstance(thing, rng.Generator):
         return Held(thing, thing.get_state(), "set_state")
     return None
@@ -75,7 +80,7 @@ class Gathered:
             return typed_json.tagged(ARRAY, self._tensor(wrap(np.asarray(native)), path))
         if isinstance(value, Sliced):
             return typed_json.tagged(TENSOR, self._sliced(value, path))
-        held = opened(value)
+        held = opened(value, f"save: {path}")
         return None if held is None else typed_json.encode(held.tree, path, self.leaf)
 
     def _tensor(self, tensor: Tensor, path: str) -> int:

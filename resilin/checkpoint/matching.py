@@ -130,7 +130,7 @@ class Matching:
             return self._filled(have, stored, path) if not have else self._values(have, stored, path)
         if isinstance(have, list | tuple) and not _is_plain(have):
             return self._sequence(have, stored, path)
-        held = None if _is_plain(have) else opened(have)
+        held = None if _is_plain(have) else opened(have, f"load: {path or 'the state'}")
         return self._value_for(have, stored, path) if held is None else self._object(held, stored, path)
 
     def match_root(self, have: Any, stored: Any) -> None:
@@ -444,7 +444,7 @@ def _taking(thing: Any, by: str, path: str) -> Callable[..., Any]:
     def taking(*args: Any, **kwargs: Any) -> None:
         try:
             take(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             if isinstance(error, _OF_TREES) and not isinstance(error, ResilinError):
                 raise CheckpointError(
                     f"{whose}, which cannot take what the checkpoint has for it: {error!r}; load another checkpoint "

@@ -48,7 +48,8 @@ class Ranks:
         """Do `work` on every rank, then exchange `give(result)`: this rank's result, and what each rank gives.
 
         A rank whose work raises, raises that; the others an error of the same kind that names it. A collective inside
-        `work` that fails is raised at once: the group has told the others.
+        `work` that fails is raised at once: the group has told the others. So does the group when a rank is to end, by
+        sys.exit or Ctrl-C: it waits for nobody any more.
         """
         try:
             result = work()
@@ -57,6 +58,11 @@ class Ranks:
             raise
         except Exception as error:
             self.exchange((type(error).__name__, _facts(error)))
+            raise
+        except BaseException as error:
+            if self.group is not None:
+                why = f"{what}, rank {self.rank} of {self.size}: {_noted(repr(error), error)}"
+                self.group.abort(CheckpointError(why))
             raise
         for rank, (kind, facts) in enumerate(answers):
             if kind is not None:
@@ -85,12 +91,17 @@ class Ranks:
 
 def _facts(error: Exception) -> list[Any]:
     """What another rank needs to raise it, too: text and notes, and of storage and files path and system's code."""
-    facts: list[Any] = ["; ".join([str(error), *getattr(error, "__notes__", ())])]
+    facts: list[Any] = [_noted(str(error), error)]
     if isinstance(error, CorruptFile | StorageError):
         facts.append(error.path)
     if isinstance(error, StorageError):
         facts.append(error.errno)
     return facts
+
+
+def _noted(said: str, error: BaseException) -> str:
+    """`said` with the notes of `error`, which say where it was raised."""
+    return "; ".join([said, *getattr(error, "__notes__", ())])
 
 
 def _of_other(name: str, before: str, facts: list[Any]) -> Exception:
