@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -54,7 +54,8 @@ class GradScaler:
     backoff_factor:   what it is multiplied by after one with.
     enabled:          False: `scale` returns its argument, `step` is the optimizer's, the others do nothing.
 
-    All ranks take the same decision where their gradients are equal: after the backward of DistributedDataParallel.
+    All ranks take the same decision where their gradients are equal, after the backward of DistributedDataParallel, and
+    where the optimizer is divided among them (ZeroRedundancyOptimizer): then `unscale_` is a collective.
     Raises UsageError for factors without a meaning.
     """
 
@@ -117,7 +118,7 @@ class GradScaler:
                 "GradScaler: the gradients are of float16, so dividing them by the scale would make small ones zero; "
                 "keep the parameters in float32 (DistributedDataParallel has mixed_precision=...)"
             )
-        progress.overflowed = self._agreed(_unscale(gradients, 1 / self._scale), bool(gradients))
+        progress.overflowed = self._agreed(optimizer, _unscale(gradients, 1 / self._scale), bool(gradients))
         progress.stage = _Stage.UNSCALED
 
     def _check_whole(self, optimizer: SteppedOptimizer) -> None:
@@ -126,8 +127,15 @@ class GradScaler:
         why = "so a rank would leave out a step that the others do; use zero.ShardedGradScaler"
         pieces.refuse("GradScaler", enumerate(params), why)
 
-    def _agreed(self, overflowed: bool, gradients: bool) -> bool:
-        """Whether the step is left out, from what this rank found in its `gradients`, if it has any."""
+    def _agreed(self, optimizer: SteppedOptimizer, overflowed: bool, gradients: bool) -> bool:
+        """Whether the step is left out, from what this rank found in its `gradients`, if it has any.
+
+        An optimizer that is divided among ranks has an `on_any_rank(*said)`: of each, whether any rank says so. All its
+        ranks step, or none.
+        """
+        on_any_rank: Callable[..., Sequence[bool]] | None = getattr(optimizer, "on_any_rank", None)
+        if on_any_rank is not None:
+            overflowed, gradients = on_any_rank(overflowed, gradients)
         if not gradients:
             raise ResilinError(
                 "GradScaler: no parameter of the optimizer has a gradient; call step() and unscale_() after backward()"

@@ -105,6 +105,13 @@ def _bytes(param: Tensor) -> Any:
     return array.reshape(-1).view(np.uint8).data if array.size else b""
 
 
+def on_any_rank(said: Sequence[bool], group: dist.ProcessGroup | None) -> list[bool]:
+    """Of each of `said`, whether any rank of `group` (None: the world) says so. A collective, of a byte for each."""
+    found = np.array(said, np.uint8)
+    dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=group)
+    return [bool(each) for each in found]
+
+
 @contextmanager
 def or_abort(group: dist.ProcessGroup | None) -> Iterator[None]:
     """Around what one rank does alone between two collectives: when it fails, end `group`, which would wait for it."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 import resilin.dist as dist
 from resilin.amp import GradScaler
 from resilin.amp.grad_scaler import SteppedOptimizer
-from resilin.core.tensor import Tensor
+from resilin.zero import agreement
 
 
 class ShardedGradScaler(GradScaler):
@@ -34,7 +32,6 @@ class ShardedGradScaler(GradScaler):
     def _check_whole(self, optimizer: SteppedOptimizer) -> None:
         """Pieces are what this is for."""
 
-    def _agreed(self, overflowed: bool, gradients: bool) -> bool:
-        found = np.array([overflowed, gradients], np.uint8)
-        dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=self.process_group)
-        return super()._agreed(bool(found[0]), bool(found[1]))
+    def _agreed(self, optimizer: SteppedOptimizer, overflowed: bool, gradients: bool) -> bool:
+        overflowed, gradients = agreement.on_any_rank((overflowed, gradients), self.process_group)
+        return super()._agreed(optimizer, overflowed, gradients)

@@ -199,6 +199,15 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._update_own(gradients, cut=True, **kwargs)
         self._publish([param for number, param in enumerate(self.parameters()) if number in used])
 
+    def on_any_rank(self, *said: bool) -> Sequence[bool]:
+        """Of each of `said`, whether any rank says so: a loss scaler's ranks step together. A collective.
+
+        Inside a Join those without data cannot be asked, and those that train have the same gradients: `said` itself.
+        """
+        if self._join_config.enable or self.process_group.size() == 1:
+            return said
+        return agreement.on_any_rank(said, self.process_group)
+
     def _follow(self) -> None:
         for gathering in self._gatherings:
             gathering.follow()

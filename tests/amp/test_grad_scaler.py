@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.dist.join import Join
 from resilin.errors import ResilinError, UsageError
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ShardedGradScaler, ZeroRedundancyOptimizer, shard
@@ -259,6 +261,56 @@ def test_all_ranks_leave_out_the_step_that_overflows_on_one(way: str) -> None:
     for (_, got), (_, expected) in zip(results, plain, strict=True):
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)  # powers of two: nothing is rounded
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.Muon])  # in flat ranges, and in whole tensors
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_divided_optimizer_leaves_out_a_step_that_overflows_on_one_rank_alone(
+    kind: type[optim.Optimizer], by_hand: bool, bad: float
+) -> None:
+    def run(rank: int, scaled: bool) -> tuple[list[float], list[np.ndarray]]:
+        module = net()
+        zero = ZeroRedundancyOptimizer(module.parameters(), kind, lr=0.1)
+        scaler, scales = GradScaler(enabled=scaled, growth_interval=2), []
+        for number in range(STEPS):
+            if number == BAD and not scaled:
+                continue
+            zero.zero_grad()
+            scaler.scale(loss_of(module(batch(0, 0)))).backward()  # no wrapper makes gradients equal
+            if number == BAD and rank == 1:
+                next(module.parameters()).grad[0, 0] = bad
+            if by_hand:
+                scaler.unscale_(zero)
+            scaler.step(zero)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return scales, values(module)
+
+    results = run_ranks(3, lambda rank: run(rank, True)).results()
+    plain = run_ranks(3, lambda rank: run(rank, False)).results()
+    assert [scales for scales, _ in results] == [[65536, 32768, 32768, 65536]] * 3
+    for (_, got), (_, expected) in zip(results, plain, strict=True):
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_divided_optimizer_of_uneven_inputs_is_scaled_by_those_that_train() -> None:
+    def run(rank: int) -> list[np.ndarray]:
+        model = DDP(net())
+        zero = ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=0.1)
+        scaler = GradScaler()
+        with Join([model, zero]):
+            for number in range(2, 4 + rank):
+                zero.zero_grad()
+                scaler.scale(loss_of(model(batch(number, 0)))).backward()
+                scaler.step(zero)
+                scaler.update()
+        return values(model.module)
+
+    first, second = run_ranks(2, run).results()
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_ranks_without_any_gradient_are_told_so_together() -> None:
