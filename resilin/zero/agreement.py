@@ -19,6 +19,7 @@ from resilin.zero.owned import options_of
 
 NAME = "ZeroRedundancyOptimizer"
 Entry = tuple[str, tuple[int, ...], str]
+_OURS = "resilin.zero"  # before what this gathers
 
 
 def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
@@ -31,15 +32,50 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     return group
 
 
-def check_layout(groups: Sequence[dict[str, Any]], first: int, setting: str, group: dist.ProcessGroup) -> None:
+@contextmanager
+def of_call(asked: str) -> Iterator[None]:
+    """Around collectives of the call `asked`: when other ranks make another one, the error says which this one was."""
+    try:
+        yield
+    except CollectiveMismatch as error:
+        if str(error).startswith(NAME):
+            raise  # it has been named
+        raise CollectiveMismatch(
+            f"{NAME}: {asked} met another call of another rank: {error}. All ranks make the same calls of an "
+            "optimizer, in the same order: step, add_param_group, consolidate_state_dict, sharded_state_dict"
+        ) from None
+
+
+def everybodys(asked: str, mine: Any, group: dist.ProcessGroup) -> list[Any]:
+    """What every rank says in the call `asked`, by rank. CollectiveMismatch names both when another made another call.
+
+    What the program itself gathers meanwhile is told apart.
+    """
+    said: list[Any] = [(_OURS, asked, mine)]
+    if group.size() > 1:
+        said = [None] * group.size()
+        with of_call(asked):
+            dist.all_gather_object(said, (_OURS, asked, mine), group=group)
+    calls = [one[1] if isinstance(one, tuple) and one[:1] == (_OURS,) else "all_gather_object" for one in said]
+    for rank, call in enumerate(calls):
+        if call != calls[0]:
+            raise CollectiveMismatch(
+                f"{NAME}: rank {group.ranks[0]} called {calls[0]}, rank {group.ranks[rank]} called {call}; all ranks "
+                "must make the same call, with the same arguments"
+            )
+    return [one[2] for one in said]
+
+
+def check_layout(
+    groups: Sequence[dict[str, Any]], first: int, setting: str, group: dist.ProcessGroup, asked: str
+) -> None:
     """Compare parameter groups over the ranks: names where there are any, shapes, dtypes, options, and `setting`.
 
-    first: the number of the first group that is compared, and all after it are; those before it have been.
+    first: the number of the first group that is compared, and all after it are; those before it have been. asked: the
+    call that adds them.
     Raises CollectiveMismatch on every rank; it names the first parameter or option that differs, and both sides.
     """
-    mine = (setting, _entries(groups, first), _options(groups, first))
-    everybody: list[Any] = [None] * group.size()
-    dist.all_gather_object(everybody, mine, group=group)
+    everybody = everybodys(asked, (setting, _entries(groups, first), _options(groups, first)), group)
     first_setting, first_entries, first_options = everybody[0]
     for rank, (their_setting, theirs, their_options) in enumerate(everybody):
         if their_setting != first_setting:

@@ -141,7 +141,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
         )
         if self._group is not None:
-            agreement.check_layout(self.param_groups, first, setting, self._group)
+            asked = f"{NAME}(...)" if self._owned is None else f"add_param_group (group {first})"
+            agreement.check_layout(self.param_groups, first, setting, self._group, asked)
 
     def _compare_values(self) -> None:
         params, numbers = self.parameters(), self._unchecked
@@ -173,13 +174,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return loss
 
     def _advance(self, **kwargs: Any) -> None:
-        self._compare_values()
-        with agreement.or_abort(self._group):
-            self._follow()
-            if self._join_config.enable:
-                self._tell_others(kwargs)
-            self._update_own(**kwargs)
-        self._publish([param for param in self.parameters() if param._grad is not None])
+        with agreement.of_call("step"):
+            self._compare_values()
+            with agreement.or_abort(self._group):
+                self._follow()
+                if self._join_config.enable:
+                    self._tell_others(kwargs)
+                self._update_own(**kwargs)
+            self._publish([param for param in self.parameters() if param._grad is not None])
 
     def _tell_others(self, kwargs: Mapping[str, Any]) -> None:
         """Inside a Join: the first rank that trains tells those without data what they update with."""

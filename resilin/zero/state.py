@@ -17,8 +17,9 @@ from resilin.checkpoint import sliced
 from resilin.checkpoint.sliced import Sliced, Slices
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
-from resilin.errors import CollectiveMismatch, ResilinError, UsageError
+from resilin.errors import ResilinError, UsageError
 from resilin.optim import Optimizer
+from resilin.zero import agreement
 from resilin.zero.owned import Owned
 from resilin.zero.partition import Piece
 from resilin.zero.row import Held, Row
@@ -91,17 +92,7 @@ def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup, asked: str)
     Raises CollectiveMismatch (on all ranks) when they ask for different things, ResilinError when owners of one
     parameter differ.
     """
-    said: list[Any] = [(asked, describe(owned))]
-    if group.size() > 1:
-        said = [None] * group.size()
-        dist.all_gather_object(said, (asked, describe(owned)), group=group)
-    for rank, (theirs, _) in enumerate(said):
-        if theirs != said[0][0]:
-            raise CollectiveMismatch(
-                f"ZeroRedundancyOptimizer: rank {group.ranks[0]} called {said[0][0]}, rank {group.ranks[rank]} called "
-                f"{theirs}; all ranks must make the same call, with the same arguments"
-            )
-    everybody = [described for _, described in said]
+    everybody: list[Description] = agreement.everybodys(asked, describe(owned), group)
     found: Description = {}
     for number in sorted(layout.owners):
         entries = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -240,3 +241,48 @@ def test_a_copy_is_refused_with_what_to_do() -> None:
             copy.deepcopy(optimizer)
 
     run_ranks(2, work).results()
+
+
+OTHER_CALLS: dict[str, Callable[[Any], Any]] = {
+    "step": lambda optimizer: optimizer.step(),
+    "consolidate_state_dict(to=0)": lambda optimizer: optimizer.consolidate_state_dict(0),
+    "sharded_state_dict()": lambda optimizer: optimizer.sharded_state_dict(),
+    "ZeroRedundancyOptimizer(...)": lambda optimizer: ZeroRedundancyOptimizer(parameters(), optim.AdamW),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_CALLS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_group_that_is_added_on_one_rank_only_is_named_on_all(other: str, in_place: bool) -> None:
+    def work(rank: int) -> str:
+        params = parameters(((8, 3), (5,)))
+        optimizer = ZeroRedundancyOptimizer(params, optim.AdamW, parameters_as_bucket_view=in_place)
+        for param in params:
+            param.grad = resilin.ones_like(param)
+        optimizer.step()
+        added = {"params": parameters(((4, 2),))}
+        with pytest.raises(CollectiveMismatch) as told:
+            optimizer.add_param_group(added) if rank == 1 else OTHER_CALLS[other](optimizer)
+        assert len(optimizer.param_groups) == 1
+        return str(told.value)
+
+    zero, one = run_ranks(2, work, abort=False).results()
+    assert zero.startswith("ZeroRedundancyOptimizer")
+    assert other in zero
+    assert "add_param_group" in zero
+    assert one.startswith("ZeroRedundancyOptimizer")
+    assert "add_param_group (group 1)" in one
+    assert other in one or other == "step"
+
+
+def test_objects_that_the_program_gathers_are_not_taken_for_those_of_an_optimizer() -> None:
+    def work(rank: int) -> None:
+        if rank == 0:
+            dist.all_gather_object([None] * 2, (1, 2, 3))
+            return
+        with pytest.raises(
+            CollectiveMismatch, match=r"rank 0 called all_gather_object, rank 1 called ZeroRedundancyOptimizer\("
+        ):
+            ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+
+    run_ranks(2, work, abort=False).results()
