@@ -113,11 +113,11 @@ class LocalPost:
                 queue.append(sent)
         if self._error is not None:  # a signal handler has ended the group since `_check`
             self.fail(self._error)
+        if status & _PUT_CALL:  # also where there was no room: nobody else calls that rank before it has heard this
+            self._call(to)
         if status & _PUT_FULL:
             self._advance()  # there may be room since: from here on this rank is told
             return sent
-        if status & _PUT_CALL:
-            self._call(to)
         return None if place is None else sent
 
     def delivered(self, sent: Sent, until: float) -> bool:

@@ -142,6 +142,33 @@ def test_a_future_of_a_receive_is_set_though_nobody_waits_for_the_work():
     run_ranks(2, work).results()
 
 
+def test_a_receive_nobody_waits_for_is_served_after_messages_that_found_no_room():
+    """The one that found none has called the receiver, or nobody ever calls it again."""
+    many = 200
+
+    def work(rank):
+        if rank == 0:
+            sent = [dist.isend(np.full(1, float(number)), 1) for number in range(many)]
+            dist.barrier()  # the receiver has posted nothing until now
+            for one in sent:
+                one.wait()
+            dist.barrier()
+            dist.send(np.full(1, -1.0), 1)
+            return
+        dist.barrier()
+        got = np.zeros(1)
+        for number in range(many):
+            dist.recv(got, 0)
+            assert got[0] == number
+        over = threading.Event()
+        dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
+        dist.barrier()
+        assert over.wait(PATIENCE_S)
+        assert got[0] == -1.0
+
+    run_ranks(2, work).results()
+
+
 def test_arrays_from_elsewhere_and_read_only_ones_are_sent():
     def work(rank):
         if rank == 0:
