@@ -17,7 +17,11 @@ from resilin.ddp.flat import Flat
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
+from resilin.dist.compared import Facts, Groups
 from resilin.dist.future import Future
+
+_HOOKS = "resilin.ddp.comm_hooks."
+_NO_HOOK, _OWN_HOOK = "none", "one of the program's"
 
 
 def overlaps(group: dist.ProcessGroup) -> bool:
@@ -30,6 +34,31 @@ def overlaps(group: dist.ProcessGroup) -> bool:
     return len(hosts) > 1 or host.cpu_count() > len(hosts[0]) * get_num_threads()
 
 
+class _HookFacts(Facts):
+    """Which hook a rank has. One of the program's may do what another rank's does, as one around that which logs."""
+
+    def __init__(self, name: str, state: str) -> None:
+        told = {"the comm hook's state": state, "the comm hook": name}
+        super().__init__("DistributedDataParallel", [("", told)], "all ranks must register the same")
+
+    def check(self, everybody: Sequence[Groups]) -> None:
+        """See Facts."""
+        told = [dict(groups[0][1]) for groups in everybody]
+        names = [each["the comm hook"] for each in told]
+        if _NO_HOOK in names:
+            told = [{"the comm hook": name} for name in names]
+        else:
+            known = next((each for each in told if each["the comm hook"] != _OWN_HOOK), told[0])
+            told = [known if each["the comm hook"] == _OWN_HOOK else each for each in told]
+        super().check([[("", each)] for each in told])
+
+
+def _name(hook: Hook | None) -> str:
+    if hook is None:
+        return _NO_HOOK
+    return misuse.hook_name(hook) if getattr(hook, "__module__", "").startswith(_HOOKS) else _OWN_HOOK
+
+
 class Averaging:
     """Averages the buckets of one wrapper, in the order in which they are launched; `beside` backward or at its end."""
 
@@ -38,7 +67,7 @@ class Averaging:
         self.timings = Timings()
         self.hook: Hook | None = None
         self._state: Any = None
-        self._agreed = -1  # the group's generation in which ranks have compared the options of the hook's state
+        self._agreed = (-1, 0)  # the generation in which ranks have compared the hook's state, and its phase since then
         self._group = group
         self._params = params
         self._beside = beside
@@ -77,11 +106,20 @@ class Averaging:
         self.timings.launch(future)
         self._pending.append((flat, future))
 
+    def facts(self) -> Facts:
+        """Of the hook: ranks with different ones reduce other tensors."""
+        state = self._state
+        return _HookFacts(_name(self.hook), type(state).__name__ if isinstance(state, HookState) else "none of its own")
+
     def _agree(self) -> None:
-        """Before the first bucket of a hook: no rank is to wait for one with other options, or be told other means."""
-        if self._agreed != self._group.generation and self._group.size() > 1 and isinstance(self._state, HookState):
-            self._state.agree(self._group)
-            self._agreed = self._group.generation
+        """Before the first bucket of a hook: no rank is to wait for one with other options, or be told other means.
+
+        Again in another world, and when the count of steps is not the one that the last step left.
+        """
+        state, group = self._state, self._group
+        if isinstance(state, HookState) and group.size() > 1 and self._agreed != (group.generation, state.phase()):
+            state.agree(group)
+            self._agreed = (group.generation, state.phase())
 
     def settle(self, scale: float) -> None:
         """Backward has ended: wait for all buckets, and multiply the means by `scale`."""
@@ -96,6 +134,8 @@ class Averaging:
                     take_result(future.wait(limit_s(self._group)), flat)
             if scale != 1:
                 np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)
+        if isinstance(self._state, HookState):
+            self._agreed = (self._agreed[0], self._state.phase())
 
     def _reduce(self, flat: Flat) -> None:
         begin = now()

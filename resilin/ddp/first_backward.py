@@ -6,6 +6,8 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
+from resilin.dist import compared
+from resilin.dist.compared import Facts
 
 
 class FirstBackward:
@@ -25,8 +27,8 @@ class FirstBackward:
         """The parameters without a gradient."""
         return [number for number, times in enumerate(self.times) if not times]
 
-    def agree(self, group: dist.ProcessGroup, lead: int, static: bool) -> tuple[list[int], list[bool]]:
-        """(The order that rank `lead` saw, which parameters any rank used). A collective.
+    def agree(self, group: dist.ProcessGroup, lead: int, static: bool, facts: Facts) -> tuple[list[int], list[bool]]:
+        """(The order that rank `lead` saw, which parameters any rank used). A collective, which compares `facts`.
 
         What `lead` did not use comes last, in the reverse order of registration. Without `static` all used all. A rank
         that had no backward takes over how often gradients came on `lead`.
@@ -35,7 +37,7 @@ class FirstBackward:
         used = np.array([bool(times) for times in self.times] if static else [True] * len(self.times))
         if group.size() > 1:
             both = np.array([order, self.times], np.int32)
-            dist.broadcast(Tensor._wrap(both), group_src=lead, group=group)
+            compared.broadcast(Tensor._wrap(both), lead, facts, group)
             order = both[0].tolist()
             if not self.order:
                 self.times = both[1].tolist()

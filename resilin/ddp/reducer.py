@@ -202,7 +202,7 @@ class Reducer:
         first, static = self._first, self._options.static
         if not static and not shadow and first.missing():
             misuse.refuse_unused(self._group, "", self.named, first.missing())
-        order, self._used_by_any = first.agree(self._group, self._lead, static)
+        order, self._used_by_any = first.agree(self._group, self._lead, static, self._averaging.facts())
         if static:
             self._awaits = first.times
         layout = self._lay_out(order)

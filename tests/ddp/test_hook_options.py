@@ -10,7 +10,7 @@ from hooked import Given, gradients_of
 
 from resilin import dist
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.ddp.comm_hooks.default_hooks import fp16_compress_wrapper
+from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook, fp16_compress_wrapper
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
@@ -131,5 +131,63 @@ def test_a_state_that_goes_on_in_another_wrapper_is_compared_anew_with_one_that_
         other.load_state_dict(state.state_dict(local=True))
         with pytest.raises(CollectiveMismatch, match="random_seed is 0 on rank 0 and 1 on rank 1"):
             backward(wrapped(other), 6, rank)
+
+    run_ranks(2, work).results()
+
+
+def own_hook(state: Any, bucket: Any) -> Any:
+    return allreduce_hook(None, bucket)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ((None, allreduce_hook), "none on rank 0 and allreduce_hook on rank 2"),
+        ((own_hook, None), "one of the program's on rank 0 and none on rank 2"),
+        ((fp16_compress_hook, allreduce_hook), "fp16_compress_hook on rank 0 and allreduce_hook on rank 2"),
+    ],
+)
+def test_hooks_that_differ_are_named_on_all_ranks_in_the_first_step(hooks: tuple[Any, Any], said: str) -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given())
+        if (hook := hooks[rank == 2]) is not None:
+            model.register_comm_hook(None, hook)
+        with pytest.raises(CollectiveMismatch, match=f"DistributedDataParallel: the comm hook is {said}; all ranks"):
+            backward(model, 0, rank)
+
+    run_ranks(3, work).results()
+
+
+def test_a_hook_of_the_program_around_another_on_one_rank_is_no_difference() -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given())
+        model.register_comm_hook(None, own_hook if rank else allreduce_hook)
+        for step in range(2):
+            backward(model, step, rank)
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_count_of_steps_that_differs_is_named_on_all_ranks(later: bool) -> None:
+    def work(rank: int) -> None:
+        model, state = DDP(Given()), power()
+        model.register_comm_hook(state, powerSGD_hook)
+        for step in range(3 if later else 0):
+            backward(model, step, rank)
+        state.iter = 10 + rank
+        with pytest.raises(CollectiveMismatch, match=f"PowerSGDState: iter is 10 on rank 0 and 11 on rank 1; {WHY}"):
+            backward(model, 4, rank)
+
+    run_ranks(2, work).results()
+
+
+def test_steps_that_were_counted_apart_do_not_matter_once_compression_has_begun() -> None:
+    def work(rank: int) -> None:
+        model, state = DDP(Given()), TopKState(None, start_topk_iter=2)
+        state.iter = 7 + rank
+        model.register_comm_hook(state, topk_hook)
+        for step in range(2):
+            backward(model, step, rank)
 
     run_ranks(2, work).results()

@@ -29,6 +29,10 @@ class OneBitState(FeedbackState):
     def _options(self) -> tuple[str, ...]:
         return ("start_onebit_iter", *super()._options())
 
+    def phase(self) -> int:
+        """Steps until it compresses; then each rank counts for itself."""
+        return min(self.iter, self.start_onebit_iter)
+
 
 @remembers(OneBitState)
 def onebit_hook(state: OneBitState, bucket: GradBucket) -> Future[Tensor]:

@@ -49,6 +49,10 @@ class PostLocalSGDState(HookState):
     def _options(self) -> tuple[str, ...]:
         return ("start_localSGD_iter", "post_local_gradient_allreduce")
 
+    def phase(self) -> int:
+        """Steps until it averages within subgroups; then each rank counts for itself."""
+        return min(self.iter, self.start_localSGD_iter)
+
     def _unsaved(self) -> tuple[str, ...]:
         return (*super()._unsaved(), "subgroup", "_made")
 

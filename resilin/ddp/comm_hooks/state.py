@@ -71,10 +71,14 @@ class HookState:
         """Attributes that all ranks must have alike: numbers."""
         return ()
 
+    def phase(self) -> int:
+        """What of `iter` all ranks must have alike."""
+        return self.iter
+
     def agree(self, group: dist.ProcessGroup) -> None:
         """Return when all ranks of `group` have called this. CollectiveMismatch, on all, when their options differ."""
         kind = type(self).__name__
-        options = {name: _plain(getattr(self, name)) for name in self._options()}
+        options = {name: _plain(getattr(self, name)) for name in self._options()} | {"iter": self.phase()}
         why = "ranks would not end with the same gradients, so all must give the same"
         compared.agree(compared.Facts(kind, [("", {"state": kind, **options})], why), group)
 

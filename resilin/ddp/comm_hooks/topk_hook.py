@@ -36,6 +36,10 @@ class TopKState(FeedbackState):
     def _options(self) -> tuple[str, ...]:
         return ("ratio", "start_topk_iter", *super()._options())
 
+    def phase(self) -> int:
+        """Steps until it compresses; then each rank counts for itself."""
+        return min(self.iter, self.start_topk_iter)
+
     def sent(self, numel: int) -> int:
         """How many of `numel` gradients each rank sends."""
         return min(numel, max(1, math.ceil(self.ratio * numel)))
