@@ -12,6 +12,7 @@ from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.dist import phases
 from resilin.dist.control import Control
 from resilin.dist.fate import Fate
+from resilin.dist.future import catch_up
 from resilin.dist.letter import Letter, Sent
 from resilin.dist.mailbox import ANY, Mailbox, Receive, deliver
 from resilin.dist.message import Descriptor, Frame, Kind
@@ -50,7 +51,7 @@ class Messages:
         """From now on messages between ranks of this host go through shared memory."""
         self._post = self._mailbox.post_office = post
         post.left_half_way = lambda error: self._left_half_way(f"messages, {self._title()}", error, None)
-        post.collect()
+        post.heard()  # a peer that was quicker may have called, once, when there was nobody to hear it
 
     def close(self) -> None:
         """Let go of shared memory."""
@@ -95,6 +96,7 @@ class Messages:
 
     def _begin(self, what: str, array: Array, peer: int, tag: int) -> Entry | None:
         """A message starts: what records it."""
+        catch_up()
         self._fate.check()
         if phases.heard:
             phases.reached("start", what)
@@ -139,7 +141,7 @@ class Messages:
                 self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
 
         def finish(error: BaseException | None) -> None:
-            if work._future.done():  # told again after an interrupt
+            if work._future._done:  # told again after an interrupt
                 return
             _end(entry, error is not None)
             if error is None:
@@ -258,7 +260,7 @@ class Messages:
         post = self._post
 
         def finish(error: BaseException | None, sender: int) -> None:
-            if work._future.done():  # told again after an interrupt
+            if work._future._done:  # told again after an interrupt
                 return
             _end(entry, error is not None)
             if error is not None:

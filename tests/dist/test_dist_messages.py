@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.dist.messages import Messages
 from resilin.dist.world import default_group
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
 from resilin.testing.patience import PATIENCE_S
@@ -160,6 +161,38 @@ def test_a_receive_nobody_waits_for_is_served_after_messages_that_found_no_room(
         for number in range(many):
             dist.recv(got, 0)
             assert got[0] == number
+        over = threading.Event()
+        dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
+        dist.barrier()
+        assert over.wait(PATIENCE_S)
+        assert got[0] == -1.0
+
+    run_ranks(2, work).results()
+
+
+def test_a_rank_that_was_called_before_it_could_hear_is_called_again(monkeypatch):
+    """The other one has finished its group, and sent more than there is room for."""
+    many, sent, joined = 200, threading.Event(), Messages.join
+
+    def late(self, post):
+        if 1 not in post._seats:
+            assert sent.wait(PATIENCE_S)
+        joined(self, post)
+
+    monkeypatch.setattr(Messages, "join", late)
+
+    def work(rank):
+        if rank == 0:
+            works = [dist.isend(np.full(1, float(number)), 1) for number in range(many)]
+            sent.set()
+            for one in works:
+                one.wait()
+            dist.barrier()
+            dist.send(np.full(1, -1.0), 1)
+            return
+        got = np.zeros(1)
+        for _ in range(many):
+            dist.recv(got, 0)
         over = threading.Event()
         dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
         dist.barrier()
