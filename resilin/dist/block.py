@@ -21,7 +21,7 @@ import numpy as np
 
 from resilin.core.kernels.common import address_of
 from resilin.dist.arguments import Output
-from resilin.dist.future import collect_all, refuse_first
+from resilin.dist.future import catch_up, collect_all, refuse_first
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp, scaled
 from resilin.dist.work import Work
@@ -103,6 +103,7 @@ def at_once(group: Any, what: str) -> ProcessGroup | None:
 
 def begin(group: ProcessGroup) -> Block:
     """Collect what this thread calls of `group` from now on."""
+    catch_up()
     if open_block(group) is not None:
         raise UsageError(f"_coalescing_manager: a block of {group!r} is open already: blocks of one group do not nest")
     block = _OPEN[group, threading.get_ident()] = Block()

@@ -12,7 +12,7 @@ from resilin._base.clock import Deadline
 from resilin.dist import phases
 from resilin.dist.backends.base import Aborted, Call
 from resilin.dist.fate import Fate
-from resilin.dist.future import Task, carry_out
+from resilin.dist.future import Task, carry_out, catch_up
 from resilin.dist.message import Kind
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.work import Work
@@ -78,6 +78,7 @@ class Calls:
         A call that a callback makes, on the worker thread, comes before those that wait for their turn, as the callback
         does (`callback`): the same order on every rank, and nobody waits for himself.
         """
+        catch_up()
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
         if not async_op and (not self.queued or self.worker.inside()):
             self._turn(kind, task, limit, False, self._entry(kind))

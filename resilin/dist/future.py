@@ -35,17 +35,47 @@ def anywhere(task: Task) -> bool:
     return False
 
 
+class _Thread(threading.local):
+    """The callbacks of one thread that are under way."""
+
+    depth = 0
+    """How many run, each inside the one before."""
+    put_off: Sequence[Step] = ()
+    """What the innermost one has added to futures that were done, and is not to be one deeper."""
+
+
+_here = _Thread()
+_NESTED = 8  # callbacks inside callbacks: their callers' frames must leave room for what they call
+
+
 def carry_out(steps: Sequence[Step]) -> None:
-    """Do all steps, each followed by those that it returns: chains of callbacks may be as long as one likes."""
+    """Do all steps, each followed by what it has put off and then by those that it returns: chains of callbacks may be
+    as long as one likes."""
     left = deque(steps)
     interrupt = None
-    while left:
-        try:
-            left.extendleft(reversed(left.popleft()()))
-        except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been done
-            interrupt = raised
+    outer, _here.put_off = _here.put_off, ()
+    _here.depth += 1
+    try:
+        while left:
+            after: Sequence[Step] = ()
+            try:
+                after = left.popleft()()
+            except BaseException as raised:  # noqa: BLE001 - of the main thread: raised when the others have been done
+                interrupt = raised
+            put_off, _here.put_off = _here.put_off, ()
+            left.extendleft(reversed([*put_off, *after]))
+    finally:
+        _here.depth -= 1
+        _here.put_off = outer
     if interrupt is not None:
         raise interrupt
+
+
+def catch_up() -> None:
+    """Do what the callback that runs here has put off: it comes before what this calls, asks or waits for next."""
+    if _here.put_off:
+        steps, _here.put_off = _here.put_off, ()
+        carry_out(steps)
 
 
 class Future(Generic[T]):
@@ -61,6 +91,10 @@ class Future(Generic[T]):
     Callbacks of other futures run in the thread that sets them, at once where they are done. That thread may be the one
     that takes the group's messages in. A callback that waits for one of them there would wait for itself: UsageError.
     It may post a receive (`irecv`) and add the next callback to that one's future.
+
+    A callback that is added to what is done, in a callback that eight others are around, runs when that one returns, or
+    before that one calls, asks or waits for anything: so callbacks that begin the next call and add themselves to it
+    may go on for as long as they like.
 
     What a callback raises is logged, if not `then` hands it on.
     """
@@ -93,6 +127,8 @@ class Future(Generic[T]):
 
     def done(self) -> bool:
         """Whether a result or an error is there."""
+        if not self._done:
+            catch_up()
         return self._done
 
     def wait(self, timeout: timedelta | float | None = None) -> T:
@@ -109,7 +145,7 @@ class Future(Generic[T]):
 
     def settled_within(self, timeout: float | None) -> bool:
         """Block until a result or an error is there, at most `timeout` seconds; whether it is."""
-        if self._done:
+        if self.done():
             return True
         self._refuse()
         waiter = threading.Lock()  # and nothing else is held: a signal handler may settle this, or wait for who does
@@ -149,9 +185,11 @@ class Future(Generic[T]):
 
         def run(over: Callable[[], None]) -> Sequence[Step]:
             try:
-                return _logged(callback, self)
-            finally:
+                _logged(callback, self)
+            except BaseException:
                 over()
+                raise
+            return (partial(_last, over),)
 
         self._in_turn(run)
 
@@ -166,25 +204,32 @@ class Future(Generic[T]):
                 result = callback(self)
             except BaseException as error:  # noqa: BLE001 - handed on to the waiter of `following`
                 raised = error
-            return following._complete(result, raised, over)
+            return (partial(following._complete, result, raised, over),)
 
         self._in_turn(run)
         return following
 
     def when_done(self, callback: Callable[[Future[T]], Any]) -> None:
         """As `add_done_callback`, for callbacks that call no collective: as soon as it is done, in whatever thread."""
-        self._attach(lambda over: _logged(callback, self))
+        task = partial(_logged, callback, self)
+        if not self._attach(lambda over: task()):
+            carry_out([task])
 
     def _in_turn(self, task: Task) -> None:
-        if not self.line(task):
-            self._attach(task)
+        if self.line(task) or self._attach(task):
+            return
+        step = partial(task, _nothing)
+        if _here.depth < _NESTED:
+            carry_out([step])
+        else:
+            _here.put_off = [*_here.put_off, step]
 
-    def _attach(self, task: Task) -> None:
+    def _attach(self, task: Task) -> bool:
+        """Have `task` done when this is; False, and nothing is done, where it is already."""
         with self._lock:
             if not self._done:
                 self._callbacks.append(task)
-                return
-        carry_out([partial(task, _nothing)])
+            return not self._done
 
     def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
         """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,

@@ -68,7 +68,7 @@ class Work:
         """
         limit = self._limit_s if timeout is None else seconds(timeout, "Work.wait: timeout")
         future = self._future
-        if not future._done:
+        if not future.done():
             done = future.settled_within(limit) if self._attend is None else self._attend(limit)
             if not done:
                 error = self._expired(limit)

@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,108 @@ def test_chains_of_callbacks_may_be_as_long_as_one_likes(of: str) -> None:
         return found
 
     assert run_ranks(2, work).results() == [LONG, LONG]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["futures kept", "futures let go"])
+@pytest.mark.parametrize("of", ["collective", "message", "own"])
+def test_a_callback_may_begin_the_next_call_and_add_itself_to_it_for_as_long_as_it_likes(of: str, keeps: bool) -> None:
+    def begin(group: Any, value: np.ndarray) -> dist.Future[Any]:
+        if of == "collective":
+            return dist.all_reduce(value, group=group, async_op=True).get_future()
+        if of == "own":
+            future: dist.Future[list[np.ndarray]] = dist.Future()
+            future.set_result([value * 2])
+            return future
+        if group.rank() == 0:
+            return dist.isend(value, 1, group).get_future()
+        return dist.irecv(value, 0, group).get_future()
+
+    def work(rank: int) -> list[float]:
+        group = dist.default_group()
+        found: list[float] = []
+        kept: list[Any] = []
+        over = threading.Event()
+
+        def again(done: dist.Future[Any]) -> None:
+            found.append(float(done.value()[0][0]))
+            if len(found) == LONG:
+                over.set()
+            else:
+                kept.append(begin(group, np.full(2, float(len(found)))).then(again))
+                if not keeps:
+                    kept.clear()
+
+        begin(group, np.zeros(2)).then(again)
+        assert over.wait(PATIENCE_S)
+        dist.barrier()
+        for future in kept:
+            future.wait(PATIENCE_S)
+        return found
+
+    one = range(LONG) if of == "message" else range(0, 2 * LONG, 2)
+    assert run_ranks(2, work).results() == [list(one), list(one)]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_what_deep_callbacks_call_has_its_place_whichever_thread_runs_them(late: int) -> None:
+    """One rank adds the first callback while its call waits for the other one, which adds it when the call is over."""
+    deep = 30
+
+    def work(rank: int) -> list[float]:
+        group = dist.default_group()
+        found: list[float] = []
+
+        def summed(value: float) -> dist.Future[Any]:
+            return dist.all_reduce(np.full(2, value), group=group, async_op=True).get_future()
+
+        def noted(done: dist.Future[Any]) -> None:
+            found.append(float(done.value()[0][0]))
+
+        def deeper(depth: int, done: dist.Future[Any]) -> None:
+            noted(done)
+            if depth == deep:
+                return
+            summed(100.0 * depth).then(partial(deeper, depth + 1))
+            other = summed(100.0 * depth + 1)  # behind all that the deeper ones call
+            other.add_done_callback(lambda _: summed(100.0 * depth + 2).add_done_callback(noted))
+            other.add_done_callback(noted)
+
+        if rank == late:
+            dist.recv(np.zeros(1), 1 - rank)
+        first = dist.all_reduce(np.ones(2), async_op=True)
+        if rank == late:
+            first.wait(PATIENCE_S)
+        chain = first.get_future().then(partial(deeper, 0))
+        if rank != late:
+            dist.send(np.zeros(1), 1 - rank)
+        dist.all_reduce(np.full(2, -1.0))
+        chain.wait(PATIENCE_S)
+        dist.barrier()
+        return found
+
+    down = [200.0 * depth for depth in range(deep)]
+    up = [200.0 * depth + more for depth in reversed(range(deep)) for more in (4, 2)]
+    assert run_ranks(2, work).results() == [[2.0, *down, *up]] * 2
+
+
+def test_a_deep_callback_that_asks_or_waits_for_one_that_it_added_finds_it_done() -> None:
+    asked: list[int] = []
+
+    def deeper(depth: int, _: dist.Future[Any]) -> int:
+        mine: dist.Future[None] = dist.Future()
+        mine.set_result(None)
+        if depth < 30:
+            following = mine.then(partial(deeper, depth + 1))
+            if depth % 2:
+                assert following.done()
+            assert following.wait(PATIENCE_S) == depth + 1
+        asked.append(depth)
+        return depth
+
+    start: dist.Future[None] = dist.Future()
+    start.set_result(None)
+    assert start.then(partial(deeper, 0)).wait(PATIENCE_S) == 0
+    assert asked == list(range(30, -1, -1))
 
 
 def test_callbacks_of_two_groups_that_wait_for_one_another_end_at_the_limit() -> None:
