@@ -63,8 +63,9 @@ class UnevenInputs(Joinable):
         With an optimizer that is Joinable itself, use `Join([model, optimizer])`. UsageError with shards; options are
         compared, and refused, as `Join` says.
         """
-        divides = flag(_DIVIDES, divide_by_initial_world_size)
-        return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divides)
+        return Join(
+            [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
+        )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """For Join; its argument `divide_by_initial_world_size` is meant for this."""

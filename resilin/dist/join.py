@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -124,8 +125,8 @@ class Join:
     Raises: UsageError for no joinables, one that is listed twice, joinables of several process groups, or one that is
     inside a Join already; in the first iteration, for joinables in another order than that of their collectives.
     UsageTypeError for what is no list of joinables, options that are neither True nor False, and a `join_hook` that
-    gives no JoinHook. CollectiveMismatch on all ranks, which
-    names the option and both values, when ranks give different ones.
+    gives no JoinHook. CollectiveMismatch on all ranks, which names the option and both values, when ranks give
+    different ones; and on the others, with the rank and the reason, when one refuses its own or a `join_hook` fails.
     An error inside the block leaves it at once; an error of a hook ends the group, so that no rank waits for this one.
     """
 
@@ -137,19 +138,19 @@ class Join:
         **kwargs: Any,
     ) -> None:
         self._joinables = _listed(joinables)
-        self._enable = flag("Join: enable", enable)
-        self._throw = flag("Join: throw_on_early_termination", throw_on_early_termination)
-        self._options = {"enable": self._enable, "throw_on_early_termination": self._throw, **kwargs}
-        self._hooks = [_hook(joinable, kwargs) for joinable in self._joinables]
-        group = resolve(self._joinables[0].join_process_group)
-        if group is None or any(resolve(other.join_process_group) is not group for other in self._joinables):
-            raise UsageError("Join: expected joinables of one process group that this process is in, got several")
-        self._group: ProcessGroup = group
+        self._group = _group_of(self._joinables)
+        self._options: dict[str, Any] = {}
+        with self._telling("join_hook"):
+            self._enable = flag("Join: enable", enable)
+            self._throw = flag("Join: throw_on_early_termination", throw_on_early_termination)
+            self._options = {"enable": self._enable, "throw_on_early_termination": self._throw, **kwargs}
+            self._hooks = [_hook(joinable, kwargs) for joinable in self._joinables]
 
     def __enter__(self) -> None:
-        for joinable in self._joinables if self._enable else ():
-            if joinable._join_config.enable:
-                raise UsageError(f"Join: this {type(joinable).__name__} is inside another Join already")
+        with self._telling("begin of the block"):
+            for joinable in self._joinables if self._enable else ():
+                if joinable._join_config.enable:
+                    raise UsageError(f"Join: this {type(joinable).__name__} is inside another Join already")
         self._compare_options()
         if not self._enable:
             return
@@ -188,12 +189,33 @@ class Join:
                 )
         self._run("post_hook", [lambda hook=hook: hook.post_hook(iterations == 0) for hook in self._hooks])
 
-    def _compare_options(self) -> None:
+    def _compare_options(self, failed: str = "its hooks") -> None:
+        """CollectiveMismatch, on all ranks, when options differ or a rank `failed` to begin, by what it says."""
         group = self._group
         if group.size() == 1:
             return
-        mine = {name: repr(value) for name, value in self._options.items() if isinstance(value, _COMPARED)}
-        compared.agree(compared.Facts("Join", [("", mine)], "all ranks must give the same"), group)
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in self._options.items()
+        }
+        mine = {name: repr(value) for name, value in plain.items() if isinstance(value, _COMPARED)}
+        facts = {"what it begins with": failed, **mine}
+        compared.agree(compared.Facts("Join", [("", facts)], "all ranks must give the same"), group)
+
+    @contextlib.contextmanager
+    def _telling(self, where: str) -> Iterator[None]:
+        """Around what a rank may refuse before the others are asked: they hear of it where they compare options."""
+        try:
+            yield
+        except DistError:
+            raise
+        except Exception as error:
+            said = str(error) if isinstance(error, UsageError) else repr(error)
+            with contextlib.suppress(DistError):  # this rank knows better
+                self._compare_options(f"an error ({said})")
+            raise
+        except BaseException as error:
+            self._group.abort(UsageError(f"Join, rank {self._group.rank()}, {where}: {error!r}"))
+            raise
 
     def _others(self) -> list[int]:
         """The ranks that train in the iteration that begins now."""
@@ -258,6 +280,13 @@ def _listed(joinables: Any) -> list[Joinable]:
         if any(joinable is other for other in listed[:place]):
             raise UsageError(f"Join: this {type(joinable).__name__} is listed twice; list each joinable once")
     return listed
+
+
+def _group_of(joinables: Sequence[Joinable]) -> ProcessGroup:
+    group = resolve(joinables[0].join_process_group)
+    if group is None or any(resolve(other.join_process_group) is not group for other in joinables):
+        raise UsageError("Join: expected joinables of one process group that this process is in, got several")
+    return group
 
 
 def _hook(joinable: Joinable, kwargs: dict[str, Any]) -> JoinHook:

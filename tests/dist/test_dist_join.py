@@ -262,6 +262,72 @@ def test_flags_that_say_the_same_in_other_types_are_no_difference() -> None:
     assert run_ranks(2, train).results() == [[], [1]]
 
 
+class Odd(Summed):
+    """Its hook is `gives`, which is raised where it is an error."""
+
+    def __init__(self, gives: Any) -> None:
+        super().__init__()
+        self.gives = gives
+
+    def join_hook(self, **kwargs: Any) -> Any:
+        if isinstance(self.gives, BaseException):
+            raise self.gives
+        return self.gives
+
+
+@pytest.mark.parametrize(
+    ("gives", "own", "told"),
+    [
+        (ValueError("no hook today"), ValueError, r"ValueError\('no hook today'\)"),
+        (None, UsageTypeError, r"Odd.join_hook\(\) must return a JoinHook, got NoneType"),
+        (3, UsageTypeError, r"Odd.join_hook\(\) must return a JoinHook, got int"),
+    ],
+)
+@pytest.mark.parametrize("enable", [True, False])
+def test_a_hook_that_one_rank_cannot_give_is_told_to_all(gives: Any, own: type, told: str, enable: bool) -> None:
+    def train(rank: int) -> float:
+        joined = Odd(gives) if rank == 1 else Summed()
+        what = f"what it begins with is its hooks on rank 0 and an error \\(.*{told}\\) on rank 1; all ranks"
+        with pytest.raises(own if rank == 1 else CollectiveMismatch, match=None if rank == 1 else what):
+            Join([joined], enable).__enter__()
+        return joined.reduce(1)  # the group is as it was
+
+    assert run_ranks(WORLD, train, abort=False).results() == [WORLD] * WORLD
+
+
+def test_a_hook_that_no_rank_can_give_is_each_ranks_own_error() -> None:
+    def train(rank: int) -> float:
+        with pytest.raises(ValueError, match=f"none on {rank}"):
+            Join([odd := Odd(ValueError(f"none on {rank}"))])
+        return odd.reduce(1)
+
+    assert run_ranks(2, train, abort=False).results() == [2, 2]
+
+
+def test_a_rank_that_ends_while_it_makes_its_hook_is_named_on_all() -> None:
+    def train(rank: int) -> None:
+        Join([Odd(SystemExit(3)) if rank == 1 else Summed()]).__enter__()
+
+    errors = run_ranks(WORLD, train, abort=False).errors
+    assert isinstance(errors.pop(1), SystemExit)
+    assert [("Join, rank 1, join_hook: SystemExit(3)" in str(error)) for error in errors.values()] == [True, True]
+
+
+def test_options_and_nesting_that_one_rank_refuses_are_told_to_all() -> None:
+    def train(rank: int) -> None:
+        joined = Summed()
+        with pytest.raises(UsageTypeError if rank else CollectiveMismatch, match="enable must be True or False"):
+            Join([joined], enable="x" if rank else True).__enter__()  # type: ignore[arg-type]
+        outer = Join([joined])
+        outer.__enter__()
+        other = joined if rank else Summed()
+        with pytest.raises(UsageError if rank else CollectiveMismatch, match="is inside another Join already"):
+            Join([other]).__enter__()
+        outer.__exit__(None, None, None)
+
+    run_ranks(2, train, abort=False).results()
+
+
 def test_joinables_may_come_from_a_generator() -> None:
     def train(rank: int) -> list[Summed]:
         joined = [Summed(), Summed()]
