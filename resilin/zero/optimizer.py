@@ -158,11 +158,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         With `overlap_with_ddp` backward has done it already, and only `closure` is called; UsageError when no hook
         does. `kwargs` go to the step of `optimizer_class`.
         """
-        Join.notify_join_context(self)
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        Join.notify_join_context(self)  # after the collectives of a model in `closure`, which is listed before
         if not self.overlap_with_ddp:
             self._advance(**kwargs)
         elif not self._early:

@@ -112,6 +112,26 @@ def test_inputs_that_end_earlier_on_some_ranks_train_as_without_division(
     assert want == want[:1] * 3
 
 
+def test_closures_with_forward_and_backward_train_as_without_division_where_inputs_end_earlier() -> None:
+    def work(rank: int, divided: bool) -> list[bytes]:
+        model = build()
+        optimizer = optimizer_of(model, divided)
+        with Join([model, optimizer] if divided else [model]):
+            for number in range(BATCHES[rank]):
+
+                def closure(number: int = number) -> Tensor:
+                    optimizer.zero_grad()
+                    loss = nn.functional.cross_entropy(model(batch(rank, number)[0]), batch(rank, number)[1])
+                    loss.backward()
+                    return loss
+
+                assert optimizer.step(closure) > 0
+        return bits(model)
+
+    want = run_ranks(3, work, False).results()
+    assert run_ranks(3, work, True).results() == want
+
+
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.Adafactor])
 def test_a_rank_without_data_leaves_out_the_parameters_that_the_others_leave_out(kind: type[optim.Optimizer]) -> None:
     def work(rank: int, divided: bool) -> list[bytes]:
