@@ -29,6 +29,7 @@ from resilin.dist.world import resolve
 from resilin.errors import UsageError
 
 PACK_BYTES = 128 << 10  # beyond it copying costs more than a call of its own
+_WORK: Any = 10_000  # candidates that are looked at to tell whether two arrays share memory: about a millisecond
 
 Launch = Callable[[bool], "Work | None"]  # with async_op
 
@@ -136,7 +137,8 @@ class _Pack:
         flat = first.target.flat
         self.calls = [first]
         self._bytes = flat.nbytes
-        self._spans = [_span(first.target.array)]  # of the memory that is written, in its order
+        self._written = _Memory()
+        self._written.takes(first.target.array)
         exact = flat.dtype.kind in "bui" or first.op in (ReduceOp.MIN, ReduceOp.MAX)
         any_order = exact or group.size() <= 2 or group.backend.one_path
         self._open = type(flat) is np.ndarray and any_order
@@ -146,13 +148,40 @@ class _Pack:
         size = self._bytes + call.target.flat.nbytes
         if not self._open or size > PACK_BYTES or not call.joins(self.calls[0]):
             return False
-        span = _span(call.target.array)
-        at = bisect.bisect(self._spans, span)
-        if (at and self._spans[at - 1][1] > span[0]) or (at < len(self._spans) and span[1] > self._spans[at][0]):
+        if not self._written.takes(call.target.array):
             return False
-        self._spans.insert(at, span)
         self._bytes = size
         self.calls.append(call)
+        return True
+
+
+class _Memory:
+    """Memory of arrays none of which has an element of another, whatever lies between theirs (columns of a matrix)."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []  # apart from one another, in their order
+        self._arrays: list[list[Array]] = []  # in each
+
+    def takes(self, array: Array) -> bool:
+        """Whether `array` shares nothing with the others; it is then one of them."""
+        low, high = _span(array)
+        first = bisect.bisect_right(self._ranges, low, key=lambda taken: taken[1])
+        last = bisect.bisect_left(self._ranges, high, first, key=lambda taken: taken[0])
+        around = [other for arrays in self._arrays[first:last] for other in arrays]
+        if any(_shares(array, other) for other in around):
+            return False
+        if around:
+            low, high = min(low, self._ranges[first][0]), max(high, self._ranges[last - 1][1])
+        self._ranges[first:last] = [(low, high)]
+        self._arrays[first:last] = [[*around, array]]
+        return True
+
+
+def _shares(one: Array, other: Array) -> bool:
+    """Whether they have an element in common; yes also where that is hard to say."""
+    try:
+        return np.shares_memory(one, other, max_work=_WORK)
+    except np.exceptions.TooHardError:
         return True
 
 

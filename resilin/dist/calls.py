@@ -47,10 +47,16 @@ class Owner(Protocol):
 
 
 class _Row:
-    """Calls of which none is made after one that has failed."""
+    """Calls of which none is made after one that has failed. `count`: how many there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         self.error: BaseException | None = None
+        self._count = count
+
+    def told(self) -> int:
+        """What a call of the row says of the number of them: the first one `count`, others 1."""
+        count, self._count = self._count, 1
+        return count
 
 
 class Calls:
@@ -80,8 +86,9 @@ class Calls:
         """
         catch_up()
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
+        row: _Row | None = getattr(self._rows, "now", None)
         if not async_op and (not self.queued or self.worker.inside()):
-            self._turn(kind, task, limit, False, self._entry(kind))
+            self._turn(kind, task, limit, False, self._entry(kind), 1 if row is None else row.told())
             return None
         work = self._work(f"{kind.name.lower()}, {self._owner.title()}", limit)
         with self._submitting:
@@ -90,8 +97,7 @@ class Calls:
             self.queued += 1
             entry = self._entry(kind)
             self._waiting[work] = entry
-            row: _Row = getattr(self._rows, "now", None) or _Row()
-            background = partial(self._background, kind, task, work, outputs, limit, entry, row)
+            background = partial(self._background, kind, task, work, outputs, limit, entry, row or _Row())
             nested = self.worker.inside()
             if not nested:
                 self.worker.put(phases.carried(background))
@@ -103,12 +109,14 @@ class Calls:
         return None
 
     @contextlib.contextmanager
-    def row(self) -> Iterator[None]:
-        """Of the calls that this thread starts inside, none is made after one that has failed: they fail with it.
+    def row(self, count: int) -> Iterator[None]:
+        """Of the `count` calls that this thread starts inside, none is made after one that has failed: they fail, too.
 
-        So ranks stay in step where one refuses all of a row in one call.
+        So ranks stay in step where one refuses all of a row in one call. The first one carries `count`: with another
+        one elsewhere the calls that are too many would pair with what comes later.
         """
-        self._rows.now = _Row()
+        catch_up()  # what these would do is none of the row's calls
+        self._rows.now = _Row(count)
         try:
             yield
         finally:
@@ -214,7 +222,7 @@ class Calls:
             return
         if row.error is None:
             try:
-                self._turn(kind, task, limit, True, entry)
+                self._turn(kind, task, limit, True, entry, row.told())
             except BaseException as raised:  # noqa: BLE001 - a thread's top: stored in the Work, raised by wait()
                 row.error = raised
         elif entry is not None:
@@ -225,7 +233,7 @@ class Calls:
         with self._submitting:
             self.queued -= 1
 
-    def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
+    def _turn(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None, row: int) -> None:
         failed = True
         try:
             if self._runner == threading.get_ident():
@@ -234,7 +242,7 @@ class Calls:
             with self._busy:
                 self._runner = threading.get_ident()
                 try:
-                    self._execute(kind, task, limit, background, entry)
+                    self._execute(kind, task, limit, background, entry, row)
                 finally:
                     self._runner = None
                     if self._fate.failure is not None:
@@ -246,10 +254,10 @@ class Calls:
             if entry is not None:
                 entry.end(failed)
 
-    def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None) -> None:
+    def _execute(self, kind: Kind, task: Run, limit: float, background: bool, entry: Entry | None, row: int) -> None:
         fate = self._fate
         fate.check()
-        call = Call(kind, self.sequence, limit, background, entry)
+        call = Call(kind, self.sequence, limit, background, entry, row)
         self.sequence += 1
         if entry is not None:
             entry.start(call.sequence)
@@ -260,7 +268,8 @@ class Calls:
             if phases.heard:
                 phases.reached("end", kind.name.lower(), self._owner)
         except CollectiveMismatch as error:
-            raise CollectiveMismatch(f"{fate.name_of(call)}: {error}") from None
+            here = f"; here it is the first of {row} calls of one block or list" if row > 1 else ""
+            raise CollectiveMismatch(f"{fate.name_of(call)}: {error}{here}") from None
         except UsageError:
             raise
         except Aborted as error:

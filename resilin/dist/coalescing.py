@@ -54,10 +54,10 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
 
 def _start(pg: ProcessGroup, calls: Sequence[Reduction | block.Launch], async_op: bool) -> Work | None:
     """Start the calls in order; a Work for all of them when `async_op`, unless there are none."""
-    with pg.row():
+    packs = block.packs(calls, pg)
+    with pg.row(len(packs)):
         works = [
-            api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op)
-            for pack in block.packs(calls, pg)
+            api.reduce_together(pg, pack, async_op) if isinstance(pack, list) else pack(async_op) for pack in packs
         ]
     given = [work for work in works if work is not None]
     if not given:
@@ -118,7 +118,7 @@ def all_gather_coalesced(
                 f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there "
                 f"are inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
             )
-    with pg.row():
+    with pg.row(len(inputs)):
         works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
     given = [work for work in works if work is not None]
     if not given:

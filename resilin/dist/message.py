@@ -26,7 +26,9 @@ ANY_EXTENT = -1  # in a shape: ranks need not agree on this extent
 _FOLD, _FOLD_MASK = 1_000_003, (1 << 48) - 1  # as in native/module.cpp
 _DEVICES = ("cpu", "cuda", "sim")  # device types with a code of their own
 _OTHER_DEVICE = 7
-_SEQUENCE_BITS = 40  # of the number of a call; the layout of several tensors in one call stands above them
+_SEQUENCE_BITS = 40  # of the number of a call; what else is to be equal stands above them
+_LAYOUT = 1 << 23  # of several tensors in one call: this and 23 bits of a checksum
+_ROW = 1 << 8  # of the first of several calls: this and how many there are
 FUNCTIONS = (
     "all_gather_object",
     "gather_object",
@@ -34,7 +36,7 @@ FUNCTIONS = (
     "scatter_object_list",
     "_coalescing_manager",
 )
-"""Functions that are made of collectives; one plus the place stands for a layout in the first of these."""
+"""Functions that are made of collectives; one plus the place stands above the number of the first of these."""
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them
 
 
@@ -73,7 +75,7 @@ class Descriptor:
     """What one rank called."""
 
     sequence: int
-    """Number of the call in its group, `stamped` when it carries several tensors."""
+    """Number of the call in its group, `stamped` when it carries several tensors or is the first of several calls."""
     kind: Kind
     dtype: int = NO_DTYPE
     op: int = NO_OP
@@ -88,13 +90,15 @@ class Descriptor:
         return pack(self.sequence, kind, self.dtype, self.op, self.root, self.shape)
 
     def __str__(self) -> str:
-        number, layout = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
-        function = FUNCTIONS[layout - 1] if 0 < layout <= len(FUNCTIONS) else ""
+        number, more = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
+        function = FUNCTIONS[more - 1] if 0 < more <= len(FUNCTIONS) else ""
         parts = [f"{function or self.kind.name.lower()} #{number}"]
         if self.op == REFUSED:
             return f"{parts[0]} with arguments that it refuses (its own error says why)"
-        if layout and not function:
-            parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {layout:06x})")
+        if more >= _LAYOUT:
+            parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {more:06x})")
+        elif more > _ROW:
+            parts.append(f"(the first of {more - _ROW} calls)")
         if self.kind is Kind.NEW_GROUP:
             parts.append(f"of ranks [{', '.join(map(_spell, self.shape))}]")
         elif self.dtype != NO_DTYPE:
@@ -128,10 +132,15 @@ def named(sequence: int, function: str) -> int:
     return sequence | FUNCTIONS.index(function) + 1 << _SEQUENCE_BITS
 
 
-def stamped(sequence: int, shapes: Sequence[tuple[int, ...]]) -> int:
-    """The number of a call that carries tensors of these shapes in a row: differs (but for 2^-24) where they do."""
-    layout = zlib.crc32(repr([list(shape) for shape in shapes]).encode()) >> 8 or 1
-    return sequence | layout << _SEQUENCE_BITS
+def stamped(sequence: int, shapes: Sequence[tuple[int, ...]], row: int = 1) -> int:
+    """The number of a call that carries tensors of these shapes in a row, and is the first of `row` calls.
+
+    It differs where any of that does (but for 2^-23, where there are shapes).
+    """
+    if shapes:
+        layout = zlib.crc32(repr([row, *(list(shape) for shape in shapes)]).encode()) % _LAYOUT
+        return sequence | (_LAYOUT | layout) << _SEQUENCE_BITS
+    return sequence | (_ROW + min(row, _LAYOUT - _ROW - 1)) << _SEQUENCE_BITS if row > 1 else sequence
 
 
 def unpack(data: bytes) -> Descriptor:

@@ -1,5 +1,6 @@
 """Blocks of collectives: what becomes one call, and how faults end them. Results: `check_group/coalescing.py`."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -54,7 +55,19 @@ def test_tensors_that_share_memory_keep_their_order():
     assert sizes(reductions(whole[:6], whole[5:])) == [1, 1]
     assert sizes(reductions(whole[8:], whole[:2], whole[1:3])) == [2, 1]
     assert sizes(reductions(whole, whole)) == [1, 1]
-    assert sizes(reductions(whole[::2], whole[1::2])) == [1, 1]
+    assert sizes(reductions(whole[::2], whole[::3])) == [1, 1]
+
+
+def test_tensors_that_lie_between_one_another_are_one_call_and_those_with_an_element_in_common_are_not():
+    matrix = np.zeros((4, 6), np.float32)
+    columns = [matrix[:, i] for i in range(6)]
+    assert sizes(reductions(*columns)) == [6]
+    assert sizes(reductions(*reversed(columns), np.zeros(3, np.float32))) == [7]
+    assert sizes(reductions(columns[0], columns[2], matrix[1, 1:3])) == [2, 1]
+    assert sizes(reductions(columns[0], columns[2], matrix[1, 3:5])) == [3]
+    assert sizes(reductions(matrix[::2], matrix[1::2], matrix[3])) == [2, 1]
+    empty = matrix[2:2]
+    assert sizes(reductions(matrix, empty, empty)) == [3]
 
 
 def test_more_than_two_ranks_pack_only_where_the_order_of_sums_is_one_everywhere():
@@ -166,6 +179,65 @@ def test_of_a_row_that_one_rank_refuses_no_call_is_made_that_another_one_might_p
             assert [part[0] for part in parts] == [1, 2]
 
     run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+def large(count):
+    return [np.full(50_000, 10.0 * i) for i in range(count)]
+
+
+def caught_in_a_block(count):
+    with dist._coalescing_manager() as block:
+        for array in large(count):
+            dist.all_reduce(array)
+        with contextlib.suppress(UsageError):
+            dist.all_reduce(None)
+    block.wait()
+
+
+def mixed_block(count):
+    with dist._coalescing_manager(async_ops=True) as block:
+        dist.all_reduce(np.ones(3))
+        dist.all_reduce(np.ones(4))
+        for array in large(count)[1:]:
+            dist.all_reduce(array)
+    block.wait()
+
+
+COUNTED = {
+    "all_reduce_coalesced": lambda count: dist.all_reduce_coalesced(large(count)),
+    "all_reduce_coalesced async": lambda count: dist.all_reduce_coalesced(large(count), async_op=True).wait(),
+    "all_gather_coalesced": lambda count: dist.all_gather_coalesced([large(count), large(count)], large(count)),
+    "a block": caught_in_a_block,
+    "a block that begins with a pack": mixed_block,
+}
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 3), (3, 2)])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", COUNTED)
+def test_ranks_that_make_other_numbers_of_calls_in_one_block_or_list_hear_of_it(name, transport, counts):
+    def work(rank):
+        with pytest.raises(CollectiveMismatch) as caught:
+            COUNTED[name](counts[rank])
+        if counts[rank] > 1:
+            assert f"here it is the first of {counts[rank]} calls of one block or list" in str(caught.value)
+        after = np.full(50_000, rank + 1.0)
+        dist.all_reduce(after)
+        assert (after == 3).all()
+
+    run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_matrix_that_one_rank_has_in_columns_pairs_with_tensors_of_their_own(of):
+    def work(rank):
+        matrix = np.arange(24, dtype=np.float32).reshape(4, 6)
+        tensors = [matrix[:, i] if rank == of else matrix[:, i].copy() for i in range(6)]
+        dist.all_reduce_coalesced(tensors)
+        for i, tensor in enumerate(tensors):
+            assert tensor.tolist() == [2.0 * (6 * row + i) for row in range(4)]
+
+    run_ranks(2, work).results()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

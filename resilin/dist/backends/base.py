@@ -29,18 +29,25 @@ class Aborted(Exception):
 
 
 class Call:
-    """One collective on its way: its number in the group and its limits."""
+    """One collective on its way: its number in the group and its limits. `row`: of how many calls it is the first."""
 
-    __slots__ = ("background", "entry", "kind", "sequence", "stamp", "started", "timeout_s")
+    __slots__ = ("_row", "background", "entry", "kind", "sequence", "stamp", "started", "timeout_s")
 
     def __init__(
-        self, kind: Kind, sequence: int, timeout_s: float, background: bool = False, entry: Entry | None = None
+        self,
+        kind: Kind,
+        sequence: int,
+        timeout_s: float,
+        background: bool = False,
+        entry: Entry | None = None,
+        row: int = 1,
     ) -> None:
         self.background = background  # on the worker thread: the program computes meanwhile, so waits do not spin
         self.entry = entry  # in the flight recorder
         self.kind = kind
         self.sequence = sequence
-        self.stamp = sequence  # what ranks compare; also of the layout of several tensors in one call
+        self._row = row
+        self.stamp = stamped(sequence, (), row)  # what ranks compare; also of several tensors in one call, or calls
         self.timeout_s = timeout_s
         self.started = SYSTEM.monotonic()
 
@@ -62,7 +69,7 @@ class Call:
 
     def carry(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Several tensors of `shapes` go as one array: ranks must bring the same."""
-        self.stamp = stamped(self.sequence, shapes)
+        self.stamp = stamped(self.sequence, shapes, self._row)
 
     def begins(self, function: str) -> None:
         """This is the first collective of `function`, one of message.FUNCTIONS: errors name that."""
