@@ -20,7 +20,7 @@ from resilin.ddp.model_averaging import (
     PostLocalSGDOptimizer,
 )
 from resilin.ddp.model_averaging.utils import average_parameters
-from resilin.errors import UsageError
+from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 
 LR, SHAPE = 0.1, (3, 2)
@@ -45,6 +45,68 @@ def zeros() -> Tensor:
 
 def gradient(step: int, rank: int) -> np.ndarray:
     return np.random.default_rng([step, rank]).standard_normal(SHAPE).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda rank: PeriodicModelAverager(4 + rank), "PeriodicModelAverager: period is 4 on rank 0 and 5 on rank 1"),
+        (
+            lambda rank: PeriodicModelAverager(4, warmup_steps=3 * rank),
+            "PeriodicModelAverager: warmup_steps is 0 on rank 0 and 3 on rank 1",
+        ),
+        (
+            lambda rank: HierarchicalModelAverager({2: 1 + rank, 4: 2}),
+            r"HierarchicalModelAverager: period_group_size_dict is \[\[2, 1\], \[4, 2\]\] on rank 0 and \[\[2, 2\]",
+        ),
+    ],
+)
+def test_averagers_that_differ_between_ranks_are_named_before_the_first_average(made: Any, said: str) -> None:
+    def work(rank: int) -> None:
+        def average() -> None:
+            made(rank).average_parameters(Line().parameters())
+
+        with pytest.raises(CollectiveMismatch, match=said):
+            average()
+
+    run_ranks(2, work, abort=False).results()
+
+
+def test_an_averager_that_goes_on_elsewhere_in_its_period_is_named() -> None:
+    def work(rank: int) -> None:
+        averager = PeriodicModelAverager(4)
+        averager.load_state_dict({"step": 8 + 3 * rank})
+        with pytest.raises(CollectiveMismatch, match="place in the period is 0 on rank 0 and 3 on rank 1"):
+            averager.average_parameters(Line().parameters())
+        averager.load_state_dict({"step": 8 + 4 * rank})
+        averager.average_parameters(Line().parameters())
+
+    run_ranks(2, work, abort=False).results()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (lambda rank: {"period": 2 + rank}, "period is 2 on rank 0 and 3 on rank 1"),
+        (
+            lambda rank: {"period": 2, "outer": lambda params: optim.SGD(params, lr=0.5 + rank)},
+            r"lr of group 0 of the outer optimizer is 0\.5 on rank 0 and 1\.5 on rank 1",
+        ),
+        (
+            lambda rank: {"period": 2, "outer": [optim.SGD, optim.Adam][rank]},
+            "outer optimizer is SGD on rank 0 and Adam on rank 1",
+        ),
+    ],
+)
+def test_diloco_that_differs_between_ranks_is_named_in_the_first_step(options: Any, said: str) -> None:
+    def work(rank: int) -> None:
+        module = Line()
+        optimizer = DiLoCoOptimizer(optim.SGD(module.parameters(), lr=LR), **options(rank))
+        module(gradient(0, rank)).backward()
+        with pytest.raises(CollectiveMismatch, match=f"DiLoCoOptimizer: {said}"):
+            optimizer.step()
+
+    run_ranks(2, work, abort=False).results()
 
 
 def weights(world: int, steps: int, made: Callable[[nn.Module], Any]) -> list[list[np.ndarray]]:

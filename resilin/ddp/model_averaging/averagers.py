@@ -9,6 +9,7 @@ from typing import Any
 
 import resilin.dist as dist
 from resilin.ddp.model_averaging import utils
+from resilin.ddp.model_averaging.agreeing import Agreement, phase
 from resilin.ddp.traffic import Traffic
 from resilin.errors import UsageError
 
@@ -49,7 +50,9 @@ class ModelAverager(ABC):
 class PeriodicModelAverager(ModelAverager):
     """Averages parameters over `process_group` every `period` steps from step `warmup_steps` on.
 
-    With post_localSGD_hook, `warmup_steps` is its `start_localSGD_iter`. Parameters without a gradient are left out.
+    The first call in each world compares them, and where in its period it is: CollectiveMismatch on all ranks names
+    what differs. With post_localSGD_hook, `warmup_steps` is its `start_localSGD_iter`. Parameters without a gradient
+    are left out.
     """
 
     def __init__(self, period: int, warmup_steps: int = 0, process_group: dist.ProcessGroup | None = None) -> None:
@@ -60,12 +63,18 @@ class PeriodicModelAverager(ModelAverager):
         if period == 1:
             warn_of_period_1("PeriodicModelAverager")
         self.period, self.warmup_steps = period, warmup_steps
+        self._agreement = Agreement("PeriodicModelAverager")
 
     def average_parameters(self, params: Iterable[Any]) -> None:
         """Average when it is time: at step `warmup_steps` and every `period` steps later."""
+        self._agreement.reach(self._group(), self._facts)
         if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
             utils.average_parameters_or_parameter_groups(params, self._group(), self.traffic)
         self.step += 1
+
+    def _facts(self) -> dict[str, Any]:
+        at = phase(self.step, self.warmup_steps, self.period)
+        return {"period": self.period, "warmup_steps": self.warmup_steps, "place in the period": at}
 
 
 def check_warmup(name: str, warmup_steps: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import resilin.dist as dist
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
+from resilin.ddp.model_averaging.agreeing import Agreement, options_of
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
 from resilin.ddp.traffic import Traffic
@@ -41,6 +42,8 @@ class DiLoCoOptimizer(WrappingOptimizer):
     says so. Bytes: the parameters', once in `period` steps; `traffic` counts them. Needs memory for two more copies of
     the parameters (anchor, momentum) and, while it averages, one more.
 
+    The first step in each world compares period and outer options: CollectiveMismatch on all ranks names what differs.
+
     A new world goes on from the last outer step, if the state is committed there: register it in
     `elastic.State(snapshot=True, ...)` and call `commit()` when `synchronized`; what ranks did since is done again, and
     a lost rank's part of it is lost. Inner optimizers' states differ between ranks: a newcomer gets the survivors',
@@ -65,6 +68,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
         self.period, self.process_group = period, process_group
         self.traffic = Traffic()
         self.inner_steps = 0
+        self._agreement = Agreement("DiLoCoOptimizer")
         self._anchor = [_copy(param) for param in self._params()]
         self.outer = outer(self._anchor)
         if not isinstance(self.outer, Optimizer):
@@ -85,9 +89,18 @@ class DiLoCoOptimizer(WrappingOptimizer):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _after_step(self) -> None:
+        self._agreement.reach(self.process_group or dist.default_group(), self._facts)
         self.inner_steps += 1
         if self.synchronized:
             self._outer_step()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "period": self.period,
+            "inner steps since the last outer one": self.inner_steps % self.period,
+            "outer optimizer": type(self.outer).__name__,
+            **options_of(self.outer.param_groups, " of the outer optimizer"),
+        }
 
     def _outer_step(self) -> None:
         params = self._params()

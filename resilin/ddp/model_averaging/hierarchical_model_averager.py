@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import resilin.dist as dist
 from resilin.ddp.model_averaging import utils
+from resilin.ddp.model_averaging.agreeing import Agreement
 from resilin.ddp.model_averaging.averagers import ModelAverager, check_warmup, warn_of_period_1
 from resilin.errors import UsageError, UsageTypeError
 
@@ -16,7 +18,8 @@ class HierarchicalModelAverager(ModelAverager):
 
     Where several periods divide the step, the largest group counts alone. Periods and sizes grow, each size divides the
     next one, and the last one is that of `process_group`. Every rank makes it, at the same point: it makes groups of
-    runs of ranks. Make a new one in each generation of `elastic.run`, and give it the former one's `state_dict()`.
+    runs of ranks; what they give is compared then, and CollectiveMismatch on all names what differs. Make a new one in
+    each generation of `elastic.run`, and give it the former one's `state_dict()`.
     """
 
     def __init__(
@@ -46,6 +49,11 @@ class HierarchicalModelAverager(ModelAverager):
         if periods[-1] == 1:
             warn_of_period_1(name)
         self.warmup_steps = warmup_steps
+        given = [list(pair) for pair in period_group_size_dict.items()]
+        facts = {"period_group_size_dict": given, "warmup_steps": warmup_steps}
+        Agreement(name).reach(parent, lambda: facts)  # before groups are made of it
+        self._agreement = Agreement(name)
+        self._together = math.lcm(*periods)
         self.period_process_group_dict: dict[int, Any] = {
             period: parent if size == parent.size() else dist.new_subgroups(size, group=parent)[0]
             for period, size in period_group_size_dict.items()
@@ -53,8 +61,13 @@ class HierarchicalModelAverager(ModelAverager):
 
     def average_parameters(self, params: Iterable[Any]) -> None:
         """Average over the largest group whose period divides the step, from `warmup_steps` on."""
+        self._agreement.reach(self._group(), lambda: {"place in the periods": self._place()})
         if self.step >= self.warmup_steps:
             due = [group for period, group in self.period_process_group_dict.items() if self.step % period == 0]
             if due:
                 utils.average_parameters_or_parameter_groups(params, due[-1], self.traffic)
         self.step += 1
+
+    def _place(self) -> int:
+        """Below 0 before the first average, else where in the longest of the periods."""
+        return self.step - self.warmup_steps if self.step < self.warmup_steps else self.step % self._together
