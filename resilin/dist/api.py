@@ -152,7 +152,7 @@ def tree_all_reduce(
         flat = target.flat
         reduce_op.check(ReduceOp.SUM, flat.dtype)
         arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
-        same_layout(list(arrays.values()), flat, len(arrays), "parts")
+        same_layout(list(arrays.values()), flat, len(arrays), "tree_all_reduce: parts")
     backend = pg.backend
     return _run(
         pg, Kind.TREE_ALL_REDUCE, lambda call: backend.tree_all_reduce(call, arrays, flat, plan), [target], async_op
@@ -170,7 +170,7 @@ def broadcast(
     if pg is None:
         return None
     with Telling(pg, Kind.BROADCAST, async_op):
-        root = root_of(pg, src, group_src, "src")
+        root = root_of(pg, src, group_src, "broadcast: src")
         outputs = [] if root == pg.rank() else [Output(tensor, "broadcast: tensor")]
         flat = outputs[0].flat if outputs else contiguous(tensor, "broadcast: tensor")
     backend = pg.backend
@@ -192,7 +192,7 @@ def reduce(
     if pg is None:
         return None
     with Telling(pg, Kind.REDUCE, async_op):
-        root = root_of(pg, dst, group_dst, "dst")
+        root = root_of(pg, dst, group_dst, "reduce: dst")
         target = Output(tensor, "reduce: tensor", load=True)
         flat = target.flat
         known = reduce_op.check(op, flat.dtype)
@@ -215,7 +215,7 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
     with Telling(pg, Kind.ALL_GATHER, async_op):
         array = contiguous(tensor, "all_gather: tensor")
         targets = outputs_of(tensor_list, "all_gather: tensor_list")
-        same_layout([t.flat for t in targets], array, pg.size(), "tensor_list")
+        same_layout([t.flat for t in targets], array, pg.size(), "all_gather: tensor_list")
         flats = shaped([t.flat for t in targets], array)
     backend = pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
@@ -231,7 +231,7 @@ def all_gather_into_tensor(
     with Telling(pg, Kind.ALL_GATHER, async_op):
         array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
         target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
-        rows = rows_of(target.flat, array, pg.size(), "output_tensor")
+        rows = rows_of(target.flat, array, pg.size(), "all_gather_into_tensor: output_tensor")
     backend = pg.backend
     return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
 
@@ -253,7 +253,7 @@ def reduce_scatter(
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter: output")
         inputs = inputs_of(input_list, "reduce_scatter: input_list")
-        same_layout(inputs, target.flat, pg.size(), "input_list")
+        same_layout(inputs, target.flat, pg.size(), "reduce_scatter: input_list")
         known, parts = reduce_op.check(op, target.flat.dtype), shaped(inputs, target.flat)
     return _reduce_scatter(pg, target, parts, op, known, async_op)
 
@@ -268,7 +268,10 @@ def reduce_scatter_tensor(
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter_tensor: output")
         whole = contiguous(input, "reduce_scatter_tensor: input")
-        known, parts = reduce_op.check(op, target.flat.dtype), rows_of(whole, target.flat, pg.size(), "input")
+        known, parts = (
+            reduce_op.check(op, target.flat.dtype),
+            rows_of(whole, target.flat, pg.size(), "reduce_scatter_tensor: input"),
+        )
     return _reduce_scatter(pg, target, parts, op, known, async_op)
 
 
@@ -299,14 +302,14 @@ def gather_single(
     if pg is None:
         return None
     with Telling(pg, Kind.GATHER, async_op):
-        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "gather_single: dst")
         array = contiguous(input_tensor, "gather_single: input_tensor")
         if (output_tensor is None) == (root == pg.rank()):
             raise UsageError(
                 f"gather_single: output_tensor must be given on the destination rank {root} and only there"
             )
         targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
-        rows = [rows_of(target.flat, array, pg.size(), "output_tensor") for target in targets]
+        rows = [rows_of(target.flat, array, pg.size(), "gather_single: output_tensor") for target in targets]
     flats, backend = rows[0] if rows else None, pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
 
@@ -324,13 +327,13 @@ def gather(
     if pg is None:
         return None
     with Telling(pg, Kind.GATHER, async_op):
-        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "gather: dst")
         array = contiguous(tensor, "gather: tensor")
         if given(gather_list, "gather: gather_list") != (root == pg.rank()):
             raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
         targets, flats = outputs_of(gather_list or [], "gather: gather_list"), None
         if targets:
-            same_layout([t.flat for t in targets], array, pg.size(), "gather_list")
+            same_layout([t.flat for t in targets], array, pg.size(), "gather: gather_list")
             flats = shaped([t.flat for t in targets], array)
     backend = pg.backend
     return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
@@ -349,14 +352,14 @@ def scatter(
     if pg is None:
         return None
     with Telling(pg, Kind.SCATTER, async_op):
-        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "scatter: src")
         target, inputs = Output(tensor, "scatter: tensor"), None
         flat = target.flat
         if given(scatter_list, "scatter: scatter_list") != (root == pg.rank()):
             raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
         if scatter_list:
             inputs = inputs_of(scatter_list, "scatter: scatter_list")
-            same_layout(inputs, flat, pg.size(), "scatter_list")
+            same_layout(inputs, flat, pg.size(), "scatter: scatter_list")
             inputs = shaped(inputs, flat)
     backend = pg.backend
     return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
@@ -400,8 +403,8 @@ def all_to_all_single(
         return None
     with Telling(pg, Kind.ALL_TO_ALL, async_op):
         target, whole = Output(output, "all_to_all_single: output"), contiguous(input, "all_to_all_single: input")
-        inputs = cut(whole, input_split_sizes, pg.size(), "input")
-        outputs = cut(target.flat, output_split_sizes, pg.size(), "output")
+        inputs = cut(whole, input_split_sizes, pg.size(), "all_to_all_single: input")
+        outputs = cut(target.flat, output_split_sizes, pg.size(), "all_to_all_single: output")
         one_dtype([whole, target.flat], "all_to_all_single")
     backend = pg.backend
     return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, outputs), [target], async_op)

@@ -146,24 +146,26 @@ def contiguous(tensor: Any, what: str) -> Array:
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
-def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
-    """The rank in `group` that `name` or `group_name` means."""
+def root_of(group: ProcessGroup, rank: int | None, group_rank: int | None, what: str) -> int:
+    """The rank in `group` that an argument means. `what`: "function: argument"; the other one is group_argument."""
+    function, _, name = what.rpartition(": ")
+    where = f"{function}: group_{name}"
     if group_rank is not None:
         if rank is not None:
-            raise UsageError(f"give {name} or group_{name}, not both")
+            raise UsageError(f"{function}: give {name} or group_{name}, not both")
         if not _is_rank(group_rank):
-            raise UsageTypeError(f"group_{name}: expected a rank in {group!r}, an integer, got {group_rank!r}")
+            raise UsageTypeError(f"{where}: expected a rank in {group!r}, an integer, got {group_rank!r}")
         if not 0 <= group_rank < group.size():
-            raise UsageError(f"group_{name}: expected a rank in {group!r}, got {group_rank!r}")
+            raise UsageError(f"{where}: expected a rank in {group!r}, got {group_rank!r}")
         return group_rank
     if rank is None:
-        raise UsageError(f"give {name} or group_{name}")
+        raise UsageError(f"{function}: give {name} or group_{name}")
     if not _is_rank(rank):
-        raise UsageTypeError(f"{name}: expected a rank, an integer, got {rank!r}")
+        raise UsageTypeError(f"{what}: expected a rank, an integer, got {rank!r}")
     try:
         return get_group_rank(group, rank)
     except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
+        raise UsageError(f"{what}: {error}") from None
 
 
 def _is_rank(rank: Any) -> bool:

@@ -58,7 +58,7 @@ def all_gather_into_tensor(
     """As `dist.all_gather_into_tensor`. CollectiveMismatch on all ranks, before data moves, when `facts` differ."""
     array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
     target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
-    rows, backend = rows_of(target.flat, array, group.size(), "output_tensor"), group.backend
+    rows, backend = rows_of(target.flat, array, group.size(), "all_gather_into_tensor: output_tensor"), group.backend
 
     def task(call: Call) -> None:
         _run(group, call, facts, lambda part: backend.all_gather(part, array, rows))

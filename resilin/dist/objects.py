@@ -20,9 +20,8 @@ from resilin.dist.arguments import root_of
 from resilin.dist.backends.base import Call
 from resilin.dist.block import at_once
 from resilin.dist.group import ProcessGroup
-from resilin.dist.mailbox import ANY
 from resilin.dist.message import Kind
-from resilin.dist.p2p import peer_of
+from resilin.dist.p2p import peer_of, source_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.refusal import Telling
 from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
@@ -31,8 +30,11 @@ _NOTHING = -1  # for a size
 _EMPTY: Array = np.empty(0, np.uint8)
 
 
-def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
-    """The bytes of `thing`; or the error that this rank raises once it has told the others."""
+_Dumped = Array | BaseException
+"""The bytes of an object; or the error that this rank raises once it has told the others."""
+
+
+def _dump(what: str, pg: ProcessGroup, thing: Any) -> _Dumped:
     try:
         return np.frombuffer(pickled.dump(thing), np.uint8)
     except Exception as error:  # noqa: BLE001 - whatever a __reduce__ raises: the cause of what this rank will raise
@@ -42,6 +44,8 @@ def _dump(what: str, pg: ProcessGroup, thing: Any) -> Array | UsageError:
         )
         refused.__cause__ = error
         return refused
+    except BaseException as error:  # noqa: BLE001 - as SystemExit: the others hear of that, too
+        return error
 
 
 def _no_list(things: Any) -> str:
@@ -55,13 +59,13 @@ def _check_places(what: str, things: Any, needed: int) -> None:
         raise UsageError(f"{what}: expected {needed} places at least, got {len(things)}")
 
 
-def _size(data: Array | UsageError) -> int:
-    return _NOTHING if isinstance(data, UsageError) else data.size
+def _size(data: _Dumped) -> int:
+    return _NOTHING if isinstance(data, BaseException) else data.size
 
 
-def _sent(what: str, pg: ProcessGroup, data: Array | UsageError, sizes: Mapping[int, int]) -> Array:
+def _sent(what: str, pg: ProcessGroup, data: _Dumped, sizes: Mapping[int, int]) -> Array:
     """`data` of this rank, when every rank that sends has some; `sizes` by rank, as all have heard them."""
-    if isinstance(data, UsageError):
+    if isinstance(data, BaseException):
         raise data
     names = ", ".join(f"rank {rank}" for rank, size in sizes.items() if size == _NOTHING)
     if names:
@@ -72,8 +76,20 @@ def _sent(what: str, pg: ProcessGroup, data: Array | UsageError, sizes: Mapping[
     return data
 
 
-def _load(data: Array, size: int, weights_only: bool) -> Any:
-    return pickled.load(data[:size].tobytes(), weights_only)
+def _load(what: str, pg: ProcessGroup, source: int, data: Array, weights_only: bool) -> Any:
+    """The object of rank `source` of the group."""
+    try:
+        return pickled.load(data.tobytes(), weights_only)
+    except Exception as error:  # whatever a class raises that is made here, or is not there
+        raise DistError(
+            f"{what}, {pg.title()}: the object of rank {pg.ranks[source]} cannot be loaded here: "
+            f"{error if isinstance(error, DistError) else f'{type(error).__name__}: {error}'}"
+        ) from error
+
+
+def _load_all(what: str, pg: ProcessGroup, rows: Array, sizes: Sequence[int], weights_only: bool) -> list[Any]:
+    """The objects of all ranks."""
+    return [_load(what, pg, rank, rows[rank, :size], weights_only) for rank, size in enumerate(sizes)]
 
 
 def _sizes(what: str, mine: int, pg: ProcessGroup) -> list[int]:
@@ -120,7 +136,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, we
     largest = max(sizes)
     rows = np.empty((pg.size(), largest), np.uint8)
     api.all_gather_into_tensor(rows, _padded(data, largest), pg)
-    object_list[: pg.size()] = [_load(row, size, weights_only) for row, size in zip(rows, sizes, strict=True)]
+    object_list[: pg.size()] = _load_all("all_gather_object", pg, rows, sizes, weights_only)
 
 
 def gather_object(
@@ -140,7 +156,7 @@ def gather_object(
     if pg is None:
         return
     with Telling(pg, Kind.ALL_GATHER, function="gather_object"):
-        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "dst")
+        root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "gather_object: dst")
     dumped = _dump("gather_object", pg, obj)
     needed = pg.size() if root == pg.rank() else 0
     if not isinstance(object_gather_list, list | None):
@@ -157,9 +173,7 @@ def gather_object(
     rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
     api.gather(_padded(data, largest), None if rows is None else list(rows), group=pg, group_dst=root)
     if rows is not None and object_gather_list is not None:
-        object_gather_list[: pg.size()] = [
-            _load(row, size, weights_only) for row, size in zip(rows, sizes, strict=True)
-        ]
+        object_gather_list[: pg.size()] = _load_all("gather_object", pg, rows, sizes, weights_only)
 
 
 def broadcast_object_list(
@@ -180,7 +194,7 @@ def broadcast_object_list(
         return
     what = "broadcast_object_list"
     with Telling(pg, Kind.BROADCAST, function=what):
-        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "broadcast_object_list: src")
         if pg.rank() != root or not isinstance(object_list, tuple):
             _check_places(f"{what}: object_list", object_list, 0)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
@@ -197,7 +211,7 @@ def broadcast_object_list(
     data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
     api.broadcast(data, group=pg, group_src=root)
     if pg.rank() != root:
-        object_list[:] = _load(data, data.size, weights_only)
+        object_list[:] = _load(what, pg, root, data, weights_only)
 
 
 def scatter_object_list(
@@ -215,11 +229,11 @@ def scatter_object_list(
         return
     what, given = "scatter_object_list", scatter_object_input_list
     with Telling(pg, Kind.BROADCAST, function=what):
-        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "src")
+        root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "scatter_object_list: src")
         _check_places(f"{what}: scatter_object_output_list", scatter_object_output_list, 1)
         if not isinstance(given, list | tuple | None):
             raise UsageTypeError(f"{what}: scatter_object_input_list: {_no_list(given)}")
-    blobs: list[Array | UsageError] = []
+    blobs: list[_Dumped] = []
     if pg.rank() == root:
         blobs = [_dump(what, pg, thing) for thing in given or ()]
         if len(blobs) != pg.size():
@@ -235,7 +249,7 @@ def scatter_object_list(
     largest = int(sizes.max())
     mine = np.empty(largest, np.uint8)
     api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
-    scatter_object_output_list[0] = _load(mine, int(sizes[pg.rank()]), weights_only)
+    scatter_object_output_list[0] = _load(what, pg, root, mine[: int(sizes[pg.rank()])], weights_only)
 
 
 def send_object_list(
@@ -256,7 +270,7 @@ def send_object_list(
     if pg is None:
         return
     dumped = _dump("send_object_list", pg, list(object_list))
-    to = peer_of(pg, dst, group_dst, "dst")
+    to = peer_of(pg, dst, group_dst, "send_object_list: dst")
     pg.send(np.array([_size(dumped)], np.int64), to, _TAG)
     data = _sent("send_object_list", pg, dumped, {})
     pg.send(data, to, _TAG)
@@ -281,14 +295,14 @@ def recv_object_list(
         return -1
     _check_places("recv_object_list: object_list", object_list, 0)
     size = np.empty(1, np.int64)
-    source = ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
+    source = source_of(pg, src, group_src, "recv_object_list")
     work = pg.receive(size, source, _TAG)
     work.wait()
     sender = work.source_rank()
     _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
     pg.receive(data, sender, _TAG).wait()
-    objects = _load(data, data.size, weights_only)
+    objects = _load("recv_object_list", pg, sender, data, weights_only)
     if len(objects) != len(object_list):
         raise UsageError(
             f"recv_object_list: rank {pg.ranks[sender]} sent {len(objects)} objects, this list has {len(object_list)}"

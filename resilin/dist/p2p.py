@@ -27,7 +27,8 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     """
     pg = at_once(group, "send")
     if pg is not None:
-        pg.send(devices.to_host(contiguous(tensor, "send: tensor")), peer_of(pg, dst, group_dst, "dst"), _checked(tag))
+        to = peer_of(pg, dst, group_dst, "send: dst")
+        pg.send(devices.to_host(contiguous(tensor, "send: tensor")), to, _checked(tag, "send"))
 
 
 def isend(
@@ -40,8 +41,10 @@ def isend(
     pg = resolve(group)
     if pg is None:
         return None
-    to = peer_of(pg, dst, group_dst, "dst")
-    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor, "isend: tensor")), tensor, to, _checked(tag)))
+    to = peer_of(pg, dst, group_dst, "isend: dst")
+    return _noted(
+        pg, pg.isend(devices.to_host(contiguous(tensor, "isend: tensor")), tensor, to, _checked(tag, "isend"))
+    )
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
@@ -53,7 +56,7 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
     pg = at_once(group, "recv")
     if pg is None:
         return -1
-    source, tag = _source(pg, src, group_src), _checked(tag)
+    source, tag = source_of(pg, src, group_src, "recv"), _checked(tag, "recv")
     target = Output(tensor, "recv: tensor")
     buffer = devices.host_buffer(target.flat)
     sender = pg.recv(buffer, source, tag)
@@ -79,7 +82,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source, tag = _source(pg, src, group_src), _checked(tag)
+    source, tag = source_of(pg, src, group_src, "irecv"), _checked(tag, "irecv")
     target = Output(tensor, "irecv: tensor")
     buffer = devices.host_buffer(target.flat)
 
@@ -90,22 +93,23 @@ def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: i
     return pg.receive(buffer, source, tag, done)
 
 
-def _source(pg: ProcessGroup, src: int | None, group_src: int | None) -> int:
-    return ANY if src is None and group_src is None else peer_of(pg, src, group_src, "src")
+def source_of(pg: ProcessGroup, src: int | None, group_src: int | None, function: str) -> int:
+    """The rank in the group that a receive of `function` is for; ANY where it names none. UsageError for this rank."""
+    return ANY if src is None and group_src is None else peer_of(pg, src, group_src, f"{function}: src")
 
 
-def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, name: str) -> int:
-    """The rank in the group that `name` or `group_name` means. UsageError for this rank itself."""
-    peer = root_of(pg, rank, group_rank, name)
+def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, what: str) -> int:
+    """The rank in the group that `what`, "function: argument", means. UsageError for this rank itself."""
+    peer = root_of(pg, rank, group_rank, what)
     if peer == pg.rank():
-        raise UsageError(f"{name} is this rank itself: a rank cannot send to itself")
+        raise UsageError(f"{what} is this rank itself: a rank cannot send to itself")
     return peer
 
 
-def _checked(tag: int) -> int:
+def _checked(tag: int, function: str) -> int:
     """A tag of the user's: those below zero are the library's own."""
     if not isinstance(tag, Integral) or not 0 <= tag < _TAGS:
-        raise UsageError(f"tag: expected an integer from 0 to {_TAGS - 1}, got {tag!r}")
+        raise UsageError(f"{function}: tag: expected an integer from 0 to {_TAGS - 1}, got {tag!r}")
     return int(tag)
 
 
@@ -133,8 +137,8 @@ class P2POp:
         self.op = op
         self.tensor = tensor
         self.group = pg
-        self.tag = _checked(tag)
-        self.group_peer = root_of(pg, peer, group_peer, "peer")
+        self.tag = _checked(tag, "P2POp")
+        self.group_peer = root_of(pg, peer, group_peer, "P2POp: peer")
         self.peer = pg.ranks[self.group_peer]
 
     def __repr__(self) -> str:

@@ -340,3 +340,84 @@ def test_a_receive_into_no_list_of_objects_is_refused_before_a_message_is_taken(
         return places[0]
 
     assert run_ranks(2, work).results() == [None, "word"]
+
+
+class _Ends:
+    """Its pickling would end the process."""
+
+    def __reduce__(self) -> Any:
+        raise SystemExit("no more")
+
+
+class _Broken:
+    """Cannot be made again where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+
+def test_an_object_that_would_end_its_rank_is_an_error_on_all_ranks() -> None:
+    def work(rank: int) -> None:
+        found: list[Any] = [None] * 2
+        with pytest.raises(SystemExit if rank == 0 else DistError, match="no more" if rank == 0 else "rank 0"):
+            dist.all_gather_object(found, _Ends() if rank == 0 else 1)
+        with pytest.raises(SystemExit if rank == 0 else DistError):
+            dist.broadcast_object_list([_Ends()], 0)
+        dist.all_gather_object(found, rank)
+        assert found == [0, 1]
+
+    run_ranks(2, work).results()
+
+
+OBJECTS: dict[str, Callable[[list[Any], Any], Any]] = {
+    "all_gather_object": lambda found, thing: dist.all_gather_object(found, thing),
+    "gather_object": lambda found, thing: dist.gather_object(thing, _at(1, found), 1),
+    "broadcast_object_list": lambda found, thing: dist.broadcast_object_list(found if thing is None else [thing], 0),
+    "scatter_object_list": lambda found, thing: dist.scatter_object_list(found, thing and [0, thing], 0),
+    "recv_object_list": lambda found, thing: (
+        dist.recv_object_list(found, 0) if thing is None else dist.send_object_list([thing], 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_that_cannot_be_made_again_names_its_sender_and_the_function(name: str) -> None:
+    def work(rank: int) -> None:
+        found: list[Any] = [0] if name in ("broadcast_object_list", "recv_object_list") else [0, 0]
+        if rank == 0 and name != "all_gather_object":
+            OBJECTS[name](found, _Broken())
+        else:
+            with pytest.raises(DistError, match=rf"{name}, .*: the object of rank 0 cannot be loaded here: ValueError"):
+                OBJECTS[name](found, _Broken() if rank == 0 else None)
+        assert set(found) == {0}, "as it was"
+        whole: list[Any] = [None] * 2
+        dist.all_gather_object(whole, rank)
+        assert whole == [0, 1]
+
+    run_ranks(2, work).results()
+
+
+def test_errors_of_arguments_begin_with_the_function() -> None:
+    def work(rank: int) -> None:
+        wrong: list[Callable[[], Any]] = [
+            lambda: dist.broadcast(_ones(), 9),
+            lambda: dist.broadcast(_ones(), 0, group_src=0),
+            lambda: dist.broadcast(_ones()),
+            lambda: dist.reduce(_ones(), "0"),
+            lambda: dist.all_gather([_ones()], _ones()),
+            lambda: dist.all_gather_into_tensor(_ones(), _ones()),
+            lambda: dist.reduce_scatter(_ones(), [_ones(2)] * 2),
+            lambda: dist.all_to_all_single(_ones(), _ones()),
+            lambda: dist.all_to_all_single(_ones(4), _ones(4), [1, 1]),
+            lambda: dist.send(_ones(), rank),
+            lambda: dist.recv(_ones(), 9),
+            lambda: dist.irecv(_ones(), 1 - rank, tag=-1),
+            lambda: dist.gather_object(1, None, 9),
+        ]
+        names = "broadcast broadcast broadcast reduce all_gather all_gather_into_tensor reduce_scatter "
+        names += "all_to_all_single all_to_all_single send recv irecv gather_object"
+        for name, call in zip(names.split(), wrong, strict=True):
+            with pytest.raises(UsageError, match=rf"^{name}: "):
+                call()
+
+    run_ranks(2, work).results()
