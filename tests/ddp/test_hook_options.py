@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hooked import Given, gradients_of
 
-from resilin import dist
+from resilin import dist, nn
+from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook, fp16_compress_wrapper
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
@@ -16,7 +17,7 @@ from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_lo
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
 from resilin.dist import compared
-from resilin.errors import CollectiveMismatch
+from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 
 WHY = "ranks would not end with the same gradients, so all must give the same"
@@ -191,3 +192,17 @@ def test_steps_that_were_counted_apart_do_not_matter_once_compression_has_begun(
             backward(model, step, rank)
 
     run_ranks(2, work).results()
+
+
+def test_a_state_of_two_models_is_told_of() -> None:
+    def work(rank: int) -> None:
+        state = power()
+        large, small = DDP(Given()), DDP(nn.Linear(40, 30))
+        for model in (large, small):
+            model.register_comm_hook(state, powerSGD_hook)
+        for step in range(4):
+            backward(large, step, rank)
+        with pytest.raises(UsageError, match="another model uses this state, too: give each its own"):
+            small(nn.functional.one_hot(Tensor._wrap(np.arange(40)), 40).float()).sum().backward()
+
+    run_ranks(1, work).results()

@@ -142,7 +142,8 @@ class PowerSGDState(FeedbackState):
         elif flat.size != size:
             raise UsageError(
                 f"PowerSGDState: bucket {bucket.index()} needs Q of {size} elements, the state has {flat.size}: it was "
-                "saved for another model, rank of approximation or bucket_cap_mb"
+                "saved for another model, rank of approximation or bucket_cap_mb; or another model uses this state, "
+                "too: give each its own"
             )
         qs = cut(flat.astype(dtype), [stack.q_shape for stack in stacks])
         for q in qs:

@@ -118,7 +118,8 @@ class FeedbackState(HookState):
             raise UsageError(
                 f"{type(self).__name__}: bucket {bucket.index()} needs a residual of {flat.size} numbers, there is one "
                 f"of {kept[1].size}: it was saved for another model or another bucket_cap_mb; load it without "
-                "residuals: state_dict() instead of state_dict(local=True)"
+                "residuals: state_dict() instead of state_dict(local=True); or another model uses this state, too: "
+                "give each its own"
             )
         flat += kept[1]
 
