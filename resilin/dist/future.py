@@ -227,9 +227,10 @@ class Future(Generic[T]):
     def _attach(self, task: Task) -> bool:
         """Have `task` done when this is; False, and nothing is done, where it is already."""
         with self._lock:
-            if not self._done:
-                self._callbacks.append(task)
-            return not self._done
+            if self._done:
+                return False
+            self._callbacks.append(task)
+            return True  # also where a signal handler has settled this since: it has done the task
 
     def settle(self, value: Any, error: BaseException | None, over: Callable[[], None] = _nothing) -> None:
         """Complete or fail the future. `over()` is called once: after the last callback, or, where there is none,

@@ -299,7 +299,7 @@ def test_a_rank_that_is_not_in_the_group_is_refused_by_the_argument_that_named_i
             ("src", dist.recv),
             ("dst", dist.isend),
         ):
-            with pytest.raises(UsageError, match=rf"^{name}: global rank 99 is not in "):
+            with pytest.raises(UsageError, match=rf"^{call.__name__}: {name}: global rank 99 is not in "):
                 call(array, 99)
         dist.barrier()
 

@@ -369,7 +369,7 @@ def test_an_object_that_would_end_its_rank_is_an_error_on_all_ranks() -> None:
     run_ranks(2, work).results()
 
 
-OBJECTS: dict[str, Callable[[list[Any], Any], Any]] = {
+WITH_A_BROKEN_ONE: dict[str, Callable[[list[Any], Any], Any]] = {
     "all_gather_object": lambda found, thing: dist.all_gather_object(found, thing),
     "gather_object": lambda found, thing: dist.gather_object(thing, _at(1, found), 1),
     "broadcast_object_list": lambda found, thing: dist.broadcast_object_list(found if thing is None else [thing], 0),
@@ -380,15 +380,15 @@ OBJECTS: dict[str, Callable[[list[Any], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("name", WITH_A_BROKEN_ONE)
 def test_an_object_that_cannot_be_made_again_names_its_sender_and_the_function(name: str) -> None:
     def work(rank: int) -> None:
         found: list[Any] = [0] if name in ("broadcast_object_list", "recv_object_list") else [0, 0]
         if rank == 0 and name != "all_gather_object":
-            OBJECTS[name](found, _Broken())
+            WITH_A_BROKEN_ONE[name](found, _Broken())
         else:
             with pytest.raises(DistError, match=rf"{name}, .*: the object of rank 0 cannot be loaded here: ValueError"):
-                OBJECTS[name](found, _Broken() if rank == 0 else None)
+                WITH_A_BROKEN_ONE[name](found, _Broken() if rank == 0 else None)
         assert set(found) == {0}, "as it was"
         whole: list[Any] = [None] * 2
         dist.all_gather_object(whole, rank)

@@ -67,9 +67,9 @@ def sizes_of_parts_are_whole_and_not_negative(rank: int, size: int) -> None:
         (4, "expected a list of numbers"),
     ):
         wrong: Any = sizes
-        with pytest.raises(UsageError, match=f"^input_split_sizes.*{said}"):
+        with pytest.raises(UsageError, match=f"^all_to_all_single: input_split_sizes.*{said}"):
             dist.all_to_all_single(np.zeros(4, np.float32), array, [4, *rest], wrong)
-        with pytest.raises(UsageError, match=f"^output_split_sizes.*{said}"):
+        with pytest.raises(UsageError, match=f"^all_to_all_single: output_split_sizes.*{said}"):
             dist.all_to_all_single(np.zeros(4, np.float32), array, wrong, [4, *rest])
     dist.barrier()
 
