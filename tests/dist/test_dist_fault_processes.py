@@ -24,7 +24,8 @@ def strike(pid, number):
     send(pid, number)
 os.kill = strike
 plan = FaultPlan().signal(int(os.environ["VICTIM"]), number, at, call, phase, nth)
-array, rows = np.ones(400_000, np.float32), np.ones((size, 50_000), np.float32)
+array = np.ones(400_000, np.float32)
+rows = np.ones((size, 4_000_000), np.float32)  # more than a socket takes at once: it goes in several pieces
 def work(group):
     for _ in range(3):
         if at == "broadcast":
