@@ -11,6 +11,7 @@ import resilin.dist as dist
 import resilin.errors as errors
 from resilin.dist import world
 from resilin.dist.group import ProcessGroup
+from resilin.dist.objects import everybodys
 from resilin.errors import CheckpointError, CollectiveMismatch, CorruptFile, DistError, StorageError, UsageError
 
 T = TypeVar("T")
@@ -34,13 +35,12 @@ class Ranks:
             raise UsageError("checkpoint: this rank is no member of the group; only its members call this")
         return Ranks(found)
 
-    def exchange(self, value: Any) -> list[Any]:
-        """Every rank's `value`, by rank: plain values and containers. Raises what collectives raise."""
-        if self.group is None:
-            return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self.group, weights_only=True)
-        return found
+    def exchange(self, what: str, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank: plain values and containers. Raises what collectives raise.
+
+        what: the function that was called, which is compared.
+        """
+        return [value] if self.group is None else everybodys(what, value, self.group, weights_only=True)
 
     def together(
         self, what: str, work: Callable[[], T], give: Callable[[T], Any] = lambda result: None
@@ -53,11 +53,11 @@ class Ranks:
         """
         try:
             result = work()
-            answers = self.exchange((None, give(result)))
+            answers = self.exchange(what, (None, give(result)))
         except DistError:
             raise
         except Exception as error:
-            self.exchange((type(error).__name__, _facts(error)))
+            self.exchange(what, (type(error).__name__, _facts(error)))
             raise
         except BaseException as error:
             if self.group is not None:
@@ -78,11 +78,11 @@ class Ranks:
         texts = {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()}
         if self.size == 1:
             return
-        said = self.exchange({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
+        said = self.exchange(what, {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
         for name in texts:
             other = next((rank for rank, one in enumerate(said) if one.get(name) != said[0].get(name)), None)
             if other is not None:
-                sides = self.exchange(texts[name] if self.rank in (0, other) else None)
+                sides = self.exchange(what, texts[name] if self.rank in (0, other) else None)
                 raise CollectiveMismatch(
                     f"{what}, rank {self.rank} of {self.size}: all ranks must give the same {name}; "
                     f"{_difference(json.loads(sides[0]), json.loads(sides[other]), other)}"

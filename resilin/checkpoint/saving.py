@@ -99,7 +99,7 @@ class SaveHandle:
         self._finish(timeouts.seconds(timeout, "SaveHandle.wait: timeout"))
         if self._outcome is None:
             with _discarding(self.save):
-                _, committed = self._ranks.together("checkpoint.save_async", self._raise, lambda _: self._committed)
+                _, committed = self._ranks.together("SaveHandle.wait", self._raise, lambda _: self._committed)
                 _complete(self._ranks, self.save, committed)
             self._outcome = self.path
         return self._outcome

@@ -12,6 +12,7 @@ import numpy as np
 import resilin.dist as dist
 from resilin.core.machine import arithmetic
 from resilin.core.tensor import Parameter, Tensor
+from resilin.dist.objects import everybodys
 from resilin.errors import CollectiveMismatch
 
 FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a broadcast's latency is paid rarely
@@ -32,9 +33,8 @@ def check_equal(
         (name, each._array.shape, each._array.dtype.name, isinstance(each, Parameter) and not each._rg)
         for name, each in named
     ]
-    everybody: list[Any] = [None] * group.size()
     try:
-        dist.all_gather_object(everybody, (mine, settings, arithmetic.describe(), told), group=group)
+        everybody = everybodys("DistributedDataParallel", (mine, settings, arithmetic.describe(), told), group)
     except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
         raise CollectiveMismatch(
             f"DistributedDataParallel: init_sync=True here; was it False on another rank? {error}"

@@ -35,6 +35,13 @@ FUNCTIONS = (
     "broadcast_object_list",
     "scatter_object_list",
     "_coalescing_manager",
+    "DistributedDataParallel",
+    "ZeroRedundancyOptimizer",
+    "zero.shard",
+    "checkpoint.save",
+    "checkpoint.save_async",
+    "SaveHandle.wait",
+    "checkpoint.load",
 )
 """Functions that are made of collectives; one plus the place stands above the number of the first of these."""
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them

@@ -126,17 +126,30 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, *, we
     pg = at_once(group, "all_gather_object")
     if pg is None:
         return
+    what = "all_gather_object"
     try:
-        _check_places("all_gather_object: object_list", object_list, pg.size())
-        dumped = _dump("all_gather_object", pg, obj)
+        _check_places(f"{what}: object_list", object_list, pg.size())
+        dumped = _dump(what, pg, obj)
     except UsageError as error:
         dumped = error
-    sizes = _sizes("all_gather_object", _size(dumped), pg)
-    data = _sent("all_gather_object", pg, dumped, dict(enumerate(sizes)))
+    object_list[: pg.size()] = _gathered(what, dumped, pg, weights_only)
+
+
+def everybodys(function: str, mine: Any, group: ProcessGroup, *, weights_only: bool = False) -> list[Any]:
+    """Every rank's `mine`, by rank, in a call of `function`, one of message.FUNCTIONS.
+
+    CollectiveMismatch, which names both, where other ranks are in another function; else as `all_gather_object`.
+    """
+    return _gathered(function, _dump(function, group, mine), group, weights_only)
+
+
+def _gathered(what: str, dumped: _Dumped, pg: ProcessGroup, weights_only: bool) -> list[Any]:
+    sizes = _sizes(what, _size(dumped), pg)
+    data = _sent(what, pg, dumped, dict(enumerate(sizes)))
     largest = max(sizes)
     rows = np.empty((pg.size(), largest), np.uint8)
     api.all_gather_into_tensor(rows, _padded(data, largest), pg)
-    object_list[: pg.size()] = _load_all("all_gather_object", pg, rows, sizes, weights_only)
+    return _load_all(what, pg, rows, sizes, weights_only)
 
 
 def gather_object(

@@ -13,13 +13,13 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
+from resilin.dist import objects
 from resilin.dist.world import resolve
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError
 from resilin.zero.owned import options_of
 
 NAME = "ZeroRedundancyOptimizer"
 Entry = tuple[str, tuple[int, ...], str]
-_OURS = "resilin.zero"  # before what this gathers
 
 
 def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
@@ -47,23 +47,19 @@ def of_call(asked: str) -> Iterator[None]:
 
 
 def everybodys(asked: str, mine: Any, group: dist.ProcessGroup) -> list[Any]:
-    """What every rank says in the call `asked`, by rank. CollectiveMismatch names both when another made another call.
-
-    What the program itself gathers meanwhile is told apart.
-    """
-    said: list[Any] = [(_OURS, asked, mine)]
+    """What every rank says in the call `asked`, by rank. CollectiveMismatch names both where another one was made."""
+    said = [(asked, mine)]
     if group.size() > 1:
-        said = [None] * group.size()
         with of_call(asked):
-            dist.all_gather_object(said, (_OURS, asked, mine), group=group)
-    calls = [one[1] if isinstance(one, tuple) and one[:1] == (_OURS,) else "all_gather_object" for one in said]
-    for rank, call in enumerate(calls):
-        if call != calls[0]:
+            said = objects.everybodys(NAME, (asked, mine), group)
+    first = said[0][0]
+    for rank, (call, _) in enumerate(said):
+        if call != first:
             raise CollectiveMismatch(
-                f"{NAME}: rank {group.ranks[0]} called {calls[0]}, rank {group.ranks[rank]} called {call}; all ranks "
+                f"{NAME}: rank {group.ranks[0]} called {first}, rank {group.ranks[rank]} called {call}; all ranks "
                 "must make the same call, with the same arguments"
             )
-    return [one[2] for one in said]
+    return [one for _, one in said]
 
 
 def check_layout(

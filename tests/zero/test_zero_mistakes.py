@@ -277,12 +277,14 @@ def test_a_group_that_is_added_on_one_rank_only_is_named_on_all(other: str, in_p
 
 def test_objects_that_the_program_gathers_are_not_taken_for_those_of_an_optimizer() -> None:
     def work(rank: int) -> None:
-        if rank == 0:
-            dist.all_gather_object([None] * 2, (1, 2, 3))
-            return
-        with pytest.raises(
-            CollectiveMismatch, match=r"rank 0 called all_gather_object, rank 1 called ZeroRedundancyOptimizer\("
-        ):
-            ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        def mine() -> None:
+            if rank == 0:
+                dist.all_gather_object([None] * 2, (1, 2, 3))
+            else:
+                ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+
+        said = r"rank 0 called all_gather_object .*, rank 1 called ZeroRedundancyOptimizer "
+        with pytest.raises(CollectiveMismatch, match=said):
+            mine()
 
     run_ranks(2, work, abort=False).results()

@@ -8,6 +8,7 @@ from typing import Any
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor, wrap
+from resilin.dist.objects import everybodys
 from resilin.errors import CollectiveMismatch
 
 Entry = tuple[str, tuple[int, ...], str, bool]
@@ -19,9 +20,8 @@ def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.Process
     Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides.
     """
     mine = (setting, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
-    everybody: list[Any] = [None] * group.size()
     try:
-        dist.all_gather_object(everybody, mine, group=group)
+        everybody = everybodys("zero.shard", mine, group)
     except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
         raise CollectiveMismatch(f"zero.shard: init_sync=True here; was it False on another rank? {error}") from None
     first_setting, first = everybody[0]
