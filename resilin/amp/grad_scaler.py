@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
@@ -10,8 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from resilin.amp import arguments
 from resilin.core import pieces
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.plain import flag
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError, UsageError
 
@@ -56,7 +57,7 @@ class GradScaler:
 
     All ranks take the same decision where their gradients are equal, after the backward of DistributedDataParallel, and
     where the optimizer is divided among them (ZeroRedundancyOptimizer): then `unscale_` is a collective.
-    Raises UsageError for factors without a meaning.
+    Raises UsageError for factors without a meaning, UsageTypeError for arguments that are no numbers or flags.
     """
 
     def __init__(
@@ -68,16 +69,12 @@ class GradScaler:
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        if growth_factor <= 1:
-            raise UsageError(f"GradScaler: growth_factor must be above 1, got {growth_factor}")
-        if not 0 < backoff_factor < 1:
-            raise UsageError(f"GradScaler: backoff_factor must be between 0 and 1, got {backoff_factor}")
-        if growth_interval < 1:
-            raise UsageError(f"GradScaler: growth_interval must be at least 1, got {growth_interval}")
-        self._enabled = enabled
-        self._scale = _checked_scale("init_scale", init_scale)
-        self._growth_factor, self._backoff_factor = float(growth_factor), float(backoff_factor)
-        self._growth_interval = int(growth_interval)
+        name = type(self).__name__
+        self._enabled = flag(f"{name}: enabled", enabled)
+        self._scale = arguments.scale(name, "init_scale", init_scale)
+        self._growth_factor = arguments.growth_factor(name, growth_factor)
+        self._backoff_factor = arguments.backoff_factor(name, backoff_factor)
+        self._growth_interval = arguments.count(name, "growth_interval", growth_interval, least=1)
         self._growth_tracker = 0  # good steps in a row
         self._progress: weakref.WeakKeyDictionary[Any, _Progress] = weakref.WeakKeyDictionary()  # by optimizer
 
@@ -106,7 +103,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        progress = self._progress_of(optimizer)
+        progress = self._progress_of("unscale_", optimizer)
         if progress.stage is _Stage.UNSCALED:
             raise UsageError("unscale_() has already been called on this optimizer since the last update()")
         if progress.stage is _Stage.STEPPED:
@@ -152,7 +149,7 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if args or "closure" in kwargs:
             raise UsageError("GradScaler.step: a closure would compute gradients that nobody unscales; pass none")
-        progress = self._progress_of(optimizer)
+        progress = self._progress_of("step", optimizer)
         if progress.stage is _Stage.STEPPED:
             raise UsageError("step() has already been called since the last update()")
         if progress.stage is _Stage.READY:
@@ -167,7 +164,7 @@ class GradScaler:
             return
         found = [each for each in self._progress.values() if each.stage is not _Stage.READY]
         if new_scale is not None:
-            self._scale = _checked_scale("new_scale", float(new_scale))
+            self._scale = arguments.scale("GradScaler.update", "new_scale", new_scale)
         elif not found:
             raise ResilinError("GradScaler.update: no optimizer was unscaled or stepped since the last update()")
         elif any(each.overflowed for each in found):
@@ -183,7 +180,8 @@ class GradScaler:
             self._scale = grown if grown <= float(np.finfo(np.float32).max) else self._scale
             self._growth_tracker = 0
 
-    def _progress_of(self, optimizer: SteppedOptimizer) -> _Progress:
+    def _progress_of(self, asked: str, optimizer: SteppedOptimizer) -> _Progress:
+        arguments.optimizer(f"{type(self).__name__}.{asked}", optimizer)
         return self._progress.setdefault(optimizer, _Progress())
 
     # ------------------------------------------------------------------ its numbers
@@ -197,16 +195,16 @@ class GradScaler:
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """See the class."""
-        self._growth_factor = new_factor
+        """See the class; 1: the scale does not grow."""
+        self._growth_factor = arguments.growth_factor("GradScaler.set_growth_factor", new_factor, fixed=True)
 
     def get_backoff_factor(self) -> float:
         """See the class."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """See the class."""
-        self._backoff_factor = new_factor
+        """See the class; 1: an overflow leaves the scale as it is."""
+        self._backoff_factor = arguments.backoff_factor("GradScaler.set_backoff_factor", new_factor, fixed=True)
 
     def get_growth_interval(self) -> int:
         """See the class."""
@@ -214,7 +212,8 @@ class GradScaler:
 
     def set_growth_interval(self, new_interval: int) -> None:
         """See the class."""
-        self._growth_interval = new_interval
+        where = "GradScaler.set_growth_interval"
+        self._growth_interval = arguments.count(where, "growth_interval", new_interval, least=1)
 
     def is_enabled(self) -> bool:
         """Whether it scales."""
@@ -233,17 +232,25 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`; what was unscaled and not updated is forgotten. Nothing when disabled."""
+        """Go on from `state_dict`; what was unscaled and not updated is forgotten. Nothing when disabled.
+
+        UsageError for entries that are missing or have no meaning (UsageTypeError: that are no numbers); then nothing
+        is taken over.
+        """
         if not self._enabled:
             return
+        where = "GradScaler.load_state_dict"
+        arguments.mapping(where, "state_dict", state_dict)
         if not state_dict:
             raise ResilinError("GradScaler.load_state_dict: the state is empty: that of a scaler that was disabled")
         if missing := sorted(set(self.state_dict()) - set(state_dict)):
             raise UsageError(f"GradScaler.load_state_dict: missing {missing}, got {sorted(state_dict)}")
-        self._scale = _checked_scale("the loaded scale", float(state_dict["scale"]))
-        self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
-        self._growth_interval = int(state_dict["growth_interval"])
-        self._growth_tracker = int(state_dict["_growth_tracker"])
+        scale = arguments.scale(where, "scale", state_dict["scale"])
+        growth = arguments.growth_factor(where, state_dict["growth_factor"], fixed=True)
+        backoff = arguments.backoff_factor(where, state_dict["backoff_factor"], fixed=True)
+        interval = arguments.count(where, "growth_interval", state_dict["growth_interval"], least=1)
+        self._growth_tracker = arguments.count(where, "_growth_tracker", state_dict["_growth_tracker"], least=0)
+        self._scale, self._growth_factor, self._backoff_factor, self._growth_interval = scale, growth, backoff, interval
         self._progress.clear()
 
     def __repr__(self) -> str:
@@ -257,12 +264,6 @@ class GradScaler:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._progress = weakref.WeakKeyDictionary()
-
-
-def _checked_scale(name: str, scale: float) -> float:
-    if not (scale > 0 and math.isfinite(scale)):
-        raise UsageError(f"GradScaler: {name} must be positive and finite, got {scale}")
-    return float(scale)
 
 
 def _gradients(optimizer: SteppedOptimizer) -> Iterator[Tensor]:

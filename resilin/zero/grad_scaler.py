@@ -5,6 +5,7 @@ from __future__ import annotations
 import resilin.dist as dist
 from resilin.amp import GradScaler
 from resilin.amp.grad_scaler import SteppedOptimizer
+from resilin.errors import UsageTypeError
 from resilin.zero import agreement
 
 
@@ -13,7 +14,7 @@ class ShardedGradScaler(GradScaler):
 
     A step that overflows in any rank's piece is left out by all ranks of `process_group` (default: the world), so
     `unscale_` is a collective: all call it, or `step`, for the same optimizers in the same order. The other arguments
-    are GradScaler's.
+    are GradScaler's. Raises as GradScaler, UsageTypeError also for a `process_group` that is none.
     """
 
     def __init__(
@@ -27,6 +28,12 @@ class ShardedGradScaler(GradScaler):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        none = process_group is None or process_group is dist.GroupMember.NON_GROUP_MEMBER
+        if not (none or isinstance(process_group, dist.ProcessGroup)):
+            raise UsageTypeError(
+                "ShardedGradScaler: process_group must be a ProcessGroup, as new_group() returns, or None, got "
+                f"{process_group!r:.80}"
+            )
         self.process_group = process_group
 
     def _check_whole(self, optimizer: SteppedOptimizer) -> None:

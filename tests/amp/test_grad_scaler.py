@@ -195,6 +195,58 @@ def test_factors_without_a_meaning_are_refused(arguments: dict[str, Any]) -> Non
         GradScaler(**arguments)
 
 
+def loaded(**entries: Any) -> Callable[[], None]:
+    return lambda: GradScaler().load_state_dict(GradScaler().state_dict() | entries)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda: GradScaler(init_scale=None), r"^GradScaler: init_scale must be positive and finite, got None"),
+        (lambda: GradScaler(init_scale="8"), r"^GradScaler: init_scale must be .* got '8'"),
+        (lambda: GradScaler(growth_factor="a"), r"^GradScaler: growth_factor must be above 1 .* got 'a'"),
+        (lambda: GradScaler(growth_factor=math.nan), r"^GradScaler: growth_factor must be above 1 .* got nan"),
+        (lambda: GradScaler(backoff_factor=True), r"^GradScaler: backoff_factor must be between 0 and 1, got True"),
+        (lambda: GradScaler(growth_interval=2.5), r"growth_interval must be a whole number of at least 1, got 2.5"),
+        (lambda: GradScaler(enabled="no"), r"^GradScaler: enabled must be True or False, got 'no'"),
+        (lambda: ShardedGradScaler(init_scale=-1), r"^ShardedGradScaler: init_scale must be positive .* got -1"),
+        (lambda: ShardedGradScaler(process_group=5), r"^ShardedGradScaler: process_group must be .* got 5"),
+        (lambda: GradScaler().set_growth_factor(0.1), r"set_growth_factor: growth_factor must be at least 1.*got 0.1"),
+        (lambda: GradScaler().set_backoff_factor("x"), r"set_backoff_factor: backoff_factor must be .* got 'x'"),
+        (lambda: GradScaler().set_growth_interval(0), r"set_growth_interval: growth_interval must be .* got 0"),
+        (lambda: GradScaler().update(tensor(1, 2, 3)), r"^GradScaler.update: new_scale must be positive and finite"),
+        (lambda: GradScaler().load_state_dict(None), r"load_state_dict: state_dict must be a dict, .* got None"),
+        (loaded(scale="x"), r"load_state_dict: scale must be positive and finite, got 'x'"),
+        (loaded(growth_factor=None), r"load_state_dict: growth_factor must be .* got None"),
+        (loaded(backoff_factor=9), r"load_state_dict: backoff_factor must be above 0 and at most 1, got 9"),
+        (loaded(_growth_tracker=-1), r"load_state_dict: _growth_tracker must be .* at least 0, got -1"),
+        (lambda: GradScaler().unscale_(None), r"GradScaler.unscale_: optimizer must be one, .* got None"),
+        (lambda: GradScaler().step(None), r"GradScaler.step: optimizer must be one, .* got None"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named_with_their_function(use: Callable[[], Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        use()
+
+
+def test_a_state_that_is_refused_changes_nothing() -> None:
+    scaler = GradScaler(init_scale=8)
+    before = scaler.state_dict()
+    with pytest.raises(UsageError, match="_growth_tracker"):
+        scaler.load_state_dict(before | {"scale": 4, "_growth_tracker": "x"})
+    assert scaler.state_dict() == before
+
+
+def test_numbers_of_any_kind_and_factors_that_fix_the_scale_are_taken() -> None:
+    scaler = GradScaler("cuda", np.float32(8), 3, np.float64(0.25), np.int64(5), np.True_)
+    scaler.update(tensor(4).sum())
+    scaler.set_growth_factor(1.0)
+    scaler.set_backoff_factor(1)
+    assert scaler.state_dict() == {
+        "scale": 4, "growth_factor": 1, "backoff_factor": 1, "growth_interval": 5, "_growth_tracker": 0,
+    }  # fmt: skip
+
+
 # ---------------------------------------------------------------------------------------------- several ranks
 
 STEPS, BAD = 4, 1  # in step 1 the input of one rank overflows
