@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from resilin._base import log
 from resilin._base.clock import spell
 from resilin.dist.timeouts import seconds
-from resilin.errors import CollectiveTimeout, UsageError
+from resilin.errors import CollectiveTimeout, UsageError, UsageTypeError
 
 _LOG = log.logger("dist.future")
 T = TypeVar("T")
@@ -182,6 +182,7 @@ class Future(Generic[T]):
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already and nothing comes before."""
+        _check_callable(callback, "Future.add_done_callback")
 
         def run(over: Callable[[], None]) -> Sequence[Step]:
             try:
@@ -195,6 +196,7 @@ class Future(Generic[T]):
 
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
+        _check_callable(callback, "Future.then")
         following: Future[S] = Future()
         following.bounded(self._limit_s, self._expired, self._refuse, self.line)
 
@@ -257,6 +259,17 @@ class Future(Generic[T]):
         raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
 
 
+def _check_callable(callback: Any, function: str) -> None:
+    if not callable(callback):
+        raise UsageTypeError(f"{function}: callback: expected a function of the future, got {callback!r:.80}")
+
+
+def _checked(futures: Any, function: str) -> Sequence[Future[Any]]:
+    if not isinstance(futures, list | tuple) or not all(isinstance(future, Future) for future in futures):
+        raise UsageTypeError(f"{function}: futures: expected a list of Futures, got {futures!r:.80}")
+    return futures
+
+
 def _last(over: Callable[[], None]) -> Sequence[Step]:
     over()
     return ()
@@ -290,6 +303,7 @@ def _late(limit: float | None) -> BaseException:
 
 def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
     """A future that is done when all of `futures` are; its result is the list of them."""
+    futures = _checked(futures, "collect_all")
     every: Future[list[Future[Any]]] = Future()
     limits = [future._limit_s for future in futures if future._limit_s is not None]
     lines = {future.line for future in futures}
@@ -315,4 +329,4 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
 
 def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
     """Wait for all of `futures` and return their results; raises the first error in their order."""
-    return [future.wait() for future in futures]
+    return [future.wait() for future in _checked(futures, "wait_all")]

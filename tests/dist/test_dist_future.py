@@ -61,3 +61,17 @@ def test_a_failing_callback_is_logged_and_later_ones_run(caplog):
 def test_a_future_has_no_truth_value():
     with pytest.raises(UsageError, match="truth value"):
         bool(dist.Future())
+
+
+def test_what_is_no_callback_and_no_future_is_refused_by_name():
+    done = dist.Future()
+    done.set_result(1)
+    for wrong, said in (
+        (lambda: done.then(None), r"^Future\.then: callback: expected a function of the future, got None"),
+        (lambda: done.add_done_callback(3), r"^Future\.add_done_callback: callback: .* got 3"),
+        (lambda: dist.collect_all(done), r"^collect_all: futures: expected a list of Futures, got"),
+        (lambda: dist.collect_all([done, 1]), r"^collect_all: futures"),
+        (lambda: dist.wait_all([None]), r"^wait_all: futures: expected a list of Futures, got \[None\]"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            wrong()
