@@ -27,8 +27,8 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     """
     pg = at_once(group, "send")
     if pg is not None:
-        to = peer_of(pg, dst, group_dst, "send: dst")
-        pg.send(devices.to_host(contiguous(tensor, "send: tensor")), to, _checked(tag, "send"))
+        data = devices.to_host(contiguous(tensor, "send: tensor"))
+        pg.send(data, peer_of(pg, dst, group_dst, "send: dst"), _checked(tag, "send"))
 
 
 def isend(
