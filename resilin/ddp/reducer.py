@@ -66,6 +66,11 @@ class Reducer:
         """Whether this rank has gradients that were accumulated here alone since the last reduction."""
         return any(self._params[number]._grad is not None for number in self._accumulated)
 
+    @property
+    def has_buckets(self) -> bool:
+        """Whether a backward has reduced, or does so now: other ranks have compared their hooks with this rank's."""
+        return self._layout is not None
+
     def set_hook(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
         self._averaging.use(state, hook)

@@ -302,13 +302,19 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         """Reduce buckets with `hook(state, bucket: GradBucket) -> Future[Tensor]` instead of the averaging all-reduce.
 
         UsageError when one is registered already (mixed_precision has one of its own), when `hook` cannot be called
-        with two arguments, or with shards; UsageTypeError for a state of another class than a built-in hook's.
+        with two arguments, with shards, or after the first backward that reduced, in which ranks compare their hooks;
+        UsageTypeError for a state of another class than a built-in hook's.
         """
         arguments.check_hook(hook, state)
         if self._sharder is not None:
             raise UsageError("register_comm_hook: fixed-shard mode sums along its own tree; use shards=None with hooks")
         if self._comm_hook is not None:
             raise UsageError("register_comm_hook: a hook is registered already; it can be set once")
+        if self._reducer is not None and self._reducer.has_buckets:
+            raise UsageError(
+                "register_comm_hook: a backward of this model has reduced its gradients already, which is where ranks "
+                "compare their hooks; register before the first backward, or wrap the module again, on all ranks"
+            )
         self._comm_hook = hook
         if self._reducer is None:  # a world of one reduces nothing, but the hook must see every bucket
             self._attach_reducer(arguments.trained(self.module, DistributedDataParallel))

@@ -166,6 +166,35 @@ def test_a_second_hook_and_a_hook_with_shards_are_refused() -> None:
     run_ranks(2, work).results()
 
 
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_a_hook_after_the_first_backward_is_refused_and_changes_nothing(find_unused: bool) -> None:
+    def work(rank: int) -> Any:
+        model = DDP(Given(), find_unused_parameters=find_unused)
+        with model.no_sync():
+            model(gradients_of(0, rank)).backward()
+        model(gradients_of(0, rank)).backward()
+        if rank == 1:
+            with pytest.raises(UsageError, match=r"register_comm_hook: a backward of this model has reduced .* before"):
+                model.register_comm_hook(None, lambda state, bucket: done(bucket.buffer() * 3))
+        model.zero_grad()
+        model(gradients_of(1, rank)).backward()
+        return [param.grad.tolist() for param in model.parameters()]
+
+    first, second = run_ranks(2, work).results()
+    assert first == second
+
+
+def test_a_hook_after_a_backward_that_reduced_nothing_is_taken() -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given())
+        with model.no_sync():
+            model(gradients_of(0, rank)).backward()
+        model.register_comm_hook(None, allreduce_hook)
+        model(gradients_of(0, rank)).backward()
+
+    run_ranks(2, work).results()
+
+
 def test_a_buffer_of_another_size_is_refused() -> None:
     def shrinking(state: Any, bucket: GradBucket) -> Future[Tensor]:
         bucket.set_buffer(Tensor._wrap(np.zeros(3, np.float32)))
