@@ -6,7 +6,7 @@ PyTorch takes whatever is true or false for a flag; a text "no" is true, so only
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,32 @@ def flag(name: str, value: Any) -> bool:
     if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
         return bool(value)
     raise UsageTypeError(f"{name} must be True or False, got {value!r:.80}")
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """`value`, a whole number of at least `least`, also numpy's, as an int. Errors begin with `name`.
+
+    UsageTypeError for what is no whole number, a bool among them; UsageError for a smaller one.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageTypeError(f"{name} must be an integer of at least {least}, got {value!r:.80}")
+    if value < least:
+        raise UsageError(f"{name} must be an integer of at least {least}, got {value!r:.80}")
+    return int(value)
+
+
+def real(name: str, value: Any, least: float = 0) -> float:
+    """`value`, a finite real number of at least `least`, also numpy's, as an int or a float. Errors begin with `name`.
+
+    UsageTypeError for what is no number, a bool among them; UsageError for a smaller one, an infinity or NaN.
+    """
+    bound = "" if least == -math.inf else f" of at least {least:g}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageTypeError(f"{name} must be a number{bound}, got {value!r:.80}")
+    number = float(value)
+    if not (number >= least and math.isfinite(number)):
+        raise UsageError(f"{name} must be a finite number{bound}, got {value!r:.80}")
+    return int(value) if isinstance(value, Integral) else number
 
 
 def mebibytes(name: str, value: Any) -> float:

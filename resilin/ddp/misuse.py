@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -123,16 +122,6 @@ def of_a_hook(group: dist.ProcessGroup, hook: Any, index: int) -> Iterator[None]
         error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
         group.abort(error if isinstance(error, DistError) else UsageError(f"{where}: {error!r}"))
         raise
-
-
-def check_integer(what: str, value: Any, least: int) -> None:
-    """UsageError, which begins with `what`, unless `value` is an integer of at least `least`."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise UsageError(f"{what} must be an integer of at least {least}, got {value!r}")
 
 
 def check_state(hook: Any, state: Any) -> None:

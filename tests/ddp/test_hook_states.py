@@ -154,7 +154,7 @@ def test_what_is_no_state_is_refused(saved: Any) -> None:
 
 def test_states_say_where_they_are() -> None:
     assert repr(TopKState(None)) == "<TopKState iter=0>"
-    with pytest.raises(UsageError, match="start_localSGD_iter must not be negative"):
+    with pytest.raises(UsageError, match="start_localSGD_iter must be an integer of at least 0, got -1"):
         PostLocalSGDState(None, None, -1)
 
 
@@ -192,8 +192,39 @@ def test_a_state_that_is_no_group_is_named_by_hooks_that_need_one() -> None:
         ({"random_seed": -1}, "random_seed must be an integer of at least 0, got -1"),
         ({"start_powerSGD_iter": "a"}, "start_powerSGD_iter must be an integer of at least 0, got 'a'"),
         ({"matrix_approximation_rank": True}, "matrix_approximation_rank must be an integer of at least 1, got True"),
+        (
+            {"min_compression_rate": None},
+            "PowerSGDState: min_compression_rate must be a number of at least 0, got None",
+        ),
+        ({"orthogonalization_epsilon": "a"}, "orthogonalization_epsilon must be a number of at least 0, got 'a'"),
+        ({"orthogonalization_epsilon": float("nan")}, "orthogonalization_epsilon must be a finite number .*, got nan"),
+        ({"use_error_feedback": "no"}, "PowerSGDState: use_error_feedback must be True or False, got 'no'"),
+        ({"warm_start": "no"}, "PowerSGDState: warm_start must be True or False, got 'no'"),
+        ({"batch_tensors_with_same_shape": "no"}, "batch_tensors_with_same_shape must be True or False, got 'no'"),
     ],
 )
 def test_options_of_powersgd_are_refused_at_construction(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         PowerSGDState(**{"process_group": None, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TopKState(None, ratio=None), "TopKState: ratio must be a number, got None"),
+        (lambda: TopKState(None, ratio="a"), "TopKState: ratio must be a number, got 'a'"),
+        (lambda: TopKState(None, ratio=0), "TopKState: ratio must be above 0 and at most 1, got 0"),
+        (lambda: TopKState(None, start_topk_iter=1.5), r"start_topk_iter must be an integer of at least 0, got 1\.5"),
+        (lambda: TopKState(None, use_error_feedback="no"), "use_error_feedback must be True or False, got 'no'"),
+        (lambda: OneBitState(None, None), "OneBitState: start_onebit_iter must be an integer of at least 0, got None"),
+        (lambda: PostLocalSGDState(None, None, None), "start_localSGD_iter must be an integer .*, got None"),
+        (lambda: PostLocalSGDState(None, None, "4"), "start_localSGD_iter must be an integer .*, got '4'"),
+        (
+            lambda: PostLocalSGDState(None, None, 4, "no"),
+            "post_local_gradient_allreduce must be True or False, got 'no'",
+        ),
+    ],
+)
+def test_options_of_other_states_are_refused_at_construction(make: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make()

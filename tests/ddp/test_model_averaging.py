@@ -322,14 +322,27 @@ def test_what_diloco_knows_after_an_outer_step_is_equal_on_all_ranks_for_elastic
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda module: PeriodicModelAverager(0), "period must be positive, got 0"),
-        (lambda module: PeriodicModelAverager(1.5), r"period must be positive, got 1\.5; it counts steps"),  # type: ignore[arg-type]
-        (lambda module: PeriodicModelAverager(2, -1), "warmup_steps must not be negative"),
+        (
+            lambda module: PeriodicModelAverager(0),
+            "period, which counts steps, must be an integer of at least 1, got 0",
+        ),
+        (lambda module: PeriodicModelAverager(1.5), r"period, .* must be an integer of at least 1, got 1\.5"),  # type: ignore[arg-type]
+        (lambda module: PeriodicModelAverager(2, -1), "warmup_steps must be an integer of at least 0, got -1"),
+        (lambda module: PeriodicModelAverager(2, 1.5), r"warmup_steps must be an integer of at least 0, got 1\.5"),  # type: ignore[arg-type]
+        (lambda module: PeriodicModelAverager(2, None), "warmup_steps must be an integer of at least 0, got None"),  # type: ignore[arg-type]
+        (lambda module: PeriodicModelAverager(True), "period, .* must be an integer of at least 1, got True"),
+        (lambda module: PeriodicModelAverager("4"), "period, .* must be an integer of at least 1, got '4'"),  # type: ignore[arg-type]
+        (
+            lambda module: HierarchicalModelAverager({2: 2}, "1"),
+            "warmup_steps must be an integer of at least 0, got '1'",
+        ),  # type: ignore[arg-type]
+        (lambda module: HierarchicalModelAverager({2: True}), "a group size must be an integer .*, got True"),
+        (lambda module: DiLoCoOptimizer(sgd(module), True), "period must be an integer of at least 1, got True"),
         (lambda module: HierarchicalModelAverager({}), "must not be empty"),
-        (lambda module: HierarchicalModelAverager({0: 1}), "positive periods and group sizes that grow"),
+        (lambda module: HierarchicalModelAverager({0: 1}), "a period must be an integer of at least 1, got 0"),
         (lambda module: HierarchicalModelAverager({4: 2, 2: 2}), "positive periods and group sizes that grow"),
         (lambda module: HierarchicalModelAverager({2: 1}), "the last group has 1 ranks, it must have all 2"),
-        (lambda module: DiLoCoOptimizer(sgd(module), 0), "period must be positive"),
+        (lambda module: DiLoCoOptimizer(sgd(module), 0), "period must be an integer of at least 1, got 0"),
         (lambda module: diloco(2)(module).add_param_group({"params": []}), "parameters cannot be added later"),
         (
             lambda module: diloco(2)(module).load_state_dict(sgd(module).state_dict()),
@@ -355,6 +368,11 @@ def test_what_is_no_optimizer_averager_or_parameter_is_refused() -> None:
         run_ranks(1, lambda rank: PeriodicModelAverager(2).average_parameters([3])).results()
 
 
+def test_numbers_of_numpy_are_taken_as_pythons() -> None:
+    made = PeriodicModelAverager(np.int64(4), np.int32(2))  # type: ignore[arg-type]
+    assert [(type(number), number) for number in (made.period, made.warmup_steps)] == [(int, 4), (int, 2)]
+
+
 def test_a_period_of_1_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="a period of 1 averages the parameters in every step"):
         PeriodicModelAverager(1)
@@ -369,10 +387,10 @@ def test_a_period_of_1_is_warned_of() -> None:
         ),
         (
             lambda: HierarchicalModelAverager({"a": 1}),
-            r"positive periods and group sizes that grow, got \{'a': 1\}",
+            "HierarchicalModelAverager: a period must be an integer of at least 1, got 'a'",
         ),
-        (lambda: DiLoCoOptimizer(inner(), period="a"), "period must be positive, and an integer, got 'a'"),
-        (lambda: DiLoCoOptimizer(inner(), period=0), "period must be positive, and an integer, got 0"),
+        (lambda: DiLoCoOptimizer(inner(), period="a"), "period must be an integer of at least 1, got 'a'"),
+        (lambda: DiLoCoOptimizer(inner(), period=0), "period must be an integer of at least 1, got 0"),
         (lambda: DiLoCoOptimizer(inner(), 2, outer=5), "outer must be a function .*, got 5"),
         (lambda: DiLoCoOptimizer(inner(), 2, outer=lambda params: 5), "outer must return an Optimizer.*, got 5"),
     ],

@@ -24,7 +24,7 @@ class OneBitState(FeedbackState):
 
     def __init__(self, process_group: Group, start_onebit_iter: int = 100, use_error_feedback: bool = True) -> None:
         super().__init__(process_group, use_error_feedback)
-        self.start_onebit_iter = start_onebit_iter
+        self.start_onebit_iter = self._whole("start_onebit_iter", start_onebit_iter)
 
     def _options(self) -> tuple[str, ...]:
         return ("start_onebit_iter", *super()._options())

@@ -10,7 +10,6 @@ from resilin.ddp.comm_hooks.exchange import Group, at_once, mean, members
 from resilin.ddp.comm_hooks.state import HookState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
-from resilin.errors import UsageError
 
 
 class PostLocalSGDState(HookState):
@@ -30,11 +29,9 @@ class PostLocalSGDState(HookState):
         post_local_gradient_allreduce: bool = True,
     ) -> None:
         super().__init__(process_group)
-        if start_localSGD_iter < 0:
-            raise UsageError(f"PostLocalSGDState: start_localSGD_iter must not be negative, got {start_localSGD_iter}")
         self.subgroup = subgroup
-        self.start_localSGD_iter = start_localSGD_iter
-        self.post_local_gradient_allreduce = post_local_gradient_allreduce
+        self.start_localSGD_iter = self._whole("start_localSGD_iter", start_localSGD_iter)
+        self.post_local_gradient_allreduce = self._flag("post_local_gradient_allreduce", post_local_gradient_allreduce)
         self._made: tuple[dist.ProcessGroup, Any] | None = None  # (of which group, the subgroup of this host)
 
     def local_group(self, group: dist.ProcessGroup) -> dist.ProcessGroup:

@@ -21,7 +21,6 @@ import numpy as np
 import resilin.dist as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Array, Group, mean, members, real, working_dtype
 from resilin.ddp.comm_hooks.low_rank import Stack, cut, orthogonalize, thin_numel, worth_compressing
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
@@ -60,31 +59,20 @@ class PowerSGDState(FeedbackState):
         batch_tensors_with_same_shape: bool = False,
     ) -> None:
         super().__init__(process_group, use_error_feedback)
-        for name, value, least in (
-            ("matrix_approximation_rank", matrix_approximation_rank, 1),
-            ("start_powerSGD_iter", start_powerSGD_iter, 0),
-            ("random_seed", random_seed, 0),
-            ("compression_stats_logging_frequency", compression_stats_logging_frequency, 0),
-        ):
-            misuse.check_integer(f"PowerSGDState: {name}", value, least)
-        if min_compression_rate < 0 or orthogonalization_epsilon < 0:
-            raise UsageError(
-                "PowerSGDState: min_compression_rate and orthogonalization_epsilon must not be negative, got "
-                f"{min_compression_rate} and {orthogonalization_epsilon}"
-            )
-        if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
+        self.matrix_approximation_rank = self._whole("matrix_approximation_rank", matrix_approximation_rank, 1)
+        self.start_powerSGD_iter = self._whole("start_powerSGD_iter", start_powerSGD_iter)
+        self.min_compression_rate = self._real("min_compression_rate", min_compression_rate)
+        self.warm_start = self._flag("warm_start", warm_start)
+        self.orthogonalization_epsilon = self._real("orthogonalization_epsilon", orthogonalization_epsilon)
+        self.random_seed = self._whole("random_seed", random_seed)
+        frequency = self._whole("compression_stats_logging_frequency", compression_stats_logging_frequency)
+        self.compression_stats_logging_frequency = max(1, frequency)
+        self.batch_tensors_with_same_shape = self._flag("batch_tensors_with_same_shape", batch_tensors_with_same_shape)
+        if (self.use_error_feedback or self.warm_start) and self.start_powerSGD_iter <= 1:
             raise UsageError(
                 "PowerSGDState: start_powerSGD_iter must be above 1 with use_error_feedback or warm_start, because "
                 f"the first steps may change the buckets; got {start_powerSGD_iter}"
             )
-        self.matrix_approximation_rank = matrix_approximation_rank
-        self.start_powerSGD_iter = start_powerSGD_iter
-        self.min_compression_rate = min_compression_rate
-        self.warm_start = warm_start
-        self.orthogonalization_epsilon = orthogonalization_epsilon
-        self.random_seed = random_seed
-        self.compression_stats_logging_frequency = max(1, compression_stats_logging_frequency)
-        self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.next_stats_report = 0
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import resilin.dist as dist
+from resilin.core import plain
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Array, Group, check_group
@@ -44,6 +45,16 @@ class HookState:
         check_group(f"{type(self).__name__}: process_group", process_group)
         self.process_group = process_group
         self.iter = 0
+
+    def _flag(self, name: str, value: Any) -> bool:
+        """The option `name`, see `plain.flag`; so `_whole` and `_real`."""
+        return plain.flag(f"{type(self).__name__}: {name}", value)
+
+    def _whole(self, name: str, value: Any, least: int = 0) -> int:
+        return plain.whole(f"{type(self).__name__}: {name}", value, least)
+
+    def _real(self, name: str, value: Any, least: float = 0) -> float:
+        return plain.real(f"{type(self).__name__}: {name}", value, least)
 
     def count(self, bucket: GradBucket) -> None:
         """Count a step at its last bucket: after this the hook must not ask for `iter` any more."""
@@ -103,7 +114,7 @@ class FeedbackState(HookState):
 
     def __init__(self, process_group: Group, use_error_feedback: bool) -> None:
         super().__init__(process_group)
-        self.use_error_feedback = use_error_feedback
+        self.use_error_feedback = self._flag("use_error_feedback", use_error_feedback)
         self._residuals: dict[int, tuple[int, Array]] = {}  # by bucket: (the step that left it, what it left)
 
     def _options(self) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ class TopKState(FeedbackState):
         self, process_group: Group, ratio: float = 0.01, start_topk_iter: int = 0, use_error_feedback: bool = True
     ) -> None:
         super().__init__(process_group, use_error_feedback)
-        if not 0 < ratio <= 1:
+        self.ratio = self._real("ratio", ratio, -math.inf)
+        if not 0 < self.ratio <= 1:
             raise UsageError(f"TopKState: ratio must be above 0 and at most 1, got {ratio}")
-        self.ratio = ratio
-        self.start_topk_iter = start_topk_iter
+        self.start_topk_iter = self._whole("start_topk_iter", start_topk_iter)
 
     def _options(self) -> tuple[str, ...]:
         return ("ratio", "start_topk_iter", *super()._options())

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import resilin.dist as dist
+from resilin.core.plain import whole
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.agreeing import Agreement, phase
 from resilin.ddp.traffic import Traffic
-from resilin.errors import UsageError
 
 _PERIOD_1 = (
     "{}: a period of 1 averages the parameters in every step, which carries as many bytes as averaging the gradients: "
@@ -57,12 +57,10 @@ class PeriodicModelAverager(ModelAverager):
 
     def __init__(self, period: int, warmup_steps: int = 0, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__(process_group)
-        check_warmup("PeriodicModelAverager", warmup_steps)
-        if not isinstance(period, int) or period < 1:
-            raise UsageError(f"PeriodicModelAverager: period must be positive, got {period}; it counts steps")
-        if period == 1:
+        self.warmup_steps = whole("PeriodicModelAverager: warmup_steps", warmup_steps)
+        self.period = whole("PeriodicModelAverager: period, which counts steps,", period, least=1)
+        if self.period == 1:
             warn_of_period_1("PeriodicModelAverager")
-        self.period, self.warmup_steps = period, warmup_steps
         self._agreement = Agreement("PeriodicModelAverager")
 
     def average_parameters(self, params: Iterable[Any]) -> None:
@@ -75,12 +73,6 @@ class PeriodicModelAverager(ModelAverager):
     def _facts(self) -> dict[str, Any]:
         at = phase(self.step, self.warmup_steps, self.period)
         return {"period": self.period, "warmup_steps": self.warmup_steps, "place in the period": at}
-
-
-def check_warmup(name: str, warmup_steps: int) -> None:
-    """UsageError for a negative number."""
-    if warmup_steps < 0:
-        raise UsageError(f"{name}: warmup_steps must not be negative, got {warmup_steps}")
 
 
 def warn_of_period_1(name: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 import resilin.dist as dist
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
 from resilin.ddp.model_averaging.agreeing import Agreement, options_of
 from resilin.ddp.model_averaging.utils import average_parameters
@@ -58,8 +59,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(optim)
-        if not isinstance(period, int) or period < 1:
-            raise UsageError(f"DiLoCoOptimizer: period must be positive, and an integer, got {period!r}")
+        period = whole("DiLoCoOptimizer: period", period, least=1)
         if not callable(outer):
             raise UsageTypeError(
                 "DiLoCoOptimizer: outer must be a function of a list of tensors that returns an Optimizer, got "

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import resilin.dist as dist
+from resilin.core.plain import whole
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.agreeing import Agreement
-from resilin.ddp.model_averaging.averagers import ModelAverager, check_warmup, warn_of_period_1
+from resilin.ddp.model_averaging.averagers import ModelAverager, warn_of_period_1
 from resilin.errors import UsageError, UsageTypeError
 
 
@@ -37,10 +38,10 @@ class HierarchicalModelAverager(ModelAverager):
             )
         if not period_group_size_dict:
             raise UsageError(f"{name}: period_group_size_dict must not be empty: give {{period: group size}}")
-        check_warmup(name, warmup_steps)
-        periods, sizes = list(period_group_size_dict), list(period_group_size_dict.values())
-        numbers = all(isinstance(number, int) for number in [*periods, *sizes])
-        if not numbers or periods[0] < 1 or periods != sorted(set(periods)) or sizes != sorted(sizes):
+        self.warmup_steps = warmup_steps = whole(f"{name}: warmup_steps", warmup_steps)
+        periods = [whole(f"{name}: a period", period, least=1) for period in period_group_size_dict]
+        sizes = [whole(f"{name}: a group size", size, least=1) for size in period_group_size_dict.values()]
+        if periods != sorted(set(periods)) or sizes != sorted(sizes):
             raise UsageError(
                 f"{name}: expected positive periods and group sizes that grow, got {dict(period_group_size_dict)}"
             )
@@ -48,15 +49,14 @@ class HierarchicalModelAverager(ModelAverager):
             raise UsageError(f"{name}: the last group has {sizes[-1]} ranks, it must have all {parent.size()}")
         if periods[-1] == 1:
             warn_of_period_1(name)
-        self.warmup_steps = warmup_steps
-        given = [list(pair) for pair in period_group_size_dict.items()]
+        given = [list(pair) for pair in zip(periods, sizes, strict=True)]
         facts = {"period_group_size_dict": given, "warmup_steps": warmup_steps}
         Agreement(name).reach(parent, lambda: facts)  # before groups are made of it
         self._agreement = Agreement(name)
         self._together = math.lcm(*periods)
         self.period_process_group_dict: dict[int, Any] = {
             period: parent if size == parent.size() else dist.new_subgroups(size, group=parent)[0]
-            for period, size in period_group_size_dict.items()
+            for period, size in zip(periods, sizes, strict=True)
         }
 
     def average_parameters(self, params: Iterable[Any]) -> None:
