@@ -98,8 +98,9 @@ class GradScaler:
     def unscale_(self, optimizer: SteppedOptimizer) -> None:
         """Divide the gradients of `optimizer` by the factor, in place, to look at them or clip them before `step`.
 
-        UsageError when that was done since the last `update`, and for gradients of float16, of which small ones would
-        vanish again: keep parameters in float32.
+        UsageError when that was done since the last `update`, for gradients of float16, of which small ones would
+        vanish again: keep parameters in float32, and for an optimizer that updates inside backward (ZeRO with
+        overlap_with_ddp=True), which has seen them multiplied.
         """
         if not self._enabled:
             return
@@ -108,6 +109,7 @@ class GradScaler:
             raise UsageError("unscale_() has already been called on this optimizer since the last update()")
         if progress.stage is _Stage.STEPPED:
             raise UsageError("unscale_() is being called after step(): call it before, or update() first")
+        self._check_waiting(optimizer)
         self._check_whole(optimizer)
         gradients = list(_gradients(optimizer))
         if any(gradient._array.dtype == np.float16 for gradient in gradients):
@@ -117,6 +119,12 @@ class GradScaler:
             )
         progress.overflowed = self._agreed(optimizer, _unscale(gradients, 1 / self._scale), bool(gradients))
         progress.stage = _Stage.UNSCALED
+
+    def _check_waiting(self, optimizer: SteppedOptimizer) -> None:
+        """UsageError for an optimizer that does not wait for `step`: its `check_scalable()` says so."""
+        check_scalable: Callable[[], None] | None = getattr(optimizer, "check_scalable", None)
+        if check_scalable is not None:
+            check_scalable()
 
     def _check_whole(self, optimizer: SteppedOptimizer) -> None:
         """UsageError for gradients of which other ranks have the rest."""

@@ -201,6 +201,16 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._update_own(gradients, cut=True, **kwargs)
         self._publish([param for number, param in enumerate(self.parameters()) if number in used])
 
+    def check_scalable(self) -> None:
+        """UsageError when gradients cannot be unscaled before the update, because it happens inside backward."""
+        if self.overlap_with_ddp:
+            raise UsageError(
+                f"{NAME}: made with overlap_with_ddp=True, it has updated inside backward, from gradients that were "
+                "still multiplied by the loss scaler's factor, and steps that overflow are not left out: the "
+                "parameters are wrong since the first scaled backward. Make it with overlap_with_ddp=False, or train "
+                "without a scaler, as bfloat16 does"
+            )
+
     def on_any_rank(self, *said: bool) -> Sequence[bool]:
         """Of each of `said`, whether any rank says so: a loss scaler's ranks step together. A collective.
 

@@ -10,6 +10,7 @@ import pytest
 
 import resilin
 from resilin import nn, optim
+from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import default_hooks, powerSGD_hook
@@ -222,3 +223,19 @@ def test_an_update_outside_of_a_backward_is_refused_on_all_ranks() -> None:
     errors = run_ranks(2, work, abort=False).errors
     assert set(errors) == {0, 1}
     assert "updates parameters at the end of a backward, and none runs" in str(errors[0])
+
+
+@pytest.mark.parametrize("ask", ["unscale_", "step"])
+@pytest.mark.parametrize("how", HOOKS)
+def test_a_loss_scaler_is_refused_because_the_update_was_before_it(how: str, ask: str) -> None:
+    def work(rank: int) -> None:
+        model = DDP(sequential())
+        zero = ZeroRedundancyOptimizer(model.parameters(), optim.SGD, overlap_with_ddp=True, lr=0.01)
+        model.register_comm_hook(None, HOOKS[how](default_hooks.allreduce_hook, model, zero))
+        scaler = GradScaler(init_scale=8)
+        scaler.scale(next(losses(model, rank, 1))).backward()
+        with pytest.raises(UsageError, match=r"updated inside backward, .* Make it with overlap_with_ddp=False"):
+            getattr(scaler, ask)(zero)
+        assert GradScaler(enabled=False).step(zero) is None
+
+    run_ranks(2, work).results()
