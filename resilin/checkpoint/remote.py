@@ -8,6 +8,7 @@ import importlib
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +28,7 @@ from resilin.errors import (
 T = TypeVar("T")
 
 PART_BYTES = 32 << 20  # of an upload in parts, of which S3 takes 10000: files of up to 320 GB
+_DELETED_AT_ONCE = 16  # files of a folder in a bucket, where each takes a request
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 _APPEARS_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az"})  # an object is there when its upload is complete
@@ -101,7 +103,14 @@ class FsspecStorage(Storage):
             self._drop(file, target)
             raise
         if target != path:
-            self._try(name, "written", lambda: self._fs.mv(target, path))
+            self._try(name, "written", lambda: self._move(target, path))
+
+    def _move(self, source: str, target: str) -> None:
+        if self._fs.mv.__module__ != "fsspec.spec":  # a file system's own renames what is called so
+            self._fs.mv(source, target)
+        else:  # the one that they inherit takes names for patterns
+            self._fs.cp_file(source, target)
+            self._fs.rm_file(source)
 
     def _drop(self, file: Any, target: str) -> None:
         """End an upload for good: closing it, as its deletion would, completes what is half there."""
@@ -183,15 +192,25 @@ class FsspecStorage(Storage):
 
     def delete(self, name: str) -> None:
         """As `Storage.delete`."""
-        path = self._path(name)
-        with contextlib.suppress(StorageMissing):
-            self._try(name, "deleted", lambda: self._fs.rm_file(path))
+        self._delete(name, self._fs.rm_file, self._path(name))
 
     def delete_tree(self, folder: str) -> None:
-        """As `Storage.delete_tree`."""
-        path = self._path(folder)
+        """As `Storage.delete_tree`: file by file, since fsspec's `rm` takes names for patterns, in lists, too."""
+        path, with_folders = self._path(folder), not self._appears_whole
+        try:
+            found = self._try(folder, "deleted", lambda: self._fs.find(path, withdirs=with_folders, detail=True))
+        except StorageMissing:
+            return
+        folders = [name for name, info in found.items() if with_folders and info.get("type") == "directory"]
+        files = sorted(found.keys() - set(folders))
+        with ThreadPoolExecutor(_DELETED_AT_ONCE if self._appears_whole else 1) as pool:
+            list(pool.map(lambda name: self._delete(folder, self._fs.rm_file, name), files))
+        for name in sorted(folders, reverse=True):  # what is in a folder before it
+            self._delete(folder, self._fs.rmdir, name)
+
+    def _delete(self, name: str, delete: Callable[[str], None], path: str) -> None:
         with contextlib.suppress(StorageMissing):
-            self._try(folder, "deleted", lambda: self._fs.rm(path, recursive=True))
+            self._try(name, "deleted", lambda: delete(path))
 
     def leftovers(self, name: str) -> Sequence[Item]:
         """As `Storage.leftovers`: none in a bucket, which may have very many names to list."""

@@ -1,0 +1,109 @@
+"""Names at URLs are taken as they are written: those of which fsspec would make a pattern reach no other run."""
+
+import itertools
+
+import pytest
+
+import resilin
+from resilin import checkpoint
+from resilin.checkpoint.opening import open_storage
+from resilin.launcher import main
+from resilin.testing.s3_server import S3Server
+
+NUMBERS = itertools.count()
+# a name, and one that it would match as a pattern
+PATTERNS = [
+    ("a*b", "aXb"),
+    ("*", "run"),
+    ("a?b", "aXb"),
+    ("e[1]", "e1"),
+    ("lr=0.1,wd=[1]", "lr=0.1,wd=1"),
+    ("[!a]", "b"),
+]
+UNUSUAL = ["a b", " a", "a ", "100%", "a%20b", "a#b", "a+b", "a&b=c", "ünïcödé/模型"]
+UNUSUAL += ["[", "a]b", "**/x", "{a,b}", "a/../b"]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with S3Server() as server:
+        server.make_bucket("models")
+        yield server
+
+
+@pytest.fixture(params=["s3", "memory"])
+def place(request, server, monkeypatch):
+    """An empty folder at a URL, found by the environment."""
+    for name, value in (("ENDPOINT_URL", server.url), ("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    return f"{request.param}://models/names-{next(NUMBERS)}"
+
+
+def state(number):
+    return {"t": resilin.full((3,), float(number)), "n": number}
+
+
+def names(path):
+    return [one.name for one in checkpoint.list_checkpoints(path)]
+
+
+@pytest.mark.parametrize(("name", "other"), PATTERNS)
+def test_a_run_whose_name_is_a_pattern_deletes_its_own_checkpoints_and_no_others(place, name, other):
+    run, neighbour = f"{place}/{name}", f"{place}/{other}"
+    checkpoint.save(neighbour, state(7), step=1)
+    checkpoint.save(run, state(1), step=1)
+    assert checkpoint.save(run, state(2), step=2, keep_last=1) == f"{run}/step-2"
+    assert names(run) == ["step-2"]
+    assert [item.name for item in open_storage(run).list("step-1")] == []
+    assert names(neighbour) == ["step-1"]
+    assert checkpoint.latest(neighbour) == f"{neighbour}/step-1"
+    assert checkpoint.verify(neighbour) == []
+    assert checkpoint.load(neighbour)["n"] == 7
+
+
+@pytest.mark.parametrize(("name", "other"), PATTERNS)
+def test_a_run_whose_name_is_a_pattern_is_read_and_written_as_any(place, name, other, capsys):
+    run, neighbour = f"{place}/{name}", f"{place}/{other}"
+    checkpoint.save(neighbour, state(7), step=1)
+    checkpoint.save(run, state(2), step=2)
+    assert checkpoint.latest(run) == checkpoint.latest(f"{run}/latest") == f"{run}/step-2"
+    assert checkpoint.verify(run) == []
+    assert checkpoint.load(run)["t"].tolist() == [2.0] * 3
+    assert main.main(["checkpoint", "ls", run]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["step-2", "complete"]]
+    assert main.main(["checkpoint", "verify", run]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{run}/step-2: intact")
+    assert main.main(["checkpoint", "diff", run, run]) == 0
+    assert main.main(["checkpoint", "diff", run, neighbour]) == 1
+    for target in (f"{place}/{name}.safetensors", f"{place}/{name}-hub", f"{place}/{name}-copy"):
+        to = ["--to", "hub"] if target.endswith("-hub") else []
+        assert main.main(["checkpoint", "convert", *to, run, target]) == 0
+        assert main.main(["checkpoint", "diff", "--key", "t", run, target]) == 0
+    assert checkpoint.load_safetensors(f"{place}/{name}.safetensors")["t"].tolist() == [2.0] * 3
+    assert names(neighbour) == ["step-1"]
+
+
+@pytest.mark.parametrize(("name", "other"), PATTERNS)
+def test_a_tree_whose_name_is_a_pattern_is_deleted_alone(place, name, other):
+    storage = open_storage(place)
+    for folder in (name, other):
+        storage.write(f"{folder}/deep/er/file", b"1")
+        storage.write(f"{folder}/file", b"1")
+        storage.create(f"{folder}/lock", b"1")
+    storage.delete_tree(name)
+    assert storage.list(name) == []
+    assert [item.name for item in storage.list(other)] == ["deep", "file", "lock"]
+    assert storage.read(f"{other}/deep/er/file") == b"1"
+    storage.delete_tree(other)
+    assert storage.list(other) == []
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_names_are_names(place, name):
+    run = f"{place}/{name}"
+    for step in (1, 2):
+        assert checkpoint.save(run, state(step), step=step, keep_last=1) == f"{run}/step-{step}"
+    assert names(run) == ["step-2"]
+    assert checkpoint.latest(f"{run}/latest") == f"{run}/step-2"
+    assert checkpoint.load(run)["n"] == 2
+    assert checkpoint.verify(run) == []
