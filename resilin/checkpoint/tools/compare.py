@@ -40,7 +40,10 @@ def compare(a: State, b: State) -> list[Difference]:
         else:
             found += _tensors(name, left[name], right[name])
     if "safetensors" not in (a.kind, b.kind):  # which have tensors alone
-        for name in sorted(left_values.keys() | right_values.keys()):
+        names = left_values.keys() | right_values.keys()
+        if _is_empty(a.tree) is not _is_empty(b.tree):  # all of the other one's names tell it; its own is none
+            names -= {""} - (right_values if _is_empty(a.tree) else left_values).keys()
+        for name in sorted(names):
             one, other = (repr(values[name]) if name in values else "" for values in (left_values, right_values))
             if one != other:
                 what = "value" if one and other else "only in A" if one else "only in B"
@@ -75,6 +78,10 @@ def _tensors(name: str, a: Leaf, b: Leaf) -> list[Difference]:
     if not differing:
         return []
     return [Difference(name, "elements", described(a), described(b), differing, largest)]
+
+
+def _is_empty(tree: Any) -> bool:
+    return isinstance(tree, dict | list | tuple) and not tree
 
 
 def _bytes(array: Any) -> Any:
