@@ -6,11 +6,11 @@ A state does not say which class it is of, but its groups have the options of th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 if TYPE_CHECKING:
     from resilin.optim.optimizer import Optimizer
@@ -28,7 +28,8 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
     where, kind = f"{type(optimizer).__name__}.load_state_dict", optimizer._kind
     if missing := [key for key in ("state", "param_groups") if key not in state]:
         raise UsageError(f"{where}: {missing} missing; got a dict with {sorted(map(str, state))[:8]}")
-    groups, saved = optimizer.param_groups, list(state["param_groups"])
+    _check_tree(where, state)
+    groups, saved = optimizer.param_groups, state["param_groups"]
     sizes, got = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved]
     if sizes != got:
         raise UsageError(f"{where}: groups of {got} parameters in the state, {sizes} here")
@@ -40,6 +41,28 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
             if isinstance(entry, Mapping) and entry:
                 _check_entry(f"{where}: of parameter {number}", kind, {**group, **other}, entry, param)
             number += 1
+
+
+def _check_tree(where: str, state: Mapping[str, Any]) -> None:
+    """UsageTypeError unless `state` is a tree as `state_dict()` gives, whatever its options and entries are."""
+    _expect(where, 'state["state"]', state["state"], Mapping, "a dict of entries by parameter")
+    saved = state["param_groups"]
+    _expect(where, 'state["param_groups"]', saved, list | tuple, "a list of dicts")
+    for place, group in enumerate(saved):
+        name = f"param_groups[{place}]"
+        _expect(where, name, group, Mapping, "a dict")
+        if "params" not in group:
+            raise UsageError(f'{where}: {name} has no "params", which are the numbers of its parameters')
+        _expect(where, f'{name}["params"]', group["params"], list | tuple, "a list of parameters' numbers")
+        for number, key in enumerate(group["params"]):
+            _expect(where, f'{name}["params"][{number}]', key, Hashable, "a parameter's number")
+            if key in state["state"]:
+                _expect(where, f"state[{key!r:.80}]", state["state"][key], Mapping, "a dict of a parameter's state")
+
+
+def _expect(where: str, name: str, value: Any, kind: Any, what: str) -> None:
+    if not isinstance(value, kind):
+        raise UsageTypeError(f"{where}: {name} must be {what}, got {value!r:.80}")
 
 
 def _check_options(where: str, kind: Optimizer, group: Group, saved: Iterable[str], base: type[Optimizer]) -> None:

@@ -172,3 +172,33 @@ def test_a_state_that_hooks_make_fit_is_loaded(tmp_path):
     fresh.register_load_state_dict_pre_hook(lambda optimizer, state: trained("AdamW", steps=2).state_dict())
     checkpoint.load(tmp_path, {"optimizer": fresh})
     assert float(fresh.state_dict()["state"][0]["step"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda state: state.update(param_groups={0: state["param_groups"][0]}),
+            r'"param_groups"\] must be a list of dicts',
+        ),
+        (lambda state: state.update(param_groups=[5]), r"param_groups\[0\] must be a dict, got 5"),
+        (lambda state: state["param_groups"][0].pop("params"), r'param_groups\[0\] has no "params"'),
+        (lambda state: state["param_groups"][0].update(params=3), r'param_groups\[0\]\["params"\] must be a list .* 3'),
+        (
+            lambda state: state["param_groups"][0].update(params=[[0], 1]),
+            r'"params"\]\[0\] must be a parameter\'s number',
+        ),
+        (
+            lambda state: state.update(state=[1, 2]),
+            r'state\["state"\] must be a dict of entries by parameter, got \[1, 2\]',
+        ),
+        (lambda state: state["state"].update({0: 5}), r"state\[0\] must be a dict of a parameter's state, got 5"),
+    ],
+)
+def test_a_tree_that_is_no_state_is_refused_by_name_and_changes_nothing(change, words):
+    state, fresh = trained("AdamW").state_dict(), trained("AdamW")
+    before = held(fresh)
+    change(state)
+    with pytest.raises(UsageError, match=f"AdamW.load_state_dict: .*{words}"):
+        fresh.load_state_dict(state)
+    assert held(fresh) == before
