@@ -135,12 +135,12 @@ class GradScaler:
     def _agreed(self, optimizer: SteppedOptimizer, overflowed: bool, gradients: bool) -> bool:
         """Whether the step is left out, from what this rank found in its `gradients`, if it has any.
 
-        An optimizer that is divided among ranks has an `on_any_rank(*said)`: of each, whether any rank says so. All its
-        ranks step, or none.
+        An optimizer that is divided among ranks has an `on_any_rank(*said, scaler=...)`: of each, whether any rank
+        says so. All its ranks step, or none; CollectiveMismatch where the numbers of their scalers differ.
         """
         on_any_rank: Callable[..., Sequence[bool]] | None = getattr(optimizer, "on_any_rank", None)
         if on_any_rank is not None:
-            overflowed, gradients = on_any_rank(overflowed, gradients)
+            overflowed, gradients = on_any_rank(overflowed, gradients, scaler=self.state_dict())
         if not gradients:
             raise ResilinError(
                 "GradScaler: no parameter of the optimizer has a gradient; call step() and unscale_() after backward()"

@@ -4,7 +4,7 @@ that an update which fails on one rank leaves none waiting."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -137,11 +137,23 @@ def _bytes(param: Tensor) -> Any:
     return array.reshape(-1).view(np.uint8).data if array.size else b""
 
 
-def on_any_rank(said: Sequence[bool], group: dist.ProcessGroup | None) -> list[bool]:
-    """Of each of `said`, whether any rank of `group` (None: the world) says so. A collective, of a byte for each."""
-    found = np.array(said, np.uint8)
+def on_any_rank(said: Sequence[bool], scaler: Mapping[str, float], group: dist.ProcessGroup | None) -> list[bool]:
+    """Of each of `said`, whether any rank of `group` (None: the world) says so. A collective.
+
+    CollectiveMismatch on all ranks when a number of the loss scaler differs: its negative beside it, so that the
+    largest of both are the extremes.
+    """
+    numbers = list(scaler.values())
+    found = np.array([*said, *numbers, *(-each for each in numbers)], np.float64)
     dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=group)
-    return [bool(each) for each in found]
+    most, least = np.split(found[len(said) :], 2)
+    for (name, mine), high, low in zip(scaler.items(), most, -least, strict=True):
+        if high != low:
+            raise CollectiveMismatch(
+                f"GradScaler: {name} is {low:g} on some rank and {high:g} on another, {mine:g} here; each rank would "
+                "divide by its own factor: make scalers alike on all ranks, or load one rank's state_dict() on all"
+            )
+    return [bool(each) for each in found[: len(said)]]
 
 
 @contextmanager

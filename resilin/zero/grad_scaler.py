@@ -40,5 +40,5 @@ class ShardedGradScaler(GradScaler):
         """Pieces are what this is for."""
 
     def _agreed(self, optimizer: SteppedOptimizer, overflowed: bool, gradients: bool) -> bool:
-        overflowed, gradients = agreement.on_any_rank((overflowed, gradients), self.process_group)
+        overflowed, gradients = agreement.on_any_rank((overflowed, gradients), self.state_dict(), self.process_group)
         return super()._agreed(optimizer, overflowed, gradients)

@@ -211,14 +211,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "without a scaler, as bfloat16 does"
             )
 
-    def on_any_rank(self, *said: bool) -> Sequence[bool]:
+    def on_any_rank(self, *said: bool, scaler: Mapping[str, float]) -> Sequence[bool]:
         """Of each of `said`, whether any rank says so: a loss scaler's ranks step together. A collective.
 
         Inside a Join those without data cannot be asked, and those that train have the same gradients: `said` itself.
         """
         if self._join_config.enable or self.process_group.size() == 1:
             return said
-        return agreement.on_any_rank(said, self.process_group)
+        return agreement.on_any_rank(said, scaler, self.process_group)
 
     def _follow(self) -> None:
         for gathering in self._gatherings:

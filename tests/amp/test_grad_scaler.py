@@ -16,7 +16,7 @@ from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.dist.join import Join
-from resilin.errors import ResilinError, UsageError
+from resilin.errors import CollectiveMismatch, ResilinError, UsageError
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ShardedGradScaler, ZeroRedundancyOptimizer, shard
 
@@ -375,3 +375,18 @@ def test_ranks_without_any_gradient_are_told_so_together() -> None:
         0: True,
         1: True,
     }
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(("name", "sides"), [("init_scale", (8, 16)), ("growth_interval", (5, 7))])
+def test_scalers_that_differ_between_ranks_are_named_on_all(stage: int, name: str, sides: tuple[int, int]) -> None:
+    def run(rank: int) -> None:
+        model: Any = net() if stage == 1 else shard(net(), stage)
+        params = model.parameters()
+        adam: Any = ZeroRedundancyOptimizer(params, optim.AdamW) if stage == 1 else optim.AdamW(params)
+        scaler = (GradScaler if stage == 1 else ShardedGradScaler)(**{name: sides[rank]})
+        scaler.scale(loss_of(model(batch(0, 0)))).backward()
+        with pytest.raises(CollectiveMismatch, match=rf"is {sides[0]} on some rank and {sides[1]} on another"):
+            scaler.step(adam)
+
+    run_ranks(2, run).results()
