@@ -7,6 +7,7 @@ import pytest
 import resilin
 from resilin import checkpoint
 from resilin.checkpoint.opening import open_storage
+from resilin.errors import UsageError
 from resilin.launcher import main
 from resilin.testing.s3_server import S3Server
 
@@ -107,3 +108,9 @@ def test_unusual_names_are_names(place, name):
     assert checkpoint.latest(f"{run}/latest") == f"{run}/step-2"
     assert checkpoint.load(run)["n"] == 2
     assert checkpoint.verify(run) == []
+
+
+@pytest.mark.parametrize("url", ["s3://models/a?versionId=1", "s3://models/a?versionId=1/run", "s3a://models/a\tb"])
+def test_a_name_of_which_s3fs_would_make_another_is_refused(url, server):
+    with pytest.raises(UsageError, match="would be taken for another name"):
+        checkpoint.save(url, state(1), options=server.options)
