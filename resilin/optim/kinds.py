@@ -28,7 +28,7 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
     where, kind = f"{type(optimizer).__name__}.load_state_dict", optimizer._kind
     if missing := [key for key in ("state", "param_groups") if key not in state]:
         raise UsageError(f"{where}: {missing} missing; got a dict with {sorted(map(str, state))[:8]}")
-    _check_tree(where, state)
+    check_tree(where, state)
     groups, saved = optimizer.param_groups, state["param_groups"]
     sizes, got = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved]
     if sizes != got:
@@ -43,7 +43,7 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
             number += 1
 
 
-def _check_tree(where: str, state: Mapping[str, Any]) -> None:
+def check_tree(where: str, state: Mapping[str, Any]) -> None:
     """UsageTypeError unless `state` is a tree as `state_dict()` gives, whatever its options and entries are."""
     _expect(where, 'state["state"]', state["state"], Mapping, "a dict of entries by parameter")
     saved = state["param_groups"]

@@ -134,3 +134,21 @@ def test_what_fits_is_found_to_fit() -> None:
         state.check_loadable(state.state_dict())
 
     run_ranks(2, run).results()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"param_groups": [5]}, r"param_groups\[0\] must be a dict, got 5"),
+        ({"param_groups": [{"params": [[0]]}]}, r'param_groups\[0\]\["params"\]\[0\] must be a parameter'),
+        ({"state": [1, 2]}, r'state\["state"\] must be a dict'),
+    ],
+)
+def test_a_tree_that_is_no_state_is_refused_by_name(change, words):
+    def work(rank):
+        model = shard(nn.Linear(3, 2), stage=3)
+        state = OptimizerState(model, optim.AdamW(model.parameters()))
+        with pytest.raises(UsageError, match=f"OptimizerState.load_state_dict: {words}"):
+            state.load_state_dict({**state.state_dict(), **change})
+
+    run_ranks(2, work).results()

@@ -13,6 +13,7 @@ from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import Optimizer
+from resilin.optim import kinds as optimizer_kinds
 from resilin.zero.elastic import Survivor
 from resilin.zero.sharded.cutting import gathered_whole
 from resilin.zero.sharded.surviving import hand_over
@@ -161,6 +162,7 @@ class OptimizerState:
         """
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
             raise UsageTypeError(f"{_LOAD}: expected what an optimizer's state_dict() gave")
+        optimizer_kinds.check_tree(_LOAD, state_dict)
         kept = self._changed(state_dict, lambda piece, name, value: piece if self._is_cut(name, value) else value)
         self.optimizer.check_loadable({**state_dict, "state": kept})  # its kind, groups and names
         check_keys(_LOAD, state_dict, of_user=True)
