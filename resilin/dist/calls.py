@@ -49,13 +49,13 @@ class Owner(Protocol):
 class _Row:
     """Calls of which none is made after one that has failed. `count`: how many there are."""
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int = 0) -> None:
         self.error: BaseException | None = None
         self._count = count
 
     def told(self) -> int:
-        """What a call of the row says of the number of them: the first one `count`, others 1."""
-        count, self._count = self._count, 1
+        """What a call of the row says of the number of them: the first one `count`, others 0, as calls in no row."""
+        count, self._count = self._count, 0
         return count
 
 
@@ -88,7 +88,7 @@ class Calls:
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
         row: _Row | None = getattr(self._rows, "now", None)
         if not async_op and (not self.queued or self.worker.inside()):
-            self._turn(kind, task, limit, False, self._entry(kind), 1 if row is None else row.told())
+            self._turn(kind, task, limit, False, self._entry(kind), 0 if row is None else row.told())
             return None
         work = self._work(f"{kind.name.lower()}, {self._owner.title()}", limit)
         with self._submitting:
@@ -268,7 +268,7 @@ class Calls:
             if phases.heard:
                 phases.reached("end", kind.name.lower(), self._owner)
         except CollectiveMismatch as error:
-            here = f"; here it is the first of {row} calls of one block or list" if row > 1 else ""
+            here = f"; here it is the first of {row} call{'s'[: row - 1]} of one block or list" if row else ""
             raise CollectiveMismatch(f"{fate.name_of(call)}: {error}{here}") from None
         except UsageError:
             raise

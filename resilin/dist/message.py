@@ -105,7 +105,7 @@ class Descriptor:
         if more >= _LAYOUT:
             parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {more:06x})")
         elif more > _ROW:
-            parts.append(f"(the first of {more - _ROW} calls)")
+            parts.append(f"(the first of {more - _ROW} in one block or list)")
         if self.kind is Kind.NEW_GROUP:
             parts.append(f"of ranks [{', '.join(map(_spell, self.shape))}]")
         elif self.dtype != NO_DTYPE:
@@ -139,15 +139,16 @@ def named(sequence: int, function: str) -> int:
     return sequence | FUNCTIONS.index(function) + 1 << _SEQUENCE_BITS
 
 
-def stamped(sequence: int, shapes: Sequence[tuple[int, ...]], row: int = 1) -> int:
-    """The number of a call that carries tensors of these shapes in a row, and is the first of `row` calls.
+def stamped(sequence: int, shapes: Sequence[tuple[int, ...]], row: int = 0) -> int:
+    """The number of a call that carries tensors of these shapes in a row, and is the first of `row` calls of one block
+    or list; 0: it is in none.
 
     It differs where any of that does (but for 2^-23, where there are shapes).
     """
     if shapes:
         layout = zlib.crc32(repr([row, *(list(shape) for shape in shapes)]).encode()) % _LAYOUT
         return sequence | (_LAYOUT | layout) << _SEQUENCE_BITS
-    return sequence | (_ROW + min(row, _LAYOUT - _ROW - 1)) << _SEQUENCE_BITS if row > 1 else sequence
+    return sequence | (_ROW + min(row, _LAYOUT - _ROW - 1)) << _SEQUENCE_BITS if row else sequence
 
 
 def unpack(data: bytes) -> Descriptor:

@@ -282,7 +282,10 @@ def send_object_list(
     pg = at_once(group, "send_object_list")
     if pg is None:
         return
-    dumped = _dump("send_object_list", pg, list(object_list))
+    if isinstance(object_list, list | tuple):
+        dumped = _dump("send_object_list", pg, list(object_list))
+    else:
+        dumped = UsageTypeError(f"send_object_list: object_list: {_no_list(object_list)}")
     to = peer_of(pg, dst, group_dst, "send_object_list: dst")
     pg.send(np.array([_size(dumped)], np.int64), to, _TAG)
     data = _sent("send_object_list", pg, dumped, {})

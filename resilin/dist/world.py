@@ -202,17 +202,26 @@ def get_process_group_ranks(group: Any = None) -> list[int]:
 
 def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
     """Rank in `group` of a global rank. UsageError when it is not a member."""
+    known = _members(group, "get_group_rank")
     try:
-        return group.ranks.index(global_rank)
-    except ValueError:
-        raise UsageError(f"global rank {global_rank!r} is not in {group!r} with ranks {list(group.ranks)}") from None
+        return known.ranks.index(global_rank)
+    except ValueError:  # also of what is no rank
+        raise UsageError(f"global rank {global_rank!r} is not in {known!r} with ranks {list(known.ranks)}") from None
 
 
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
-    """Global rank of a rank in `group`."""
-    if not 0 <= group_rank < group.size():
-        raise UsageError(f"rank {group_rank} is not in {group!r}")
-    return group.ranks[group_rank]
+    """Global rank of a rank in `group`. UsageError when it has none such."""
+    known = _members(group, "get_global_rank")
+    if not isinstance(group_rank, Integral) or not 0 <= group_rank < known.size():
+        raise UsageError(f"get_global_rank: group_rank: {group_rank!r:.80} is not in {known!r}")
+    return known.ranks[int(group_rank)]
+
+
+def _members(group: Any, function: str) -> ProcessGroup:
+    found = resolve(group)
+    if found is None:
+        raise UsageError(f"{function}: group: this rank is not in it, so it does not know its ranks")
+    return found
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:

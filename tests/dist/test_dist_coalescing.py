@@ -219,11 +219,32 @@ def test_ranks_that_make_other_numbers_of_calls_in_one_block_or_list_hear_of_it(
     def work(rank):
         with pytest.raises(CollectiveMismatch) as caught:
             COUNTED[name](counts[rank])
-        if counts[rank] > 1:
-            assert f"here it is the first of {counts[rank]} calls of one block or list" in str(caught.value)
+        calls = "1 call" if counts[rank] == 1 else f"{counts[rank]} calls"
+        assert f"here it is the first of {calls} of one block or list" in str(caught.value)
         after = np.full(50_000, rank + 1.0)
         dist.all_reduce(after)
         assert (after == 3).all()
+
+    run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_block_that_is_empty_on_one_rank_does_not_pair_with_what_comes_next(transport):
+    def work(rank):
+        with pytest.raises(
+            CollectiveMismatch, match=r"rank 1 called all_reduce #0 \(the first of 1 in one block or list"
+        ):
+            if_rank_1_in_a_block(rank)
+        after = np.full(3, rank + 1.0)
+        dist.all_reduce(after)
+        assert (after == 3).all()
+
+    def if_rank_1_in_a_block(rank):
+        with dist._coalescing_manager():
+            if rank == 1:
+                dist.all_reduce(np.ones(3))
+        if rank == 0:
+            dist.all_reduce(np.ones(3))
 
     run_ranks(2, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
 

@@ -413,9 +413,11 @@ def test_errors_of_arguments_begin_with_the_function() -> None:
             lambda: dist.recv(_ones(), 9),
             lambda: dist.irecv(_ones(), 1 - rank, tag=-1),
             lambda: dist.gather_object(1, None, 9),
+            lambda: dist.send_object_list(3, 1 - rank),
+            lambda: dist.get_global_rank(None, "x"),
         ]
         names = "broadcast broadcast broadcast reduce all_gather all_gather_into_tensor reduce_scatter "
-        names += "all_to_all_single all_to_all_single send recv irecv gather_object"
+        names += "all_to_all_single all_to_all_single send recv irecv gather_object send_object_list get_global_rank"
         for name, call in zip(names.split(), wrong, strict=True):
             with pytest.raises(UsageError, match=rf"^{name}: "):
                 call()

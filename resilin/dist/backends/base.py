@@ -29,7 +29,8 @@ class Aborted(Exception):
 
 
 class Call:
-    """One collective on its way: its number in the group and its limits. `row`: of how many calls it is the first."""
+    """One collective on its way: its number in the group and its limits. `row`: of how many calls of one
+    block or list it is the first; 0: it is in none."""
 
     __slots__ = ("_row", "background", "entry", "kind", "sequence", "stamp", "started", "timeout_s")
 
@@ -40,7 +41,7 @@ class Call:
         timeout_s: float,
         background: bool = False,
         entry: Entry | None = None,
-        row: int = 1,
+        row: int = 0,
     ) -> None:
         self.background = background  # on the worker thread: the program computes meanwhile, so waits do not spin
         self.entry = entry  # in the flight recorder
