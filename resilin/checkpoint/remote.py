@@ -35,6 +35,7 @@ _APPEARS_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az"})  # an objec
 _S3 = frozenset({"s3", "s3a"})
 _SLASHES = re.compile(rf"((?:{'|'.join(sorted(_APPEARS_WHOLE))})://[^/]+)//+")  # between a bucket and a name
 _BUCKET = re.compile(r"[\w.:@-]+")  # ":" is of S3's access points, "@" of Azure's accounts
+_CUT = re.compile(r"::(?![a-z][a-z0-9+.-]*://)")  # not before another URL
 _REWRITTEN = re.compile(r"\?versionId=|[\t\r\n]")
 _TRANSIENT = frozenset(
     {errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.EAGAIN, errno.EHOSTUNREACH}
@@ -310,6 +311,8 @@ def _file_system(url: str, options: dict[str, Any], timeout_s: float, attempts: 
         raise UsageError(f"{url} names the bucket {bucket!r}; expected letters, digits, '.', '-' and '_'")
     if protocol in _S3 and _REWRITTEN.search(url):
         raise UsageError(f"{url!r} would be taken for another name: s3fs cuts '?versionId=', tabs and line breaks out")
+    if _CUT.search(url.partition("://")[2]):
+        raise UsageError(f"{url}: '::' in a name begins another URL for fsspec; expected a name without it")
     options.setdefault("use_listings_cache", False)
     if protocol in _S3:
         per_try = max(0.1, timeout_s / attempts)

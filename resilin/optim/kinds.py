@@ -6,7 +6,9 @@ A state does not say which class it is of, but its groups have the options of th
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from resilin.core.tensor import Tensor
@@ -101,6 +103,8 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             f"{where} there is {', '.join(map(str, entry))}, and no {', '.join(missing)}, which "
             f"{type(kind).__name__} needs: the state was saved by an optimizer of another kind"
         )
+    for name in needed:
+        _check_value(f"{where}, {name}", entry[name], name in moments)
     for name in moments:
         got, here = (_shape(each) for each in (entry.get(name), param))
         if None not in (got, here) and got != here:
@@ -108,6 +112,18 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
                 f"{where}, {name} has the shape {list(got or ())} in the state, the parameter has {list(here or ())} "
                 "here: it was saved with another model"
             )
+
+
+def _check_value(where: str, value: Any, moment: bool) -> None:
+    """UsageTypeError unless `value` is a tensor of real numbers, or, where it counts (no `moment`), a number."""
+    dtype = str(getattr(value, "dtype", ""))
+    if moment:
+        fits, expected = "float" in dtype, "a tensor of floating point numbers"
+    else:
+        fits = isinstance(value, Real) or bool(dtype and "complex" not in dtype and math.prod(value.shape) == 1)
+        expected = "a number, or a tensor of one"
+    if not fits:
+        raise UsageTypeError(f"{where} must be {expected}, got {value!r:.80}")
 
 
 def _shape(thing: Any) -> tuple[int, ...] | None:

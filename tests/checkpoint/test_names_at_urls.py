@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from s3fs import S3FileSystem
 
 import resilin
 from resilin import checkpoint
@@ -37,7 +38,9 @@ def place(request, server, monkeypatch):
     """An empty folder at a URL, found by the environment."""
     for name, value in (("ENDPOINT_URL", server.url), ("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test")):
         monkeypatch.setenv(f"AWS_{name}", value)
-    return f"{request.param}://models/names-{next(NUMBERS)}"
+    S3FileSystem.clear_instance_cache()  # they are kept by arguments, which do not tell of another environment
+    yield f"{request.param}://models/names-{next(NUMBERS)}"
+    S3FileSystem.clear_instance_cache()
 
 
 def state(number):
@@ -108,6 +111,12 @@ def test_unusual_names_are_names(place, name):
     assert checkpoint.latest(f"{run}/latest") == f"{run}/step-2"
     assert checkpoint.load(run)["n"] == 2
     assert checkpoint.verify(run) == []
+
+
+@pytest.mark.parametrize("url", ["memory://a::b", "s3://models/a::b/run", "memory://a::"])
+def test_a_name_in_which_fsspec_would_see_another_url_is_refused(url, server):
+    with pytest.raises(UsageError, match=r"'::' in a name begins another URL"):
+        checkpoint.save(url, {"w": resilin.ones(2)}, step=1, options=server.options if url.startswith("s3") else None)
 
 
 @pytest.mark.parametrize("url", ["s3://models/a?versionId=1", "s3://models/a?versionId=1/run", "s3a://models/a\tb"])

@@ -193,6 +193,18 @@ def test_a_state_that_hooks_make_fit_is_loaded(tmp_path):
             r'state\["state"\] must be a dict of entries by parameter, got \[1, 2\]',
         ),
         (lambda state: state["state"].update({0: 5}), r"state\[0\] must be a dict of a parameter's state, got 5"),
+        (lambda state: state["state"][0].update(exp_avg=[1.0]), r"of parameter 0, exp_avg must be a tensor .* \[1.0\]"),
+        (lambda state: state["state"][1].update(exp_avg=None), r"of parameter 1, exp_avg must be a tensor .* None"),
+        (
+            lambda state: state["state"][0].update(exp_avg_sq=resilin.ones(2, dtype=resilin.complex64)),
+            r"of parameter 0, exp_avg_sq must be a tensor of floating point numbers",
+        ),
+        (
+            lambda state: state["state"][0].update(exp_avg=resilin.ones(2, dtype=resilin.int64)),
+            r"of parameter 0, exp_avg must be a tensor of floating point numbers",
+        ),
+        (lambda state: state["state"][0].update(step="2"), r"of parameter 0, step must be a number, .* '2'"),
+        (lambda state: state["state"][1].update(step=None), r"of parameter 1, step must be a number, .* None"),
     ],
 )
 def test_a_tree_that_is_no_state_is_refused_by_name_and_changes_nothing(change, words):
