@@ -104,7 +104,7 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             f"{type(kind).__name__} needs: the state was saved by an optimizer of another kind"
         )
     for name in needed:
-        _check_value(f"{where}, {name}", entry[name], name in moments)
+        _check_value(f"{where}, {name}", entry[name], param if name in moments else None)
     for name in moments:
         got, here = (_shape(each) for each in (entry.get(name), param))
         if None not in (got, here) and got != here:
@@ -114,11 +114,12 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             )
 
 
-def _check_value(where: str, value: Any, moment: bool) -> None:
-    """UsageTypeError unless `value` is a tensor of real numbers, or, where it counts (no `moment`), a number."""
+def _check_value(where: str, value: Any, param: Tensor | None) -> None:
+    """UsageTypeError unless `value` is a tensor whose numbers those of `param` can be; None: it counts, a number."""
     dtype = str(getattr(value, "dtype", ""))
-    if moment:
-        fits, expected = "float" in dtype, "a tensor of floating point numbers"
+    if param is not None:
+        fits = "float" in dtype or ("complex" in dtype and "complex" in str(param.dtype))
+        expected = "a tensor of floating point numbers"
     else:
         fits = isinstance(value, Real) or bool(dtype and "complex" not in dtype and math.prod(value.shape) == 1)
         expected = "a number, or a tensor of one"

@@ -131,6 +131,19 @@ def test_a_state_of_other_shapes_is_refused_when_it_is_loaded(name):
     assert held(fresh) == before
 
 
+@pytest.mark.parametrize("name", ["Adam", "Adagrad", "RMSprop", "NAdam"])
+def test_complex_parameters_take_their_complex_state(name):
+    def made():
+        return getattr(optim, name)([nn.Parameter(resilin.ones(2, dtype=resilin.complex64))], lr=0.1)
+
+    one, other = made(), made()
+    (param,) = one.param_groups[0]["params"]
+    (param * param.conj()).real.sum().backward()
+    one.step()
+    other.load_state_dict(one.state_dict())
+    assert held(other) == held(one)
+
+
 def test_a_parameter_without_a_shape_yet_takes_any():
     layer = nn.LazyLinear(2, bias=False)
     optimizer = optim.Adam(layer.parameters())
