@@ -143,36 +143,38 @@ def test_a_future_of_a_receive_is_set_though_nobody_waits_for_the_work():
     run_ranks(2, work).results()
 
 
-def test_a_receive_nobody_waits_for_is_served_after_messages_that_found_no_room():
-    """The one that found none has called the receiver, or nobody ever calls it again."""
+def flood(rank, between):
+    """Rank 0 sends more than there is room for, then both are `between(rank)`, then rank 1 receives. At last a message
+    for a receive that nobody waits for."""
     many = 200
-
-    def work(rank):
-        if rank == 0:
-            sent = [dist.isend(np.full(1, float(number)), 1) for number in range(many)]
-            dist.barrier()  # the receiver has posted nothing until now
-            for one in sent:
-                one.wait()
-            dist.barrier()
-            dist.send(np.full(1, -1.0), 1)
-            return
+    if rank == 0:
+        works = [dist.isend(np.full(1, float(number)), 1) for number in range(many)]
+        between(rank)
+        for one in works:
+            one.wait()
         dist.barrier()
-        got = np.zeros(1)
-        for number in range(many):
-            dist.recv(got, 0)
-            assert got[0] == number
-        over = threading.Event()
-        dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
-        dist.barrier()
-        assert over.wait(PATIENCE_S)
-        assert got[0] == -1.0
+        dist.send(np.full(1, -1.0), 1)
+        return
+    between(rank)
+    got = np.zeros(1)
+    for number in range(many):
+        dist.recv(got, 0)
+        assert got[0] == number
+    over = threading.Event()
+    dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
+    dist.barrier()
+    assert over.wait(PATIENCE_S)
+    assert got[0] == -1.0
 
-    run_ranks(2, work).results()
+
+def test_a_receive_nobody_waits_for_is_served_after_messages_that_found_no_room():
+    """The one that found none has called the receiver, which had posted nothing; or nobody ever calls it again."""
+    run_ranks(2, flood, lambda _: dist.barrier()).results()
 
 
 def test_a_rank_that_was_called_before_it_could_hear_is_called_again(monkeypatch):
-    """The other one has finished its group, and sent more than there is room for."""
-    many, sent, joined = 200, threading.Event(), Messages.join
+    """The other one has finished its group, and sent all."""
+    sent, joined = threading.Event(), Messages.join
 
     def late(self, post):
         if 1 not in post._seats:
@@ -180,26 +182,7 @@ def test_a_rank_that_was_called_before_it_could_hear_is_called_again(monkeypatch
         joined(self, post)
 
     monkeypatch.setattr(Messages, "join", late)
-
-    def work(rank):
-        if rank == 0:
-            works = [dist.isend(np.full(1, float(number)), 1) for number in range(many)]
-            sent.set()
-            for one in works:
-                one.wait()
-            dist.barrier()
-            dist.send(np.full(1, -1.0), 1)
-            return
-        got = np.zeros(1)
-        for _ in range(many):
-            dist.recv(got, 0)
-        over = threading.Event()
-        dist.irecv(got, 0).get_future().add_done_callback(lambda _: over.set())
-        dist.barrier()
-        assert over.wait(PATIENCE_S)
-        assert got[0] == -1.0
-
-    run_ranks(2, work).results()
+    run_ranks(2, flood, lambda rank: sent.set() if rank == 0 else None).results()
 
 
 def test_arrays_from_elsewhere_and_read_only_ones_are_sent():
