@@ -30,7 +30,7 @@ class Ranks:
         """Those of `group`; None: of the default group where there is one. UsageError for a rank outside the group."""
         if group is None and not dist.is_initialized():
             return Ranks(None)
-        found = world.resolve(group)
+        found = world.resolve(group, "checkpoint")
         if found is None:
             raise UsageError("checkpoint: this rank is no member of the group; only its members call this")
         return Ranks(found)

@@ -171,7 +171,7 @@ def buffer_syncs(flags: Flags) -> tuple[bool, bool]:
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """`process_group`, or the default group. UsageError when there is none, UsageTypeError for what is no group."""
     if process_group is not None:
-        group = world.resolve(process_group)
+        group = world.resolve(process_group, _NAME)
         if group is None:
             raise UsageError(f"{_NAME}: this rank is not in process_group; wrap the module on its members only")
         return group

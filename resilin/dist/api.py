@@ -37,7 +37,7 @@ from resilin.dist.arguments import (
     same_layout,
     shaped,
 )
-from resilin.dist.block import Reduction, at_once, buffer_of, open_block, parts_of
+from resilin.dist.block import Launch, Reduction, at_once, buffer_of, open_block, parts_of
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import Array, PremulSum, ReduceOp
@@ -82,13 +82,13 @@ def all_reduce(
     Cost:  one host: every element is read once per rank and written once per rank, in place in shared memory;
            hosts: a ring, 2(P-1)/P of the bytes per rank, or log2 P messages below 256 KiB.
     """
-    pg = resolve(group)
+    pg = resolve(group, "all_reduce")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_REDUCE, async_op):
         target = Output(tensor, "all_reduce: tensor", load=True)
         flat = target.flat
-        known = reduce_op.check(op, flat.dtype)
+        known = reduce_op.check(op, flat.dtype, "all_reduce")
     block = open_block(pg)
     if block is not None:
         postponed: Work | None = block.add(Reduction(target, op), async_op)
@@ -106,7 +106,7 @@ def all_reduce(
 def reduce_together(pg: ProcessGroup, pack: Sequence[Reduction], async_op: bool) -> Work | None:
     """The all_reduces of a pack as one call over their elements in a row."""
     flats = [call.target.flat for call in pack]
-    known = reduce_op.check(pack[0].op, flats[0].dtype)
+    known = reduce_op.check(pack[0].op, flats[0].dtype, "all_reduce")
     backend = pg.backend
 
     def task(call: Any) -> None:
@@ -135,7 +135,7 @@ def tree_all_reduce(
     `parts`: this rank's partial sums, one per subtree of `plan.subtrees(rank)`, each of the shape and dtype of `out`
     and summed along the same tree. Every node is left + right, rounded to the dtype.
     """
-    pg = resolve(group)
+    pg = resolve(group, "tree_all_reduce")
     if pg is None:
         return None
     with Telling(pg, Kind.TREE_ALL_REDUCE, async_op):
@@ -150,7 +150,7 @@ def tree_all_reduce(
             )
         target = Output(out, "tree_all_reduce: out")
         flat = target.flat
-        reduce_op.check(ReduceOp.SUM, flat.dtype)
+        reduce_op.check(ReduceOp.SUM, flat.dtype, "tree_all_reduce")
         arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
         same_layout(list(arrays.values()), flat, len(arrays), "tree_all_reduce: parts")
     backend = pg.backend
@@ -166,7 +166,7 @@ def broadcast(
 
     Shape: any; equal on every rank.
     """
-    pg = resolve(group)
+    pg = resolve(group, "broadcast")
     if pg is None:
         return None
     with Telling(pg, Kind.BROADCAST, async_op):
@@ -188,14 +188,14 @@ def reduce(
     group_dst: int | None = None,
 ) -> Work | None:
     """Reduce `tensor` over all ranks into `tensor` of rank `dst`; other ranks' tensors stay as they are."""
-    pg = resolve(group)
+    pg = resolve(group, "reduce")
     if pg is None:
         return None
     with Telling(pg, Kind.REDUCE, async_op):
         root = root_of(pg, dst, group_dst, "reduce: dst")
         target = Output(tensor, "reduce: tensor", load=True)
         flat = target.flat
-        known = reduce_op.check(op, flat.dtype)
+        known = reduce_op.check(op, flat.dtype, "reduce")
     backend = pg.backend
 
     def task(call: Any) -> None:
@@ -209,23 +209,31 @@ def reduce(
 
 def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
     """`tensor_list[r] = tensor of rank r` on every rank. Shape: equal on every rank."""
-    pg = resolve(group)
+    pg = resolve(group, "all_gather")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_GATHER, async_op):
-        array = contiguous(tensor, "all_gather: tensor")
-        targets = outputs_of(tensor_list, "all_gather: tensor_list")
-        same_layout([t.flat for t in targets], array, pg.size(), "all_gather: tensor_list")
-        flats = shaped([t.flat for t in targets], array)
+        launch = gathering(pg, tensor_list, tensor, "all_gather: tensor_list", "all_gather: tensor")
+    return launch(async_op)
+
+
+def gathering(pg: ProcessGroup, tensor_list: Sequence[Any], tensor: Any, into: str, of: str) -> Launch:
+    """An all_gather whose arguments, named `into` and `of` in errors, are checked, for when it is to start."""
+    array = contiguous(tensor, of)
+    targets = outputs_of(tensor_list, into)
+    same_layout([t.flat for t in targets], array, pg.size(), into)
+    flats = shaped([t.flat for t in targets], array)
     backend = pg.backend
-    return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op)
+    return lambda async_op: _run(
+        pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op
+    )
 
 
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Concatenate (or stack) every rank's `input_tensor` in rank order into `output_tensor` of P times its size."""
-    pg = resolve(group)
+    pg = resolve(group, "all_gather_into_tensor")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_GATHER, async_op):
@@ -247,14 +255,14 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Work | None:
     """`output = op over ranks of input_list[this rank]`. Shape: all tensors equal, on every rank."""
-    pg = resolve(group)
+    pg = resolve(group, "reduce_scatter")
     if pg is None:
         return None
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter: output")
         inputs = inputs_of(input_list, "reduce_scatter: input_list")
         same_layout(inputs, target.flat, pg.size(), "reduce_scatter: input_list")
-        known, parts = reduce_op.check(op, target.flat.dtype), shaped(inputs, target.flat)
+        known, parts = reduce_op.check(op, target.flat.dtype, "reduce_scatter"), shaped(inputs, target.flat)
     return _reduce_scatter(pg, target, parts, op, known, async_op)
 
 
@@ -262,14 +270,14 @@ def reduce_scatter_tensor(
     output: Any, input: Any, op: ReduceOp | PremulSum = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """As reduce_scatter, with the P inputs concatenated (or stacked) in one tensor of P times the output's size."""
-    pg = resolve(group)
+    pg = resolve(group, "reduce_scatter_tensor")
     if pg is None:
         return None
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter_tensor: output")
         whole = contiguous(input, "reduce_scatter_tensor: input")
         known, parts = (
-            reduce_op.check(op, target.flat.dtype),
+            reduce_op.check(op, target.flat.dtype, "reduce_scatter_tensor"),
             rows_of(whole, target.flat, pg.size(), "reduce_scatter_tensor: input"),
         )
     return _reduce_scatter(pg, target, parts, op, known, async_op)
@@ -298,7 +306,7 @@ def gather_single(
     group_dst: int | None = None,
 ) -> Work | None:
     """As gather, into one tensor of P times the size, concatenated or stacked in rank order, on `dst` (default 0)."""
-    pg = resolve(group)
+    pg = resolve(group, "gather_single")
     if pg is None:
         return None
     with Telling(pg, Kind.GATHER, async_op):
@@ -323,7 +331,7 @@ def gather(
     group_dst: int | None = None,
 ) -> Work | None:
     """`gather_list[r] = tensor of rank r` on rank `dst` (default 0); elsewhere gather_list must be None."""
-    pg = resolve(group)
+    pg = resolve(group, "gather")
     if pg is None:
         return None
     with Telling(pg, Kind.GATHER, async_op):
@@ -348,7 +356,7 @@ def scatter(
     group_src: int | None = None,
 ) -> Work | None:
     """`tensor = scatter_list[this rank]` of rank `src` (default 0); elsewhere scatter_list must be None."""
-    pg = resolve(group)
+    pg = resolve(group, "scatter")
     if pg is None:
         return None
     with Telling(pg, Kind.SCATTER, async_op):
@@ -372,7 +380,7 @@ def all_to_all(
 
     All tensors have one dtype, on every rank.
     """
-    pg = resolve(group)
+    pg = resolve(group, "all_to_all")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_TO_ALL, async_op):
@@ -398,7 +406,7 @@ def all_to_all_single(
 
     Rows of `input` have one shape, on every rank.
     """
-    pg = resolve(group)
+    pg = resolve(group, "all_to_all_single")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_TO_ALL, async_op):
@@ -414,7 +422,7 @@ def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | float | None = None
 ) -> Work | None:
     """Return when every rank of `group` has called it. In a `_coalescing_manager` block with `async_op` only."""
-    pg = resolve(group) if async_op else at_once(group, "barrier")
+    pg = resolve(group, "barrier") if async_op else at_once(group, "barrier")
     if pg is None:
         return None
     with Telling(pg, Kind.BARRIER, async_op):

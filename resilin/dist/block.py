@@ -93,7 +93,7 @@ def at_once(group: Any, what: str) -> ProcessGroup | None:
 
     UsageError while a block of the group is open: the calls before it in the block have not run yet. Nothing is sent.
     """
-    found = resolve(group)
+    found = resolve(group, what)
     if found is not None and open_block(found) is not None:
         raise UsageError(
             f"{what}, {found.title()}: its result is needed at once, but a _coalescing_manager block is open, whose "

@@ -29,10 +29,10 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     What is needed when it returns is UsageError in a block, before anything is sent: `send`, `recv`, collectives of
     objects, `barrier()`, `monitored_barrier`. `device` changes nothing. The block is the calling thread's: callbacks
     that run meanwhile make their calls as ever. A block that ends by an error starts none, and the other ranks have a
-    CollectiveMismatch; behind a call that fails none is made. Of a tensor that a block reduces twice on one rank, it is
+    CollectiveMismatch; what isend and irecv have begun goes on. Behind a call that fails none is made. Of a tensor that a block reduces twice on one rank, it is
     twice on all.
     """
-    pg = resolve(group)
+    pg = resolve(group, "_coalescing_manager")
     if pg is None:
         yield Block()
         return
@@ -42,7 +42,7 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
             yield calls
         finally:
             block.end(pg)
-    except Exception:
+    except BaseException:
         refusal.tell(pg, Kind.ALL_REDUCE, async_op=True, function="_coalescing_manager")
         raise
     started = _start(pg, calls.calls, async_ops)
@@ -75,7 +75,7 @@ def all_reduce_coalesced(
     Returns: with `async_op` a Future of the list, as in PyTorch.
     Order, Checked, Raises: as `all_reduce`; a mismatch of shapes of small tensors shows each rank's own list.
     """
-    pg = resolve(group)
+    pg = resolve(group, "all_reduce_coalesced")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_REDUCE, async_op):
@@ -83,7 +83,7 @@ def all_reduce_coalesced(
         if not targets:
             raise UsageError("all_reduce_coalesced: tensors: expected at least one tensor, got an empty list")
         one_dtype([target.flat for target in targets], "all_reduce_coalesced")
-        reduce_op.check(op, targets[0].flat.dtype)
+        reduce_op.check(op, targets[0].flat.dtype, "all_reduce_coalesced")
     reductions = [Reduction(target, op) for target in targets]
     around = block.open_block(pg)
     if around is not None:
@@ -104,7 +104,7 @@ def all_gather_coalesced(
 
     With `async_op` a Future of `output_tensor_lists`, as in PyTorch.
     """
-    pg = resolve(group)
+    pg = resolve(group, "all_gather_coalesced")
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_GATHER, async_op):
@@ -118,8 +118,18 @@ def all_gather_coalesced(
                 f"all_gather_coalesced: expected {pg.size()} output lists, one per rank, with as many tensors as there "
                 f"are inputs, at least one; got lists of {[len(row) for row in outputs]} for {len(inputs)} inputs"
             )
-    with pg.row(len(inputs)):
-        works = [api.all_gather([row[i] for row in outputs], tensor, pg, async_op) for i, tensor in enumerate(inputs)]
+        launches = [
+            api.gathering(
+                pg,
+                [row[i] for row in outputs],
+                tensor,
+                f"all_gather_coalesced: tensors {i} of output_tensor_lists: rank",
+                f"all_gather_coalesced: input_tensor_list[{i}]",
+            )
+            for i, tensor in enumerate(inputs)
+        ]
+    with pg.row(len(launches)):
+        works = [launch(async_op) for launch in launches]
     given = [work for work in works if work is not None]
     if not given:
         return None

@@ -17,13 +17,13 @@ from resilin.errors import UsageError, UsageTypeError
 
 def _supports_reconfigure(group: Any = None) -> bool:
     """Whether `_reconfigure` works on `group`: on every group that this process is in and that can reach others."""
-    found = resolve(group)
+    found = resolve(group, "_supports_reconfigure")
     return found is not None and found.listener is not None
 
 
 def _get_reconfigure_handle(group: Any = None) -> str:
     """How members of a later generation of `group` reach this process: opaque text, the same for its whole life."""
-    found = resolve(group)
+    found = resolve(group, "_get_reconfigure_handle")
     if found is None or found.listener is None:
         raise UsageError("_get_reconfigure_handle: this process is not in the group, or the group has no Listener")
     return found.listener.describe()
@@ -44,7 +44,7 @@ def _reconfigure(
     numbering: the Work is finished. UsageError for arguments that mean nothing, before anything is sent.
     `hints` are for other backends and change nothing.
     """
-    found = resolve(group)
+    found = resolve(group, "_reconfigure")
     if found is None:
         raise UsageError("_reconfigure: this process is not in the group")
     generation, members = _generation_of(uuid), _members_of(handles)

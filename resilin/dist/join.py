@@ -244,7 +244,7 @@ class Join:
         config = _config(joinable)
         if not config.enable:
             return None
-        group = resolve(joinable.join_process_group)
+        group = resolve(joinable.join_process_group, "Join")
         assert group is not None, "checked by Join"
         assert config.turns is not None, "there is one inside"
         try:
@@ -283,8 +283,8 @@ def _listed(joinables: Any) -> list[Joinable]:
 
 
 def _group_of(joinables: Sequence[Joinable]) -> ProcessGroup:
-    group = resolve(joinables[0].join_process_group)
-    if group is None or any(resolve(other.join_process_group) is not group for other in joinables):
+    group = resolve(joinables[0].join_process_group, "Join")
+    if group is None or any(resolve(other.join_process_group, "Join") is not group for other in joinables):
         raise UsageError("Join: expected joinables of one process group that this process is in, got several")
     return group
 

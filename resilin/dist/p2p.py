@@ -38,7 +38,7 @@ def isend(
 
     To another host it returns when the connection has taken the bytes: peers read always, but a frozen one does not.
     """
-    pg = resolve(group)
+    pg = resolve(group, "isend")
     if pg is None:
         return None
     to = peer_of(pg, dst, group_dst, "isend: dst")
@@ -69,7 +69,7 @@ def irecv(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
     """As recv; wait for the Work before using `tensor`."""
-    pg = resolve(group)
+    pg = resolve(group, "irecv")
     return None if pg is None else _noted(pg, _post(pg, tensor, src, tag, group_src))
 
 
@@ -131,7 +131,7 @@ class P2POp:
         if op not in (isend, irecv):
             raise UsageError(f"P2POp: op: expected resilin.dist.isend or resilin.dist.irecv, got {op!r}")
         array_of(tensor, "P2POp: tensor")
-        pg = resolve(group)
+        pg = resolve(group, "P2POp")
         if pg is None:
             raise UsageError("P2POp: this process is not in the group")
         self.op = op

@@ -120,11 +120,18 @@ _COMBINE: dict[ReduceOp, Callable[..., Any]] = {
 }
 
 
-def check(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
-    """`given` as the ReduceOp it is, if that is defined for `dtype`; UsageError otherwise, before anything is sent.
+def check(given: Any, dtype: np.dtype[Any], function: str) -> ReduceOp:
+    """The `op` of `function` as the ReduceOp it is, if that is defined for `dtype`; UsageError before anything is sent.
 
     For a PremulSum it is PREMUL_SUM: a sum of what `scaled` gives.
     """
+    try:
+        return _known(given, dtype)
+    except UsageError as error:
+        raise type(error)(f"{function}: {error}") from None
+
+
+def _known(given: Any, dtype: np.dtype[Any]) -> ReduceOp:
     premultiplied = isinstance(given, PremulSum)
     try:
         op = ReduceOp.PREMUL_SUM if premultiplied else ReduceOp(given)

@@ -73,7 +73,7 @@ def new_subgroups(
     Without `group_size`: the ranks of each host, of which all must have equally many. Returns the subgroup of this rank
     and the list of all, in which the others are GroupMember.NON_GROUP_MEMBER.
     """
-    parent = resolve(group)
+    parent = resolve(group, "new_subgroups")
     if parent is None:
         return GroupMember.NON_GROUP_MEMBER, []
     with Telling(parent, Kind.NEW_GROUP):
@@ -136,7 +136,7 @@ def split_group(
 
     Returns the one that this rank is in; None when it is in none.
     """
-    parent = resolve(parent_pg)
+    parent = resolve(parent_pg, "split_group")
     if parent is None:
         return None
     with Telling(parent, Kind.NEW_GROUP):
@@ -160,7 +160,7 @@ def shrink_group(
     when those that stay do not all come. `ranks` of a PeerLost or CollectiveTimeout then count in `group`, which is
     still there: call this again without them, too, as `shrink_group([0, *error.ranks])`.
     """
-    parent = resolve(group)
+    parent = resolve(group, "shrink_group")
     if parent is None:
         raise UsageError("shrink_group: this process is not in the group")
     if not isinstance(ranks_to_exclude, list):

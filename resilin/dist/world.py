@@ -125,14 +125,14 @@ def use_group(group: ProcessGroup) -> Iterator[Callable[[], ProcessGroup | None]
         _WORLD.thread.group = before
 
 
-def resolve(group: Any) -> ProcessGroup | None:
-    """The group that an API argument means: None is the default group; None is returned outside the group."""
+def resolve(group: Any, function: str) -> ProcessGroup | None:
+    """The group that the `group` of `function` means: None is the default group; None is returned outside the group."""
     if group is None:
         return default_group()
     if group is GroupMember.NON_GROUP_MEMBER:
         return None
     if not isinstance(group, ProcessGroup):
-        raise UsageTypeError(f"group: expected a ProcessGroup, as new_group() returns, got {group!r}")
+        raise UsageTypeError(f"{function}: group: expected a ProcessGroup, as new_group() returns, got {group!r}")
     return group
 
 
@@ -153,13 +153,13 @@ def is_torchelastic_launched() -> bool:
 
 def get_rank(group: Any = None) -> int:
     """This process's rank in `group`; -1 outside it."""
-    found = resolve(group)
+    found = resolve(group, "get_rank")
     return -1 if found is None else found.rank()
 
 
 def get_world_size(group: Any = None) -> int:
     """Number of ranks in `group`; -1 outside it."""
-    found = resolve(group)
+    found = resolve(group, "get_world_size")
     return -1 if found is None else found.size()
 
 
@@ -174,7 +174,7 @@ def get_backend_config(group: Any = None) -> str:
 
 
 def _config(where: str, group: Any) -> BackendConfig:
-    found = resolve(group)
+    found = resolve(group, where)
     if found is None:
         raise UsageError(f"{where}: this process is not in the group")
     return found.backend.config
@@ -196,7 +196,7 @@ def _get_process_group_name(pg: ProcessGroup) -> str:
 
 def get_process_group_ranks(group: Any = None) -> list[int]:
     """Global ranks of the members, in group order."""
-    found = resolve(group)
+    found = resolve(group, "get_process_group_ranks")
     return [] if found is None else list(found.ranks)
 
 
@@ -218,7 +218,7 @@ def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
 
 
 def _members(group: Any, function: str) -> ProcessGroup:
-    found = resolve(group)
+    found = resolve(group, function)
     if found is None:
         raise UsageError(f"{function}: group: this rank is not in it, so it does not know its ranks")
     return found
@@ -234,7 +234,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 
 def set_timeout(timeout: timedelta | float, group: Any = None) -> None:
     """Change the default timeout of a group's collectives on this rank."""
-    found = resolve(group)
+    found = resolve(group, "set_timeout")
     if timeout is None:
         raise UsageError("set_timeout: timeout: expected seconds or a timedelta, got None")
     limit = seconds(timeout, "set_timeout: timeout") or 0.0
@@ -353,7 +353,7 @@ def _join(
 
 def destroy_process_group(group: Any = None) -> None:
     """Free `group`; for the default group also its subgroups, and the listener and store that `init` made for it."""
-    found = resolve(group)
+    found = resolve(group, "destroy_process_group")
     if found is None:
         return
     try:

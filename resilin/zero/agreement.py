@@ -26,7 +26,7 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     """`process_group`, or the default group if there is one. UsageError on ranks that are not in it."""
     if process_group is None:
         return dist.default_group() if dist.is_initialized() else None
-    group = resolve(process_group)
+    group = resolve(process_group, name)
     if group is None:
         raise UsageError(f"{name}: this rank is not in process_group; call it on its members only")
     return group
