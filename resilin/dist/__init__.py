@@ -17,7 +17,6 @@ from resilin.dist.api import (
     broadcast,
     gather,
     gather_single,
-    monitored_barrier,
     reduce,
     reduce_scatter,
     reduce_scatter_single,
@@ -41,6 +40,7 @@ from resilin.dist.experimental import _get_reconfigure_handle, _reconfigure, _su
 from resilin.dist.future import Future, collect_all, wait_all
 from resilin.dist.group import ProcessGroup
 from resilin.dist.kv import CoordinationStore, FileStore, HashStore, PrefixStore, Store, TCPStore
+from resilin.dist.monitored import monitored_barrier
 from resilin.dist.objects import (
     all_gather_object,
     broadcast_object_list,

@@ -19,10 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-
 from resilin._base import ranks
-from resilin._base.clock import Deadline
 from resilin.dist import reduce_op
 from resilin.dist.arguments import (
     Output,
@@ -45,7 +42,7 @@ from resilin.dist.refusal import Telling
 from resilin.dist.tree import Plan, Subtree
 from resilin.dist.work import Work, seconds
 from resilin.dist.world import get_rank, get_world_size, is_initialized, resolve
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError, UsageTypeError
+from resilin.errors import CollectiveMismatch, UsageError, UsageTypeError
 
 
 def _run(
@@ -429,53 +426,6 @@ def barrier(
         limit = None if timeout is None else seconds(timeout, "barrier: timeout")
     backend = pg.backend
     return _run(pg, Kind.BARRIER, backend.barrier, [], async_op, limit)
-
-
-def monitored_barrier(
-    group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
-) -> None:
-    """A barrier in which rank 0 hears from every rank by itself: its error names the missing ranks.
-
-    With `wait_all_ranks` all of them, else the first in rank order. The group is aborted on a miss: the others hear
-    from rank 0 who it is, or name rank 0 a second after `timeout`. Made of messages: another collective that a rank
-    calls instead is not compared with it but waited for in vain.
-    """
-    pg = at_once(group, "monitored_barrier")
-    if pg is None:
-        return
-    limit = pg.timeout_s if timeout is None else seconds(timeout, "monitored_barrier: timeout") or 0.0
-    token = np.zeros(1, np.uint8)
-    if pg.rank() != 0:
-        pg.send(token, 0, _BARRIER_TAG, limit)
-        pg.receive(token, 0, _BARRIER_TAG).wait(limit + _VERDICT_S)
-        return
-    deadline = Deadline(limit)
-    works = {rank: pg.receive(np.zeros(1, np.uint8), rank, _BARRIER_TAG) for rank in range(1, pg.size())}
-    missing: list[int] = []
-    lost: CollectiveTimeout | None = None
-    for rank, work in works.items():
-        try:
-            work.wait(deadline.left())
-        except PeerLost as error:
-            pg.abort(error)
-            raise
-        except CollectiveTimeout as error:
-            missing.append(rank)
-            lost = error
-            if not wait_all_ranks:
-                break
-    if missing:
-        names = ", ".join(f"rank {rank}" for rank in missing)
-        what = f"monitored_barrier, {pg.title()}: {names} did not come: {lost}"
-        miss = CollectiveTimeout(what, missing, [pg.ranks[rank] for rank in missing])
-        pg.abort(miss)
-        raise miss
-    for rank in works:
-        pg.send(token, rank, _BARRIER_TAG, limit)
-
-
-_BARRIER_TAG = -1
-_VERDICT_S = 1.0  # what ranks other than 0 wait longer than it, so that they hear whom it misses
 
 
 def _place_in(group: Any) -> tuple[int, int]:

@@ -23,14 +23,14 @@ from resilin.errors import UsageError
 def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Block]:
     """Collect this rank's collectives of `group` inside the block, and start them, in order, when it ends.
 
-    Runs of small `all_reduce`s with one dtype and op become one call where that gives the bits of separate ones (see
-    `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the block ends;
-    with `async_ops`, when `wait()` of what it gives returns. `isend` and `irecv` start at once and are waited for, too.
-    What is needed when it returns is UsageError in a block, before anything is sent: `send`, `recv`, collectives of
-    objects, `barrier()`, `monitored_barrier`. `device` changes nothing. The block is the calling thread's: callbacks
-    that run meanwhile make their calls as ever. A block that ends by an error starts none, and the other ranks have a
-    CollectiveMismatch; what isend and irecv have begun goes on. Behind a call that fails none is made. Of a tensor that a block reduces twice on one rank, it is
-    twice on all.
+    Runs of small `all_reduce`s with one dtype and op become one call where that gives the bits of separate ones
+    (see `dist.block`); all ranks must make the same calls in their blocks, of any kinds. They are done when the
+    block ends; with `async_ops`, when `wait()` of what it gives returns. `isend` and `irecv` start at once and are
+    waited for, too. What is needed when it returns is UsageError in a block, before anything is sent: `send`,
+    `recv`, collectives of objects, `barrier()`, `monitored_barrier`. `device` changes nothing. The block is the
+    calling thread's: callbacks that run meanwhile make their calls as ever. A block that ends by an error starts
+    none, and the other ranks have a CollectiveMismatch; what isend and irecv have begun goes on. Behind a call that
+    fails none is made. Of a tensor that a block reduces twice on one rank, it is twice on all.
     """
     pg = resolve(group, "_coalescing_manager")
     if pg is None:

@@ -415,11 +415,39 @@ def test_errors_of_arguments_begin_with_the_function() -> None:
             lambda: dist.gather_object(1, None, 9),
             lambda: dist.send_object_list(3, 1 - rank),
             lambda: dist.get_global_rank(None, "x"),
+            lambda: dist.all_reduce(_ones(), "sum"),
+            lambda: dist.reduce_scatter_tensor(_ones(1), _ones(2), dist.ReduceOp.BAND),
+            lambda: dist.all_reduce_coalesced([_ones()], 99),
+            lambda: dist.all_gather_coalesced([[_ones(2)], [_ones(2)]], [_ones()]),
+            lambda: dist.all_gather_coalesced([[None], [None]], [_ones()]),
+            lambda: dist.barrier(5),
+            lambda: dist.monitored_barrier("x"),
+            lambda: dist.get_rank(5),
         ]
         names = "broadcast broadcast broadcast reduce all_gather all_gather_into_tensor reduce_scatter "
-        names += "all_to_all_single all_to_all_single send recv irecv gather_object send_object_list get_global_rank"
+        names += "all_to_all_single all_to_all_single send recv irecv gather_object send_object_list get_global_rank "
+        names += "all_reduce reduce_scatter_tensor all_reduce_coalesced all_gather_coalesced all_gather_coalesced "
+        names += "barrier monitored_barrier get_rank"
         for name, call in zip(names.split(), wrong, strict=True):
             with pytest.raises(UsageError, match=rf"^{name}: "):
                 call()
 
     run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("mistaken", [{0}, {2}, {1, 2}, {0, 1, 2}])
+def test_a_limit_that_ranks_refuse_at_a_monitored_barrier_is_an_error_on_all(
+    mistaken: set[int], transport: str
+) -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError if rank in mistaken else CollectiveMismatch) as caught:
+            dist.monitored_barrier(timeout=-1 if rank in mistaken else PATIENCE_S)
+        said = str(caught.value)
+        if rank in mistaken:
+            assert said.startswith("monitored_barrier: timeout: expected")
+        else:
+            assert f"rank {min(mistaken)} called it with arguments that it refuses" in said
+        dist.monitored_barrier(timeout=PATIENCE_S)
+
+    run_ranks(SIZE, work, transport=transport, timeout_s=2 * PATIENCE_S).results()

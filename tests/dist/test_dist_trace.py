@@ -283,7 +283,7 @@ if rank == 0:
     ("call", "said"),
     [
         ("dist.all_gather_object([None] * 3, 'x')", "all_gather #3 int64[1] in all_gather_object"),
-        ("dist.monitored_barrier(timeout=1000.0)", "recv uint8[1] from 0 in monitored_barrier"),
+        ("dist.monitored_barrier(timeout=1000.0)", "recv int64[1] from 0 in monitored_barrier"),
         ("dist.all_reduce_coalesced([np.ones(3)])", "all_reduce #3 float64[3] SUM in all_reduce_coalesced"),
         ("dist.all_reduce(np.ones(3))", "all_reduce #3 float64[3] SUM"),
         ("dist.irecv(np.ones(3), 0).wait()", "recv float64[3] from 0"),

@@ -1,0 +1,82 @@
+"""A barrier that names who is missing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from resilin._base.clock import Deadline
+from resilin.dist.block import at_once
+from resilin.dist.group import ProcessGroup
+from resilin.dist.reduce_op import Array
+from resilin.dist.timeouts import seconds
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
+
+_TAG = -1  # apart from users' tags, which are not negative
+_FINE = -1  # what a rank says, to whom nothing is wrong; else the rank that refuses its arguments
+_VERDICT_S = 1.0  # what ranks other than 0 wait longer than it, so that they hear whom it misses
+
+
+def monitored_barrier(
+    group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
+    """A barrier in which rank 0 hears from every rank by itself: its error names the missing ranks.
+
+    With `wait_all_ranks` all of them, else the first in rank order. The group is aborted on a miss: the others hear
+    from rank 0 who it is, or name rank 0 a second after `timeout`. A rank that refuses its own `timeout` (UsageError)
+    comes all the same, with the group's; the others then have a CollectiveMismatch. Made of messages: another
+    collective that a rank calls instead is not compared with it but waited for in vain.
+    """
+    pg = at_once(group, "monitored_barrier")
+    if pg is None:
+        return
+    limit, mine, refused = pg.timeout_s, _FINE, None
+    if timeout is not None:
+        try:
+            limit = seconds(timeout, "monitored_barrier: timeout") or 0.0
+        except UsageError as error:
+            mine, refused = pg.rank(), error
+    word = np.array([mine], np.int64)
+    if pg.rank() == 0:
+        _hear_all(pg, word, limit, wait_all_ranks)
+    else:
+        pg.send(word, 0, _TAG, limit)
+        pg.receive(word, 0, _TAG).wait(limit + _VERDICT_S)
+    if refused is not None:
+        raise refused
+    if word[0] != _FINE:
+        raise CollectiveMismatch(
+            f"monitored_barrier, {pg.title()}: rank {word[0]} called it with arguments that it refuses (its own error "
+            "says why)"
+        )
+
+
+def _hear_all(pg: ProcessGroup, word: Array, limit: float, all_missing: bool) -> None:
+    """Rank 0: hear from every rank, and tell each `word`, which is then that of the first rank with another."""
+    deadline = Deadline(limit)
+    words = {rank: np.empty(1, np.int64) for rank in range(1, pg.size())}
+    works = {rank: pg.receive(said, rank, _TAG) for rank, said in words.items()}
+    missing: list[int] = []
+    lost: CollectiveTimeout | None = None
+    for rank, work in works.items():
+        try:
+            work.wait(deadline.left())
+        except PeerLost as error:
+            pg.abort(error)
+            raise
+        except CollectiveTimeout as error:
+            missing.append(rank)
+            lost = error
+            if not all_missing:
+                break
+    if missing:
+        names = ", ".join(f"rank {rank}" for rank in missing)
+        what = f"monitored_barrier, {pg.title()}: {names} did not come: {lost}"
+        miss = CollectiveTimeout(what, missing, [pg.ranks[rank] for rank in missing])
+        pg.abort(miss)
+        raise miss
+    word[0] = next((said[0] for said in (word, *words.values()) if said[0] != _FINE), _FINE)
+    for rank in works:
+        pg.send(word, rank, _TAG, limit)
