@@ -117,7 +117,7 @@ class Adadelta(Elementwise):
         super().__init__(params, defaults)
 
     def _check_group(self, group: Group) -> None:
-        self._check_not_negative(group, "lr", "eps", "weight_decay")
+        self._check_not_negative(group, "lr", "eps", "weight_decay", "rho")
         if not 0 <= group["rho"] <= 1:
             raise UsageError(f"Adadelta: rho must be between 0 and 1, got {group['rho']}")
 

@@ -36,8 +36,9 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
     if sizes != got:
         raise UsageError(f"{where}: groups of {got} parameters in the state, {sizes} here")
     number = 0
-    for group, other in zip(groups, saved, strict=True):
+    for place, (group, other) in enumerate(zip(groups, saved, strict=True)):
         _check_options(where, kind, group, other, base)
+        _check_values(f"{where}: param_groups[{place}]", kind, group, other)
         for key, param in zip(other["params"], group["params"], strict=True):
             entry = state["state"].get(key)
             if isinstance(entry, Mapping) and entry:
@@ -86,6 +87,28 @@ def _check_options(where: str, kind: Optimizer, group: Group, saved: Iterable[st
         )
 
 
+def _check_values(where: str, kind: Optimizer, group: Group, saved: Group) -> None:
+    """What the constructor checks, of the options in the state. Tensors of which only the shape is known are left out."""
+    known = {name: value for name, value in saved.items() if _is_known(value)}
+    try:
+        kind._check_group({**group, **known, "params": group["params"]})
+    except UsageError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def _is_known(value: Any) -> bool:
+    """Whether there are numbers to look at, in tensors too."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_known, value))
+    return hasattr(value, "__float__") or not hasattr(value, "shape")
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real number, or a tensor of one, which may be described only."""
+    dtype = str(getattr(value, "dtype", ""))
+    return isinstance(value, Real) or bool(dtype and "complex" not in dtype and math.prod(value.shape) == 1)
+
+
 def _options(base: type[Optimizer]) -> Iterator[tuple[type[Optimizer], set[str]]]:
     """The optimizers that there are, and the options that each is made with."""
     for kind in base.__subclasses__():
@@ -121,7 +144,7 @@ def _check_value(where: str, value: Any, param: Tensor | None) -> None:
         fits = "float" in dtype or ("complex" in dtype and "complex" in str(param.dtype))
         expected = "a tensor of floating point numbers"
     else:
-        fits = isinstance(value, Real) or bool(dtype and "complex" not in dtype and math.prod(value.shape) == 1)
+        fits = is_number(value)
         expected = "a number, or a tensor of one"
     if not fits:
         raise UsageTypeError(f"{where} must be {expected}, got {value!r:.80}")

@@ -9,6 +9,7 @@ import numpy as np
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.gemm import matmul
+from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.optim.line_search import Point, strong_wolfe
@@ -55,10 +56,17 @@ class LBFGS(Optimizer):
         }
         super().__init__(params, defaults)
 
-    def _check_group(self, group: Group) -> None:
-        self._check_not_negative(group, "lr")
+    def add_param_group(self, param_group: Group) -> None:
+        """See Optimizer. UsageError for a second group."""
         if self.param_groups:
             raise UsageError("LBFGS: there can be one parameter group only; use one optimizer for each")
+        super().add_param_group(param_group)
+
+    def _check_group(self, group: Group) -> None:
+        self._check_not_negative(group, "lr")
+        self._check_numbers(group, "tolerance_grad", "tolerance_change", "max_eval")
+        for name in ("max_iter", "history_size"):
+            whole(f"LBFGS: {name}", group[name])
         if group["line_search_fn"] not in (None, "strong_wolfe"):
             raise UsageError(f"LBFGS: line_search_fn must be 'strong_wolfe' or None, got {group['line_search_fn']!r}")
 

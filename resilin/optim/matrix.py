@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.kernels.common import Array, array_namespace
+from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
@@ -55,9 +56,13 @@ class Adafactor(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr", "weight_decay")
+        self._check_numbers(group, "beta2_decay", "d")
         if not group["beta2_decay"] <= 0:
             raise UsageError(f"Adafactor: beta2_decay must not be above 0, got {group['beta2_decay']}")
-        if any(eps is not None and not eps >= 0 for eps in group["eps"]):
+        if isinstance(group["eps"], list | tuple) and group["eps"][:1] in ([None], (None,)):
+            group = {**group, "eps": [0, *group["eps"][1:]]}
+        self._check_several(group, "eps", "two numbers (the first may be None)", 2)
+        if not all(eps >= 0 for eps in group["eps"]):
             raise UsageError(f"Adafactor: eps must not be negative, got {group['eps']}")
         if not group["d"] >= 1:
             raise UsageError(f"Adafactor: d must be at least 1, got {group['d']}")
@@ -160,9 +165,9 @@ class Muon(Optimizer):
         if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
             names = "'original', 'match_rms_adamw' or None"
             raise UsageError(f"Muon: adjust_lr_fn must be {names}, got {group['adjust_lr_fn']!r}")
-        if len(group["ns_coefficients"]) != 3:
-            raise UsageError(f"Muon: ns_coefficients must be three numbers, got {len(group['ns_coefficients'])}")
-        if group["ns_steps"] >= 100:
+        self._check_several(group, "ns_coefficients", "three numbers", 3)
+        self._check_numbers(group, "eps")
+        if whole("Muon: ns_steps", group["ns_steps"]) >= 100:
             raise UsageError(f"Muon: ns_steps must be below 100, got {group['ns_steps']}")
         for number, p in enumerate(group["params"]):
             if p.ndim != 2:

@@ -16,7 +16,7 @@ from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.pieces import is_piece
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
-from resilin.errors import ResilinError, UsageError
+from resilin.errors import ResilinError, UsageError, UsageTypeError
 from resilin.optim import kinds
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -24,6 +24,8 @@ Closure = Callable[[], Any]
 Group = dict[str, Any]
 Hook = Callable[..., Any]
 Step = TypeVar("Step", bound=Callable[..., Any])
+
+ROUNDING = 1e-12  # a rate that a schedule has brought to 0 may be below it by so much: LinearLR ends at -1e-17
 
 _all_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
 _all_post_hooks: OrderedDict[int, Hook] = OrderedDict()
@@ -149,16 +151,28 @@ class Optimizer:
     def _check_group(self, group: Group) -> None:
         """Raise UsageError for options of `group` that make no sense; subclasses override it."""
 
-    def _check_not_negative(self, group: Group, *names: str) -> None:
+    def _check_numbers(self, group: Group, *names: str) -> None:
         for name in names:
-            if not hasattr(group[name], "__float__"):
-                raise TypeError(f"{type(self).__name__}: {name} must be a number, got {group[name]!r}")
-            if not float(group[name]) >= 0:
+            if not kinds.is_number(group[name]):
+                raise UsageTypeError(f"{type(self).__name__}: {name} must be a number, got {group[name]!r:.80}")
+
+    def _check_not_negative(self, group: Group, *names: str) -> None:
+        self._check_numbers(group, *names)
+        for name in names:
+            if not float(group[name]) >= -ROUNDING:
                 raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
 
+    def _check_several(self, group: Group, name: str, what: str, count: int) -> None:
+        """UsageTypeError unless an option is a list or tuple of `count` numbers."""
+        values = group[name]
+        if not (isinstance(values, list | tuple) and len(values) == count and all(map(kinds.is_number, values))):
+            got = f"{len(values)}: {values!r:.80}" if isinstance(values, list | tuple) else f"{values!r:.80}"
+            raise UsageTypeError(f"{type(self).__name__}: {name} must be {what}, got {got}")
+
     def _check_betas(self, group: Group) -> None:
-        if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
-            raise UsageError(f"{type(self).__name__}: betas must be two numbers in [0, 1), got {group['betas']}")
+        self._check_several(group, "betas", what := "two numbers in [0, 1)", 2)
+        if not all(0 <= float(beta) < 1 for beta in group["betas"]):
+            raise UsageError(f"{type(self).__name__}: betas must be {what}, got {group['betas']}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or set it to zero in place."""
@@ -248,8 +262,8 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state, or nothing.
 
-        Raises UsageError when the groups do not match in size, or the state is of another kind of optimizer or of other
-        shapes, TypeError for what is no state.
+        Raises UsageError when the groups do not match in size, their options are none that the constructor takes, or
+        the state is of another kind of optimizer or of other shapes, TypeError for what is no state.
         """
         check_state_dict(self, state_dict)
         for hook in list(self._load_pre_hooks.values()):

@@ -49,6 +49,7 @@ class SGD(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr", "momentum", "weight_decay")
+        self._check_numbers(group, "dampening")
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise UsageError("SGD: nesterov needs momentum > 0 and dampening = 0")
 

@@ -46,6 +46,8 @@ class Rprop(Elementwise):
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr")
+        self._check_several(group, "step_sizes", "two numbers", 2)
+        self._check_several(group, "etas", "two numbers", 2)
         if not 0 < group["etas"][0] < 1 < group["etas"][1]:
             raise UsageError(f"Rprop: etas must be below 1 (and above 0) and above 1, got {group['etas']}")
 
@@ -104,6 +106,7 @@ class ASGD(Elementwise):
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr", "weight_decay")
+        self._check_numbers(group, "lambd", "alpha", "t0")
 
     def _states(self, group: Group) -> tuple[str | None, ...]:
         return ("ax",)

@@ -30,12 +30,16 @@ class SparseAdam(Optimizer):
         eps: float = 1e-8,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize}
+        self._check_numbers(defaults, "lr")
+        if not float(lr) > 0:  # in a group it may be 0: a schedule may end there
+            raise UsageError(f"SparseAdam: lr must be above 0, got {lr}")
+        super().__init__(params, defaults)
 
     def _check_group(self, group: Group) -> None:
-        for name in ("lr", "eps"):
-            if not float(group[name]) > 0:
-                raise UsageError(f"SparseAdam: {name} must be above 0, got {group[name]}")
+        self._check_not_negative(group, "lr", "eps")
+        if not float(group["eps"]) > 0:
+            raise UsageError(f"SparseAdam: eps must be above 0, got {group['eps']}")
         self._check_betas(group)
         if any(p.is_complex() for p in group["params"]):
             raise UsageError("SparseAdam: complex parameters are not supported; use Adam")

@@ -227,3 +227,93 @@ def test_a_tree_that_is_no_state_is_refused_by_name_and_changes_nothing(change, 
     with pytest.raises(UsageError, match=f"AdamW.load_state_dict: .*{words}"):
         fresh.load_state_dict(state)
     assert held(fresh) == before
+
+
+NO_NUMBER = [None, "x", [0.1], resilin.ones(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        *((name, "lr", [*NO_NUMBER, -1, float("nan")]) for name in KINDS),
+        *((name, "betas", [3, None, (0.9,), (0.9, None), (0.9, 1.0)]) for name in ("AdamW", "Adamax", "Lion", "NAdam")),
+        *((name, "betas", [3, (0.9, "x")]) for name in ("RAdam", "SparseAdam")),
+        ("SGD", "momentum", [*NO_NUMBER, -1]),
+        ("SGD", "dampening", NO_NUMBER),
+        ("SGD", "weight_decay", [*NO_NUMBER, -1]),
+        ("AdamW", "eps", [*NO_NUMBER, -1]),
+        ("ASGD", "t0", NO_NUMBER),
+        ("ASGD", "lambd", NO_NUMBER),
+        ("ASGD", "alpha", NO_NUMBER),
+        ("Adadelta", "rho", [*NO_NUMBER, 2]),
+        ("Adafactor", "eps", [3, (None,), (1e-3, None), (None, -1)]),
+        ("Adafactor", "beta2_decay", [*NO_NUMBER, 1]),
+        ("Adafactor", "d", [*NO_NUMBER, 0]),
+        ("LBFGS", "max_iter", [*NO_NUMBER, 2.5, -1]),
+        ("LBFGS", "max_eval", NO_NUMBER),
+        ("LBFGS", "history_size", [*NO_NUMBER, 2.5]),
+        ("LBFGS", "tolerance_grad", NO_NUMBER),
+        ("LBFGS", "line_search_fn", ["x"]),
+        ("Muon", "ns_steps", [*NO_NUMBER, 2.5, 100]),
+        ("Muon", "ns_coefficients", [3, (1.0, 2.0)]),
+        ("Muon", "eps", NO_NUMBER),
+        ("Rprop", "etas", [3, None, (0.5, 0.9), (0.5, "x")]),
+        ("Rprop", "step_sizes", [3, None, (1.0,)]),
+    ],
+)
+def test_options_that_the_constructor_refuses_are_refused_of_a_state_and_change_nothing(name, option, values):
+    for value in values:
+        state, fresh = trained(name).state_dict(), trained(name)
+        before = held(fresh)
+        state["param_groups"][0][option] = value
+        words = rf"^{name}.load_state_dict: param_groups\[0\]: {name}: {option} (must|given as)"
+        with pytest.raises(UsageError, match=words):
+            fresh.load_state_dict(state)
+        with pytest.raises(UsageError, match=words):
+            fresh.check_loadable(state)
+        assert held(fresh) == before
+
+
+def test_the_group_with_a_bad_option_is_named():
+    def made():
+        return optim.SGD([{"params": [resilin.ones(1).requires_grad_()], "lr": lr} for lr in (0.1, 0.2)])
+
+    state, fresh = made().state_dict(), made()
+    state["param_groups"][1]["lr"] = "fast"
+    with pytest.raises(
+        UsageError, match=r"^SGD.load_state_dict: param_groups\[1\]: SGD: lr must be a number, got 'fast'"
+    ):
+        fresh.load_state_dict(state)
+    assert [group["lr"] for group in fresh.param_groups] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "LBFGS"])
+def test_a_rate_that_a_schedule_has_brought_to_0_is_loaded(name):
+    """Rounding may leave it below 0; a divided optimizer is made anew with the group's options, too."""
+    one, other = trained(name), trained(name)
+    schedule = optim.lr_scheduler.LinearLR(one, start_factor=0.99, end_factor=0, total_iters=52)
+    for _ in range(52):
+        schedule.step()
+    assert abs(one.param_groups[0]["lr"]) < 1e-15
+    other.load_state_dict(one.state_dict())
+    assert other.param_groups[0]["lr"] == one.param_groups[0]["lr"]
+    type(one)([{**group, "params": [resilin.ones(2, 2).requires_grad_()]} for group in one.param_groups])
+
+
+def test_rates_and_betas_that_are_tensors_are_loaded_also_from_checkpoints(tmp_path):
+    def made(lr):
+        param = resilin.ones(2).requires_grad_()
+        return optim.AdamW([param], lr=resilin.tensor(lr), betas=(resilin.tensor(0.5), 0.9))
+
+    one, other, third = made(0.25), made(0.5), made(0.5)
+    other.load_state_dict(one.state_dict())
+    checkpoint.save(tmp_path, {"optimizer": one})
+    checkpoint.load(tmp_path, {"optimizer": third})
+    assert [float(each.param_groups[0]["lr"]) for each in (other, third)] == [0.25, 0.25]
+
+
+def test_options_of_other_versions_of_a_program_are_taken_as_they_are():
+    """A state of a GPU has capturable=True; foreach and fused are of the one who saved it."""
+    state, fresh = trained("AdamW").state_dict(), trained("AdamW")
+    state["param_groups"][0].update(capturable=True, fused=True, foreach=True, initial_lr=None, max_momentum="x")
+    fresh.load_state_dict(state)

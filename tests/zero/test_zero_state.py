@@ -224,6 +224,26 @@ def test_a_state_that_went_through_json_is_refused_as_a_whole() -> None:
     run_ranks(2, work).results()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [("lr", None, "a number, got None"), ("betas", 3, "two numbers"), ("lr", -1, "negative")],
+)
+def test_options_that_the_constructor_refuses_are_refused_of_a_state(option: str, value: Any, says: str) -> None:
+    want, _ = plain("AdamW")
+
+    def work(rank: int) -> list[bytes]:
+        params, optimizer = divided("AdamW")
+        train(params, optimizer, range(2))
+        state = copy.deepcopy(optimizer.sharded_state_dict())
+        state["param_groups"][0][option] = value
+        with pytest.raises(UsageError, match=rf"load_state_dict: param_groups\[0\]: AdamW: {option} must .*{says}"):
+            optimizer.load_sharded_state_dict(state)
+        train(params, optimizer, range(2, 4))
+        return bits(params)
+
+    assert run_ranks(2, work).results() == [want, want]
+
+
 def test_options_are_loaded_and_reach_the_inner_optimizer() -> None:
     def work(rank: int) -> list[float]:
         params, optimizer = divided("AdamW")
