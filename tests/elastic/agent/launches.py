@@ -21,7 +21,8 @@ class Launch:
         self.out_path, self.err_path = folder / "launcher.out", folder / "launcher.err"
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             command = [sys.executable, "-m", "resilin.launcher.elastic_run", *args]
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **env}, cwd=folder)
+            env = {**os.environ, "PYTHONUNBUFFERED": "", **env}  # unbuffered a print is two writes: lines would mix
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=env, cwd=folder)
 
     @property
     def out(self) -> str:
