@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Group = Mapping[str, Any]
 _LATER = {"maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 """Options that states of older versions of PyTorch lack."""
+_SHOWN = 8
 
 
 def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer]) -> None:
@@ -35,6 +36,7 @@ def check(optimizer: Optimizer, state: Mapping[str, Any], base: type[Optimizer])
     sizes, got = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved]
     if sizes != got:
         raise UsageError(f"{where}: groups of {got} parameters in the state, {sizes} here")
+    check_keys(where, state, optimizer._carries_names)
     number = 0
     for place, (group, other) in enumerate(zip(groups, saved, strict=True)):
         _check_options(where, kind, group, other, base)
@@ -63,6 +65,28 @@ def check_tree(where: str, state: Mapping[str, Any]) -> None:
                 _expect(where, f"state[{key!r:.80}]", state["state"][key], Mapping, "a dict of a parameter's state")
 
 
+def check_keys(where: str, state: Mapping[str, Any], names: bool = True) -> None:
+    """UsageError for entries of a state whose parameters are in none of its groups: they would be left out in silence.
+
+    names: those of other things than parameters are carried along; only numbers are refused then, and texts of them.
+    """
+    known = {key for group in state["param_groups"] for key in group["params"]}
+    strange = [key for key in state["state"] if key not in known]
+    texts = [key for key in strange if isinstance(key, str) and key.isdecimal() and int(key) in known]
+    if names:
+        strange = [key for key in strange if isinstance(key, int) or key in texts]
+    if strange:
+        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        hint = (
+            ": some are texts of numbers, as JSON has them; make them numbers again, "
+            "{int(key): entry for key, entry in state.items()}"
+        )
+        raise UsageError(
+            f"{where}: the state has entries of the parameters {strange[:_SHOWN]}{more}, which are in no group of it"
+            f"{hint if texts else ''}"
+        )
+
+
 def _expect(where: str, name: str, value: Any, kind: Any, what: str) -> None:
     if not isinstance(value, kind):
         raise UsageTypeError(f"{where}: {name} must be {what}, got {value!r:.80}")
@@ -88,7 +112,7 @@ def _check_options(where: str, kind: Optimizer, group: Group, saved: Iterable[st
 
 
 def _check_values(where: str, kind: Optimizer, group: Group, saved: Group) -> None:
-    """What the constructor checks, of the options in the state. Tensors of which only the shape is known are left out."""
+    """What the constructor checks, of the options in the state; not of tensors of which only the shape is known."""
     known = {name: value for name, value in saved.items() if _is_known(value)}
     try:
         kind._check_group({**group, **known, "params": group["params"]})

@@ -88,6 +88,8 @@ class Optimizer:
     """States of a parameter that are 0-dim float32 tensors; numbers in states that are loaded become such."""
     _starts_whole: ClassVar[bool] = True
     """Whether a parameter that has any state has all of it: counters, and what `_moments` names."""
+    _carries_names: ClassVar[bool] = True
+    """Whether `state` may hold what is of no parameter, under names: it is loaded and saved, too."""
     _stepping = False  # inside step()
     _opt_called = False  # whether there was a step: schedulers want one before their own
 
@@ -262,8 +264,9 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and (a copy of) the state, or nothing.
 
-        Raises UsageError when the groups do not match in size, their options are none that the constructor takes, or
-        the state is of another kind of optimizer or of other shapes, TypeError for what is no state.
+        Raises UsageError when the groups do not match in size, their options are none that the constructor takes,
+        entries have numbers that are in no group, or the state is of another kind of optimizer or of other shapes,
+        TypeError for what is no state.
         """
         check_state_dict(self, state_dict)
         for hook in list(self._load_pre_hooks.values()):

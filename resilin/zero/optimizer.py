@@ -60,6 +60,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     only.
     """
 
+    _carries_names = False
+
     def __init__(
         self,
         params: Params,
@@ -325,15 +327,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self.state.clear()
             self._consolidated = False
 
-    def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
-        """See Optimizer. A state with entries of parameters that are in none of its groups is refused, too."""
-        super().check_loadable(state_dict)
-        if not self._load_pre_hooks:
-            state.check_keys(f"{NAME}.load_state_dict", state_dict)
-
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         """Take this rank's pieces of a state of any number of ranks, or of the plain optimizer; or nothing."""
-        state.check_keys(f"{NAME}.load_state_dict", state_dict)
         saved = list(state_dict["param_groups"])
         places = [key for group in saved for key in group["params"]]
         by_number = {

@@ -24,8 +24,6 @@ from resilin.zero.owned import Owned
 from resilin.zero.partition import Piece
 from resilin.zero.row import Held, Row
 
-_SHOWN = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -188,28 +186,6 @@ def _slice(name: str, told: Told, param: Tensor, held: Held | None, inner: Optim
         return Sliced(shape, told.dtype, 0, wrap(param._dev.xp.empty(0, told.dtype.np), param._dev))
     mine = inner.state[held.proxy][name].detach().reshape(-1)
     return Sliced(shape, told.dtype, held.piece.start, mine)
-
-
-def check_keys(where: str, state_dict: Mapping[str, Any], of_user: bool = False) -> None:
-    """UsageError for entries of a state whose parameters are in none of its groups: they would be left out in silence.
-
-    of_user: keys may be of whoever wrote the optimizer; then only numbers are refused, and texts of them.
-    """
-    known = {key for group in state_dict["param_groups"] for key in group["params"]}
-    strange = [key for key in state_dict["state"] if key not in known]
-    texts = [key for key in strange if isinstance(key, str) and key.isdecimal() and int(key) in known]
-    if of_user:
-        strange = [key for key in strange if isinstance(key, int) or key in texts]
-    if strange:
-        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        hint = (
-            ": some are texts of numbers, as JSON has them; make them numbers again, "
-            "{int(key): entry for key, entry in state.items()}"
-        )
-        raise UsageError(
-            f"{where}: the state has entries of the parameters {strange[:_SHOWN]}{more}, which are in no group of it"
-            f"{hint if texts else ''}"
-        )
 
 
 def parts_of(owned: Owned, state: Mapping[Any, Mapping[str, Any]]) -> dict[Tensor, dict[str, Any]]:

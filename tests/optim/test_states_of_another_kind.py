@@ -317,3 +317,30 @@ def test_options_of_other_versions_of_a_program_are_taken_as_they_are():
     state, fresh = trained("AdamW").state_dict(), trained("AdamW")
     state["param_groups"][0].update(capturable=True, fused=True, foreach=True, initial_lr=None, max_momentum="x")
     fresh.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: {str(key): entry for key, entry in state.items()}, r"\['0', '1'\].*JSON .*int\(key\)"),
+        (lambda state: {**state, 2: {}}, r"\[2\], which are in no group of it$"),
+        (lambda state: {**state, -1: {}}, r"\[-1\], which are in no group of it$"),
+    ],
+)
+def test_entries_of_no_parameter_are_refused_and_change_nothing(change, words):
+    state, fresh = trained("AdamW").state_dict(), trained("AdamW")
+    before = held(fresh)
+    state["state"] = change(state["state"])
+    for call in (fresh.check_loadable, fresh.load_state_dict):
+        with pytest.raises(
+            UsageError, match=rf"^AdamW.load_state_dict: the state has entries of the parameters {words}"
+        ):
+            call(state)
+    assert held(fresh) == before
+
+
+def test_entries_that_a_program_keeps_under_names_of_its_own_are_carried_along():
+    state, fresh = trained("AdamW").state_dict(), trained("AdamW")
+    state["state"]["epoch"] = {"of": 3}
+    fresh.load_state_dict(state)
+    assert fresh.state_dict()["state"]["epoch"] == {"of": 3}

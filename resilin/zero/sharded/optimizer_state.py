@@ -18,7 +18,6 @@ from resilin.zero.elastic import Survivor
 from resilin.zero.sharded.cutting import gathered_whole
 from resilin.zero.sharded.surviving import hand_over
 from resilin.zero.sharded.unit import ShardedParameter, Unit
-from resilin.zero.state import check_keys
 
 State = dict[str, Any]
 _LOAD = "OptimizerState.load_state_dict"
@@ -163,9 +162,9 @@ class OptimizerState:
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
             raise UsageTypeError(f"{_LOAD}: expected what an optimizer's state_dict() gave")
         optimizer_kinds.check_tree(_LOAD, state_dict)
+        optimizer_kinds.check_keys(_LOAD, state_dict)
         kept = self._changed(state_dict, lambda piece, name, value: piece if self._is_cut(name, value) else value)
         self.optimizer.check_loadable({**state_dict, "state": kept})  # its kind, groups and names
-        check_keys(_LOAD, state_dict, of_user=True)
         for number, piece in self._by_number(state_dict).items():
             self._check_shapes(piece, number, state_dict["state"].get(number))
 
