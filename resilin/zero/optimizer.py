@@ -85,7 +85,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._rows: list[Row] = []
         self._gatherings: list[Gathering] = []
         self._owned: Owned | None = None  # None while the base class reads `params`
-        self._consolidated = False
+        self._gathered_on: int | None = None  # the global rank whose `state` is whole
         self._begun = False  # whether there is state, or may be
         self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
         self._early = False  # whether some hook updates inside backward
@@ -300,21 +300,24 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """
         whole = state.consolidate(self.owned, self._rows, self.process_group, to)
         self.state.clear()
-        self._consolidated = whole is not None
+        self._gathered_on = to
         self.state.update(whole or {})
 
     def state_dict(self) -> dict[str, Any]:
         """The state as `optimizer_class` alone would give it, in the form of `Optimizer.state_dict`.
 
-        UsageError on ranks other than the one that `consolidate_state_dict` gathered it on, and after another step.
-        For checkpoints that are written by all ranks see `sharded_state_dict`.
+        UsageError on ranks other than the one that `consolidate_state_dict` gathered it on last, and after another
+        step. For checkpoints that are written by all ranks see `sharded_state_dict`.
         """
-        if self.process_group.size() == 1 and not self._consolidated:
-            self.consolidate_state_dict(to=self.process_group.ranks[0])
-        if not self._consolidated:
+        here = self.process_group.ranks[self._rank]
+        if self.process_group.size() == 1 and self._gathered_on is None:
+            self.consolidate_state_dict(to=here)
+        if self._gathered_on != here:
+            last = "" if self._gathered_on is None else f", but on rank {self._gathered_on} by the last call"
             raise UsageError(
-                f"{NAME}.state_dict, rank {self._rank}: the state was not gathered here since the last step; call "
-                f"consolidate_state_dict(to={dist.get_rank()}) on all ranks first, or use sharded_state_dict()"
+                f"{NAME}.state_dict, rank {self._rank}: the state was not gathered here since the last step{last}; "
+                f"call consolidate_state_dict(to={here}) on all ranks before this, and take the state of one rank "
+                "before it is gathered on the next, or use sharded_state_dict()"
             )
         return super().state_dict()
 
@@ -323,9 +326,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return self.owned.optimizer
 
     def _forget(self) -> None:
-        if self._consolidated:
+        if self._gathered_on is not None:
             self.state.clear()
-            self._consolidated = False
+            self._gathered_on = None
 
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         """Take this rank's pieces of a state of any number of ranks, or of the plain optimizer; or nothing."""

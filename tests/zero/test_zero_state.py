@@ -149,6 +149,25 @@ def test_the_gathered_state_is_on_one_rank_and_ends_with_the_next_step() -> None
         assert f"consolidate_state_dict(to={rank})" in late
 
 
+def test_the_state_is_on_the_rank_where_it_was_gathered_last() -> None:
+    def work(rank: int) -> str:
+        params, optimizer = divided("AdamW")
+        train(params, optimizer, range(1))
+        optimizer.consolidate_state_dict(to=0)
+        optimizer.consolidate_state_dict(to=1)
+        if rank == 1:
+            return str(sorted(optimizer.state_dict()["state"]))
+        with pytest.raises(UsageError) as error:
+            optimizer.state_dict()
+        assert not optimizer.state
+        return str(error.value)
+
+    other, whole_one = run_ranks(2, work).results()
+    assert other.startswith("ZeroRedundancyOptimizer.state_dict, rank 0: the state was not gathered here")
+    assert "but on rank 1 by the last call; call consolidate_state_dict(to=0) on all ranks before this" in other
+    assert whole_one == str(list(range(7)))
+
+
 def test_the_gathered_state_does_not_change_with_training() -> None:
     def work(rank: int) -> bool:
         params, optimizer = divided("NAdam")
