@@ -42,7 +42,8 @@ def of_call(asked: str) -> Iterator[None]:
             raise  # it has been named
         raise CollectiveMismatch(
             f"{NAME}: {asked} met another call of another rank: {error}. All ranks make the same calls of an "
-            "optimizer, in the same order: step, add_param_group, consolidate_state_dict, sharded_state_dict"
+            "optimizer, in the same order: step, add_param_group, consolidate_state_dict, sharded_state_dict; and "
+            "their loss scalers are all enabled, or none is"
         ) from None
 
 
@@ -141,11 +142,17 @@ def on_any_rank(said: Sequence[bool], scaler: Mapping[str, float], group: dist.P
     """Of each of `said`, whether any rank of `group` (None: the world) says so. A collective.
 
     CollectiveMismatch on all ranks when a number of the loss scaler differs: its negative beside it, so that the
-    largest of both are the extremes.
+    largest of both are the extremes. So where a rank makes another call: its scaler is disabled, as a rule.
     """
     numbers = list(scaler.values())
     found = np.array([*said, *numbers, *(-each for each in numbers)], np.float64)
-    dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=group)
+    try:
+        dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=group)
+    except CollectiveMismatch as error:
+        raise CollectiveMismatch(
+            f"GradScaler: enabled here, and another rank unscales nothing: {error}. All ranks make scalers with the "
+            "same `enabled`, and step by them"
+        ) from None
     most, least = np.split(found[len(said) :], 2)
     for (name, mine), high, low in zip(scaler.items(), most, -least, strict=True):
         if high != low:

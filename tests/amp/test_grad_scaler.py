@@ -377,6 +377,27 @@ def test_ranks_without_any_gradient_are_told_so_together() -> None:
     }
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("off", [0, 2])
+def test_a_scaler_that_is_disabled_on_one_rank_is_told_on_all(stage: int, off: int) -> None:
+    def run(rank: int) -> str:
+        model: Any = net() if stage == 1 else shard(net(), stage)
+        params = model.parameters()
+        adam: Any = ZeroRedundancyOptimizer(params, optim.AdamW) if stage == 1 else optim.AdamW(params)
+        scaler = (GradScaler if stage == 1 else ShardedGradScaler)(enabled=rank != off)
+        with pytest.raises(CollectiveMismatch) as caught:
+            train(model, adam, scaler, 0)  # steps: without a scaler one of pieces is this rank's alone
+        return str(caught.value)
+
+    for rank, said in enumerate(run_ranks(3, run).results()):
+        if rank != off:
+            assert "GradScaler: enabled here, and another rank unscales nothing" in said
+            assert "All ranks make scalers with the same `enabled`" in said
+        elif stage == 1:
+            assert "step met another call of another rank" in said
+            assert "their loss scalers are all enabled, or none is" in said
+
+
 @pytest.mark.parametrize("stage", [1, 3])
 @pytest.mark.parametrize(("name", "sides"), [("init_scale", (8, 16)), ("growth_interval", (5, 7))])
 def test_scalers_that_differ_between_ranks_are_named_on_all(stage: int, name: str, sides: tuple[int, int]) -> None:
