@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import resilin.dist as dist
 from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
@@ -363,6 +366,47 @@ def test_a_divided_optimizer_of_uneven_inputs_is_scaled_by_those_that_train() ->
     first, second = run_ranks(2, run).results()
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def take_over_from_the_longest(scaler: GradScaler, steps: int) -> None:
+    """The lines of docs/zero.md."""
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (steps, scaler.state_dict()))
+    scaler.load_state_dict(max(told, key=lambda one: one[0])[1])
+
+
+@pytest.mark.parametrize("kind", [ZeroRedundancyOptimizer, None])
+def test_scalers_that_uneven_inputs_drove_apart_go_on_alike(kind: Any) -> None:
+    def run(rank: int) -> tuple[list[tuple[float, float]], list[np.ndarray]]:
+        model, scales = DDP(net()), []
+        params = model.parameters()
+        adam = kind(params, optim.AdamW, lr=0.1) if kind else optim.AdamW(params, lr=0.1)
+        scaler = GradScaler(growth_interval=1)
+        for _ in range(2):
+            steps = 3 - rank
+            with Join([model, adam] if kind else [model]):
+                for number in range(BAD + 1, BAD + 1 + steps):
+                    adam.zero_grad()
+                    scaler.scale(loss_of(model(batch(number, 0)))).backward()
+                    scaler.step(adam)
+                    scaler.update()
+            drifted = scaler.get_scale()
+            take_over_from_the_longest(scaler, steps)
+            scales.append((drifted, scaler.get_scale()))
+        return scales, values(model.module)
+
+    (longest, first), (shorter, second) = run_ranks(2, run).results()
+    start = 2.0**16
+    assert longest == [(start * 8, start * 8), (start * 64, start * 64)]
+    assert shorter == [(start * 4, start * 8), (start * 32, start * 64)]
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_lines_of_the_manual_are_those_that_are_tested() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "zero.md").read_text()
+    body = inspect.getsource(take_over_from_the_longest).replace(": list[Any]", "").splitlines()[2:]
+    assert "\n".join(line.strip() for line in body) in page
 
 
 def test_ranks_without_any_gradient_are_told_so_together() -> None:
