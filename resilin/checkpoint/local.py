@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from resilin._base import moments
+from resilin.checkpoint.obstacles import PARTIAL_BYTES, advice
 from resilin.checkpoint.storage import LEFTOVER, Item, Storage, Writing, checked
 from resilin.errors import (
     CorruptFile,
@@ -25,6 +26,7 @@ from resilin.errors import (
 )
 
 _MOST_AT_ONCE = 1 << 30  # Linux takes no more than 2 GiB - 4 KiB in one call
+_MAKING = ("written", "created")
 
 
 class LocalStorage(Storage):
@@ -76,7 +78,7 @@ class LocalStorage(Storage):
         """The name of a file that no other writer uses, which is gone afterwards whatever happens."""
         with _told(path, "written"):
             _make_folders(os.path.dirname(path))
-        partial = f"{path}{LEFTOVER}{os.urandom(6).hex()}"
+        partial = f"{path}{LEFTOVER}{os.urandom(PARTIAL_BYTES).hex()}"
         try:
             yield partial
         finally:
@@ -210,8 +212,8 @@ class _Local(Writing):
         self._fd = -1
 
     def __enter__(self) -> _Local:
-        with _told(self._shown, "written"), _still_there(self._path, self._shown):
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with _told(self._shown, "written"):
+            self._fd = self._made()
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return self
@@ -219,6 +221,16 @@ class _Local(Writing):
     def __exit__(self, *error: object) -> None:
         with _told(self._shown, "written"):
             os.close(self._fd)
+
+    def _made(self) -> int:
+        """The file, opened. Its folder was there a moment ago: where it is missing, somebody has deleted it."""
+        try:
+            return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            if os.path.isdir(os.path.dirname(self._path)):
+                raise
+            with _still_there(self._path, self._shown):
+                raise
 
     def flush(self) -> None:
         """Come back when the bytes are on the medium."""
@@ -291,8 +303,8 @@ def _still_there(partial: str, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise StorageMissing(
-            f"{path} cannot be written: {partial} or its folder is not there: another job or person has deleted it, or "
-            "the place takes no files; let one job at a time write to a path",
+            f"{path} cannot be written: {partial} or its folder is not there: another job or person has deleted it; "
+            "let one job at a time write to a path",
             path,
             error.errno,
         ) from None
@@ -300,26 +312,14 @@ def _still_there(partial: str, path: str) -> Iterator[None]:
 
 def _raise(error: OSError, path: str, done: str) -> NoReturn:
     code = error.errno
-    why = f"{path} cannot be {done}: {error.strerror or error}"
     if code == errno.EEXIST:
         raise StorageExists(f"{path} is there already: another writer was first", path, code) from None
+    why = f"{path} cannot be {done}: {error.strerror or error}{advice(path, code, done in _MAKING)}"
     if code in (errno.ENOENT, errno.ENOTDIR):
         raise StorageMissing(why, path, code) from None
     if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        raise StorageDenied(f"{why}; this process is user {os.geteuid()}", path, code) from None
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        why += f"; free space, or keep fewer checkpoints. {_space(path)}"
+        raise StorageDenied(why, path, code) from None
     raise StorageError(why, path, code) from None
-
-
-def _space(path: str) -> str:
-    """How full the disk is, as far as it tells."""
-    folder = os.path.dirname(path)
-    try:
-        usage = shutil.disk_usage(folder)
-    except OSError:
-        return f"The space on the disk of {folder} is not known"
-    return f"The disk of {folder} has {usage.free} of {usage.total} bytes free"
 
 
 @contextlib.contextmanager
@@ -352,8 +352,10 @@ def _make_folders(path: str) -> None:
     parent = os.path.dirname(path)
     if parent != path:
         _make_folders(parent)
-    with contextlib.suppress(FileExistsError):  # made by another writer meanwhile
+    try:
         os.mkdir(path)
+    except FileExistsError:  # made by another writer meanwhile, or no folder
+        os.stat(f"{path}/")
     _flush_folder(parent)
 
 
