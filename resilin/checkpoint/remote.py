@@ -36,6 +36,7 @@ _S3 = frozenset({"s3", "s3a"})
 _SLASHES = re.compile(rf"((?:{'|'.join(sorted(_APPEARS_WHOLE))})://[^/]+)//+")  # between a bucket and a name
 _BUCKET = re.compile(r"[\w.:@-]+")  # ":" is of S3's access points, "@" of Azure's accounts
 _CUT = re.compile(r"::(?![a-z][a-z0-9+.-]*://)")  # not before another URL
+_FOLDER = re.compile(r"(?:^|::)dir(?=::|://)")
 _REWRITTEN = re.compile(r"\?versionId=|[\t\r\n]")
 _TRANSIENT = frozenset(
     {errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.EAGAIN, errno.EHOSTUNREACH}
@@ -313,6 +314,10 @@ def _file_system(url: str, options: dict[str, Any], timeout_s: float, attempts: 
         raise UsageError(f"{url!r} would be taken for another name: s3fs cuts '?versionId=', tabs and line breaks out")
     if _CUT.search(url.partition("://")[2]):
         raise UsageError(f"{url}: '::' in a name begins another URL for fsspec; expected a name without it")
+    if _FOLDER.search(url):
+        raise UsageError(
+            f"{url}: fsspec's 'dir::' takes names for patterns when files move: write the folder's own URL"
+        )
     options.setdefault("use_listings_cache", False)
     if protocol in _S3:
         per_try = max(0.1, timeout_s / attempts)

@@ -119,6 +119,14 @@ def test_a_name_in_which_fsspec_would_see_another_url_is_refused(url, server):
         checkpoint.save(url, {"w": resilin.ones(2)}, step=1, options=server.options if url.startswith("s3") else None)
 
 
+@pytest.mark.parametrize(
+    "url", ["dir::memory://models/a*b", "dir://a::memory://models", "simplecache::dir::memory://a"]
+)
+def test_a_folder_as_a_storage_of_its_own_is_refused_with_what_to_write(url):
+    with pytest.raises(UsageError, match=r"'dir::' takes names for patterns.*: write the folder's own URL"):
+        checkpoint.save(url, state(1), step=1)
+
+
 @pytest.mark.parametrize("url", ["s3://models/a?versionId=1", "s3://models/a?versionId=1/run", "s3a://models/a\tb"])
 def test_a_name_of_which_s3fs_would_make_another_is_refused(url, server):
     with pytest.raises(UsageError, match="would be taken for another name"):
