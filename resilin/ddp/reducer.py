@@ -25,6 +25,7 @@ from resilin.ddp.first_backward import FirstBackward
 from resilin.ddp.flat import Flat, Layout, specs_of
 from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.timings import now
+from resilin.dist import compared
 
 
 class Reducer:
@@ -153,6 +154,8 @@ class Reducer:
         if self._layout is None:
             if not self._find_unused:
                 return
+            if self._group.size() > 1:
+                compared.agree(self._averaging.facts(), self._group)
             self._lay_out(range(len(self._params) - 1, -1, -1))  # the first backward says little of what others use
         assert self._layout is not None
         self._missing = [len(flat.spec.slots) for flat in self._layout.flats]

@@ -136,32 +136,56 @@ def test_a_state_that_goes_on_in_another_wrapper_is_compared_anew_with_one_that_
     run_ranks(2, work).results()
 
 
+GRAPHS: list[dict[str, bool]] = [{}, {"find_unused_parameters": True}, {"static_graph": True}]
+
+
 def own_hook(state: Any, bucket: Any) -> Any:
     return allreduce_hook(None, bucket)
 
 
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        ((None, allreduce_hook), "none on rank 0 and allreduce_hook on rank 2"),
-        ((own_hook, None), "one of the program's on rank 0 and none on rank 2"),
-        ((fp16_compress_hook, allreduce_hook), "fp16_compress_hook on rank 0 and allreduce_hook on rank 2"),
+        ((None, allreduce_hook), "none on rank 0 and allreduce_hook on rank"),
+        ((own_hook, None), "one of the program's on rank 0 and none on rank"),
+        ((fp16_compress_hook, allreduce_hook), "fp16_compress_hook on rank 0 and allreduce_hook on rank"),
     ],
 )
-def test_hooks_that_differ_are_named_on_all_ranks_in_the_first_step(hooks: tuple[Any, Any], said: str) -> None:
+def test_hooks_that_differ_are_named_on_all_ranks_in_the_first_step(
+    hooks: tuple[Any, Any], said: str, world: int, graph: dict[str, bool]
+) -> None:
+    last = world - 1
+
     def work(rank: int) -> None:
-        model = DDP(Given())
-        if (hook := hooks[rank == 2]) is not None:
+        model = DDP(Given(), **graph)
+        if (hook := hooks[rank == last]) is not None:
             model.register_comm_hook(None, hook)
-        with pytest.raises(CollectiveMismatch, match=f"DistributedDataParallel: the comm hook is {said}; all ranks"):
+        with pytest.raises(CollectiveMismatch, match=f"Parallel: the comm hook is {said} {last}; all ranks must"):
             backward(model, 0, rank)
 
-    run_ranks(3, work).results()
+    run_ranks(world, work).results()
 
 
-def test_a_hook_of_the_program_around_another_on_one_rank_is_no_difference() -> None:
+def test_hooks_that_differ_are_named_where_a_rank_used_no_parameter_in_the_first_step() -> None:
     def work(rank: int) -> None:
-        model = DDP(Given())
+        layer = nn.Linear(3, 3)
+        model = DDP(layer, find_unused_parameters=True)
+        if rank:
+            model.register_comm_hook(None, allreduce_hook)
+            layer.forward = lambda x: x  # type: ignore[method-assign]
+        x = Tensor._wrap(np.ones((2, 3), np.float32)).requires_grad_()
+        with pytest.raises(CollectiveMismatch, match="the comm hook is none on rank 0 and allreduce_hook on rank 1"):
+            model(x).sum().backward()
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_hook_of_the_program_around_another_on_one_rank_is_no_difference(graph: dict[str, bool]) -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given(), **graph)
         model.register_comm_hook(None, own_hook if rank else allreduce_hook)
         for step in range(2):
             backward(model, step, rank)
@@ -169,10 +193,11 @@ def test_a_hook_of_the_program_around_another_on_one_rank_is_no_difference() -> 
     run_ranks(2, work).results()
 
 
+@pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("later", [False, True])
-def test_a_count_of_steps_that_differs_is_named_on_all_ranks(later: bool) -> None:
+def test_a_count_of_steps_that_differs_is_named_on_all_ranks(later: bool, graph: dict[str, bool]) -> None:
     def work(rank: int) -> None:
-        model, state = DDP(Given()), power()
+        model, state = DDP(Given(), **graph), power()
         model.register_comm_hook(state, powerSGD_hook)
         for step in range(3 if later else 0):
             backward(model, step, rank)
