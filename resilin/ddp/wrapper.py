@@ -58,7 +58,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
     Raises UsageError for arguments without a meaning here and modules without parameters, UsageTypeError for flags that
     are neither True nor False, CollectiveMismatch (on all ranks) when ranks wrap different modules; it names the
-    parameter and both shapes.
+    parameter and both shapes. Where a rank refuses its arguments the others raise CollectiveMismatch with its reason.
     """
 
     def __init__(
@@ -89,41 +89,42 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
     ) -> None:
         super().__init__()
         uneven.UnevenInputs.__init__(self)
-        flags = arguments.Flags(
-            broadcast_buffers=broadcast_buffers,
-            init_sync=init_sync,
-            find_unused_parameters=find_unused_parameters,
-            check_reduction=check_reduction,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-            static_graph=static_graph,
-            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
-            batched_grad_copy=batched_grad_copy,
-            forward_sync_buffers=forward_sync_buffers,
-            lazy_bucket_allocation=lazy_bucket_allocation,
-        )
-        arguments.check(module, device_ids, output_device, dim, device_mesh, flags.batched_grad_copy)
-        arguments.warn_of(flags)
-        group = arguments.group_of(process_group)
-        self.module, self.process_group = module, group
-        self.dim, self.device_ids, self.output_device = dim, None, None
-        self.device, self.device_type, self.is_multi_device_module = CPU, CPU.type, False
-        self.find_unused_parameters, self.static_graph = flags.find_unused_parameters, flags.static_graph
-        self.gradient_as_bucket_view = flags.gradient_as_bucket_view
-        buffers_too, self.broadcast_buffers = arguments.buffer_syncs(flags)
-        self.require_backward_grad_sync = True
-        self.shards = shards
-        _leave_former(module)
-        named = arguments.trained(module, DistributedDataParallel)
-        self._options = Options(
-            caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
-            as_view=flags.gradient_as_bucket_view,
-            find_unused=flags.find_unused_parameters,
-            static=flags.static_graph,
-            skip_unused=flags.skip_all_reduce_unused_params,
-            **arguments.delayed(named, delay_all_reduce_named_params, param_to_hook_all_reduce),
-        )
-        self.bucket_bytes_cap = self._options.caps[-1]
-        self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
+        with initial.telling(process_group, init_sync):
+            flags = arguments.Flags(
+                broadcast_buffers=broadcast_buffers,
+                init_sync=init_sync,
+                find_unused_parameters=find_unused_parameters,
+                check_reduction=check_reduction,
+                gradient_as_bucket_view=gradient_as_bucket_view,
+                static_graph=static_graph,
+                skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+                batched_grad_copy=batched_grad_copy,
+                forward_sync_buffers=forward_sync_buffers,
+                lazy_bucket_allocation=lazy_bucket_allocation,
+            )
+            arguments.check(module, device_ids, output_device, dim, device_mesh, flags.batched_grad_copy)
+            arguments.warn_of(flags)
+            group = arguments.group_of(process_group)
+            self.module, self.process_group = module, group
+            self.dim, self.device_ids, self.output_device = dim, None, None
+            self.device, self.device_type, self.is_multi_device_module = CPU, CPU.type, False
+            self.find_unused_parameters, self.static_graph = flags.find_unused_parameters, flags.static_graph
+            self.gradient_as_bucket_view = flags.gradient_as_bucket_view
+            buffers_too, self.broadcast_buffers = arguments.buffer_syncs(flags)
+            self.require_backward_grad_sync = True
+            self.shards = shards
+            _leave_former(module)
+            named = arguments.trained(module, DistributedDataParallel)
+            self._options = Options(
+                caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
+                as_view=flags.gradient_as_bucket_view,
+                find_unused=flags.find_unused_parameters,
+                static=flags.static_graph,
+                skip_unused=flags.skip_all_reduce_unused_params,
+                **arguments.delayed(named, delay_all_reduce_named_params, param_to_hook_all_reduce),
+            )
+            self.bucket_bytes_cap = self._options.caps[-1]
+            self._precision = None if mixed_precision is None else Precision(module, mixed_precision)
         self._beside = True  # whether buckets are reduced while backward runs
         if flags.init_sync and group.size() > 1:
             self._make_equal(buffers_too)

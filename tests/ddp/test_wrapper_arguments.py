@@ -309,3 +309,39 @@ def test_an_empty_list_of_bucket_sizes_is_refused() -> None:
             DDP(nn.Linear(2, 2), bucket_cap_mb_list=[])
 
     run_ranks(1, make).results()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"bucket_cap_mb": "x"}, "bucket_cap_mb is a number of MiB, got 'x'"),
+        ({"find_unused_parameters": "no"}, "find_unused_parameters must be True or False, got 'no'"),
+        ({"init_sync": "x"}, "init_sync must be True or False"),
+        ({"device_ids": [3]}, "device_ids and output_device must be None"),
+        ({"mixed_precision": 3}, "mixed_precision"),
+        ({"module": 5}, "expected an nn.Module, got int"),
+    ],
+)
+def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(
+    given: dict[str, Any], says: str, world: int
+) -> None:
+    def work(rank: int) -> str:
+        last = rank == world - 1
+        with pytest.raises(UsageError if last else CollectiveMismatch) as caught:
+            DDP(**{"module": nn.Linear(3, 2), **(given if last else {})})
+        DDP(nn.Linear(3, 2))  # the next one meets the next one
+        return str(caught.value)
+
+    *others, own = run_ranks(world, work).results()
+    assert says in own
+    assert others == [f"DistributedDataParallel: rank {world - 1} refused its arguments: {own}"] * (world - 1)
+
+
+def test_a_rank_that_compares_nothing_tells_nobody() -> None:
+    def work(rank: int) -> None:
+        if rank:
+            with pytest.raises(UsageError, match="bucket_cap_mb"):
+                DDP(nn.Linear(3, 2), init_sync=False, bucket_cap_mb="x")  # type: ignore[arg-type]
+
+    run_ranks(2, work).results()
