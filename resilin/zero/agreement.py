@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -19,6 +20,7 @@ from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageErr
 from resilin.zero.owned import options_of
 
 NAME = "ZeroRedundancyOptimizer"
+MAKING = f"{NAME}(...)"
 Entry = tuple[str, tuple[int, ...], str]
 
 
@@ -30,6 +32,25 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     if group is None:
         raise UsageError(f"{name}: this rank is not in process_group; call it on its members only")
     return group
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a rank says in place of its layout, which refuses its own arguments."""
+
+    why: str
+
+
+@contextmanager
+def telling(process_group: Any) -> Iterator[None]:
+    """Around the checks of this rank's arguments: others, which would wait in `check_layout`, hear what it refuses."""
+    try:
+        yield
+    except (UsageError, TypeError) as error:
+        with suppress(UsageError, DistError, ElasticError):  # what this rank refuses matters more
+            if (group := group_of(NAME, process_group)) is not None:
+                everybodys(MAKING, _Refused(str(error)), group)
+        raise
 
 
 @contextmanager
@@ -70,9 +91,13 @@ def check_layout(
 
     first: the number of the first group that is compared, and all after it are; those before it have been. asked: the
     call that adds them.
-    Raises CollectiveMismatch on every rank; it names the first parameter or option that differs, and both sides.
+    Raises CollectiveMismatch on every rank; it names the first parameter or option that differs, and both sides, or the
+    rank that refused its arguments, and why.
     """
     everybody = everybodys(asked, (setting, _entries(groups, first), _options(groups, first)), group)
+    for rank, said in enumerate(everybody):
+        if isinstance(said, _Refused):
+            raise CollectiveMismatch(f"{NAME}: rank {rank} refused its arguments: {said.why}")
     first_setting, first_entries, first_options = everybody[0]
     for rank, (their_setting, theirs, their_options) in enumerate(everybody):
         if their_setting != first_setting:

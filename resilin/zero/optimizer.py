@@ -57,7 +57,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     Raises UsageError for arguments without a meaning (UsageTypeError for flags that are neither True nor False),
     CollectiveMismatch (on all ranks) when ranks give different parameters, in the first step parameters with different
     values, in any step different options, or a gradient of a parameter on some of the ranks that hold its elements
-    only.
+    only. Where a rank refuses its arguments the others raise CollectiveMismatch with its reason.
     """
 
     _carries_names = False
@@ -73,26 +73,27 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         buddies: bool = True,
         **defaults: Any,
     ) -> None:
-        kinds.check_class(optimizer_class)
-        Joinable.__init__(self)
-        self.parameters_as_bucket_view = flag(f"{NAME}: parameters_as_bucket_view", parameters_as_bucket_view)
-        self.overlap_with_ddp = flag(f"{NAME}: overlap_with_ddp", overlap_with_ddp)
-        self.reconfigurable = Survivor(OptimizerContent(self), flag(f"{NAME}: buddies", buddies))
-        self._given = process_group is not None
-        self._group = agreement.group_of(NAME, process_group)
-        self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
-        self._rank = 0 if self._group is None else self._group.rank()
-        self._rows: list[Row] = []
-        self._gatherings: list[Gathering] = []
-        self._owned: Owned | None = None  # None while the base class reads `params`
-        self._gathered_on: int | None = None  # the global rank whose `state` is whole
-        self._begun = False  # whether there is state, or may be
-        self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
-        self._early = False  # whether some hook updates inside backward
-        self._steps = Steps(NAME)
-        super().__init__(params, dict(defaults))
-        self._user_defaults = dict(defaults)
-        kinds.check_whole(self.parameters(), optimizer_class)
+        with agreement.telling(process_group):
+            kinds.check_class(optimizer_class)
+            Joinable.__init__(self)
+            self.parameters_as_bucket_view = flag(f"{NAME}: parameters_as_bucket_view", parameters_as_bucket_view)
+            self.overlap_with_ddp = flag(f"{NAME}: overlap_with_ddp", overlap_with_ddp)
+            self.reconfigurable = Survivor(OptimizerContent(self), flag(f"{NAME}: buddies", buddies))
+            self._given = process_group is not None
+            self._group = agreement.group_of(NAME, process_group)
+            self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
+            self._rank = 0 if self._group is None else self._group.rank()
+            self._rows: list[Row] = []
+            self._gatherings: list[Gathering] = []
+            self._owned: Owned | None = None  # None while the base class reads `params`
+            self._gathered_on: int | None = None  # the global rank whose `state` is whole
+            self._begun = False  # whether there is state, or may be
+            self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
+            self._early = False  # whether some hook updates inside backward
+            self._steps = Steps(NAME)
+            super().__init__(params, dict(defaults))
+            self._user_defaults = dict(defaults)
+            kinds.check_whole(self.parameters(), optimizer_class)
         self._compare_layout(first=0)
         self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
@@ -143,7 +144,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
         )
         if self._group is not None:
-            asked = f"{NAME}(...)" if self._owned is None else f"add_param_group (group {first})"
+            asked = agreement.MAKING if self._owned is None else f"add_param_group (group {first})"
             agreement.check_layout(self.param_groups, first, setting, self._group, asked)
 
     def _compare_values(self) -> None:

@@ -288,3 +288,30 @@ def test_objects_that_the_program_gathers_are_not_taken_for_those_of_an_optimize
             mine()
 
     run_ranks(2, work, abort=False).results()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"parameters_as_bucket_view": "x"}, "parameters_as_bucket_view must be True or False, got 'x'"),
+        ({"buddies": None}, "buddies must be True or False"),
+        ({"optimizer_class": optim.LBFGS}, "LBFGS cannot be divided among ranks"),
+        ({"params": []}, "got no parameters"),
+        ({"params": {1}}, "a set has no order"),
+    ],
+)
+def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(
+    given: Any, says: str, world: int
+) -> None:
+    def work(rank: int) -> str:
+        last = rank == world - 1
+        arguments: Any = {"params": parameters(), "optimizer_class": optim.AdamW, **(given if last else {})}
+        with pytest.raises((UsageError, TypeError) if last else CollectiveMismatch) as caught:
+            ZeroRedundancyOptimizer(**arguments)
+        ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        return str(caught.value)
+
+    *others, own = run_ranks(world, work).results()
+    assert says in own
+    assert others == [f"ZeroRedundancyOptimizer: rank {world - 1} refused its arguments: {own}"] * (world - 1)
