@@ -41,6 +41,7 @@ class LocalStorage(Storage):
         text = os.fspath(root)
         if not isinstance(text, str) or not text or "\0" in text:
             raise UsageError(f"LocalStorage: expected the path of a folder, got {root!r}")
+        check_bytes(text)
         self.root = os.path.abspath(os.path.expanduser(text))
 
     def path(self, name: str) -> str:
@@ -202,6 +203,14 @@ class LocalStorage(Storage):
             return np.empty(0, np.uint8)
         with _told(path, "mapped"):
             return np.memmap(path, np.uint8, "c").view(np.ndarray)
+
+
+def check_bytes(path: str) -> None:
+    """UsageError for a path that cannot be given to the system, as of half a pair of surrogates."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{path!a:.200}: no file can be called so: {error}") from None
 
 
 class _Local(Writing):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from resilin.checkpoint.local import LocalStorage
+from resilin.checkpoint.local import LocalStorage, check_bytes
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import Reading, Storage
 from resilin.errors import UsageError, UsageTypeError
@@ -58,6 +58,7 @@ def _text(path: Any) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise UsageTypeError(f"expected a path as text or as os.PathLike, a URL, or a Storage, got {path!r:.100}")
+    check_bytes(text)
     kind, mark, rest = text.partition("://")
     if mark:
         if _KINDS.fullmatch(kind) is None:

@@ -11,7 +11,7 @@ import pytest
 import resilin
 from resilin import checkpoint
 from resilin.checkpoint.local import LocalStorage
-from resilin.errors import StorageDenied, StorageError, StorageMissing
+from resilin.errors import StorageDenied, StorageError, StorageMissing, UsageError
 from resilin.launcher import main
 
 FORMS = [("file", "x.safetensors"), ("hub", "x"), ("checkpoint", "x")]
@@ -149,4 +149,15 @@ def test_a_folder_that_is_deleted_while_a_file_is_written_is_told_as_that(tmp_pa
 
     with pytest.raises(StorageMissing, match="another job or person has deleted it"):
         write()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["x\ud800", "x\ud800/run", "x\ud800.safetensors"])
+def test_a_name_that_no_file_can_have_is_refused(name, tmp_path):
+    calls = [checkpoint.latest, checkpoint.load, checkpoint.load_safetensors, checkpoint.import_torch, LocalStorage]
+    calls += [lambda path: checkpoint.save(path, {"w": resilin.ones(2)}, step=1)]
+    calls += [lambda path: checkpoint.save_safetensors({"w": resilin.ones(2)}, path)]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"no file can be called so: .*surrogates not allowed"):
+            call(f"{tmp_path}/{name}")
     assert os.listdir(tmp_path) == []
