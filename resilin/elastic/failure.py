@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from resilin._base.text import visible
+
 TAIL_LINES = 20
 # what goes into records, which a store takes up to about a megabyte of, for all workers of a node together
 MESSAGE_CHARS = 8_000
@@ -143,11 +145,6 @@ def shorten(text: str, limit: int) -> str:
         return text
     head = limit * 2 // 3
     return f"{text[:head]} [... {len(text) - limit} characters cut ...] {text[len(text) - limit + head :]}"
-
-
-def visible(text: str) -> str:
-    """`text` in which what a terminal would obey (colours, bells) or no file takes is written out: "\\x1b[31m"."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def signal_name(number: int) -> str:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import decimal
 
+from resilin._base.text import visible
 from resilin.errors import UsageError
 from resilin.launcher import exit_codes
 from resilin.launcher.checkpoint_diff import WHAT
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         done = convert.to_checkpoint(state, args.target, state.step)
     else:
         done = convert.to_weights(state, args.target, args.max_shard_bytes)
-    print(f"{done.path}: {done.tensors} tensors, {size(done.nbytes)}")
+    print(f"{visible(done.path)}: {done.tensors} tensors, {size(done.nbytes)}")
     if done.left_out:
         more = f", and {len(done.left_out) - _SHOWN} more" if len(done.left_out) > _SHOWN else ""
-        print(f"  left out, being no tensors: {', '.join(done.left_out[:_SHOWN])}{more}")
+        print(f"  left out, being no tensors: {visible(', '.join(done.left_out[:_SHOWN]))}{more}")
     return exit_codes.OK

@@ -8,6 +8,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+from resilin._base.text import visible
 from resilin.launcher import exit_codes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([_as_json(one) for one in found], indent=2))
     else:
-        print("\n".join([f"A: {a.path}", f"B: {b.path}", *map(_line, found)]))
+        print("\n".join(map(visible, [f"A: {a.path}", f"B: {b.path}", *map(_line, found)])))
         print(f"{len(found)} differences" if found else "the same names, values and bits")
     return exit_codes.FAILED if found else exit_codes.OK
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+from resilin._base.text import visible
 from resilin.errors import UsageError
 from resilin.launcher import exit_codes
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
     else:
-        print("\n".join(_lines(found)))
+        print("\n".join(map(visible, _lines(found))))
     return exit_codes.FAILED if any(one.problem for one in found) else exit_codes.OK
 
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 
+from resilin._base.text import visible
 from resilin.launcher import exit_codes
 from resilin.launcher.checkpoint_ls import size
 
@@ -31,5 +32,6 @@ def run(args: argparse.Namespace) -> int:
             read = (
                 f", {verdict.tensors} tensors in {verdict.files} files, {size(verdict.nbytes)}" if verdict.files else ""
             )
-            print("\n".join([f"{verdict.path}: {what}{read}", *(f"  {problem.what}" for problem in verdict.problems)]))
+            lines = [f"{verdict.path}: {what}{read}", *(f"  {problem.what}" for problem in verdict.problems)]
+            print("\n".join(map(visible, lines)))
     return exit_codes.FAILED if any(verdict.problems for verdict in verdicts) else exit_codes.OK

@@ -360,6 +360,20 @@ def test_what_a_file_cannot_hold_is_told(run, tmp_path, ask):
     assert "model/weight" in load_safetensors(tmp_path / "all.safetensors")
 
 
+def test_no_name_makes_the_terminal_do_anything(tmp_path, ask):
+    name = "a\x1b[31m\nb"
+    checkpoint.save(tmp_path / "run", {name: resilin.ones(2), "x\x07": "text"}, step=1)
+    checkpoint.save(tmp_path / "other", {name: resilin.zeros(2)}, step=1)
+    code, out = ask("convert", tmp_path / "run", tmp_path / "m.safetensors")
+    assert (code, out.splitlines()[1:]) == (0, ["  left out, being no tensors: x\\x07"])
+    code, out = ask("diff", tmp_path / "run", tmp_path / "other")
+    assert out.splitlines()[2].startswith("  a\\x1b[31m\\nb: float32[2]: 2 elements differ")
+    (tmp_path / "run\x1b[31m").symlink_to(tmp_path / "run")
+    damage(tmp_path / "run" / "step-1")
+    for command in ("ls", "verify"):
+        assert "\x1b" not in ask(command, tmp_path / "run\x1b[31m")[1]
+
+
 def test_weights_are_divided_as_for_a_model_hub(run, tmp_path, ask):
     assert ask("convert", run, tmp_path / "hub", "--to", "hub", "--key", "model", "--max-shard-bytes", 16)[0] == 0
     assert len(list((tmp_path / "hub").glob("model-*-of-00002.safetensors"))) == 2
