@@ -22,8 +22,8 @@ from typing import Any
 from resilin._base import ranks
 from resilin.dist import reduce_op
 from resilin.dist.arguments import (
+    Input,
     Output,
-    contiguous,
     cut,
     given,
     inputs_of,
@@ -49,14 +49,20 @@ def _run(
     group: ProcessGroup,
     kind: Kind,
     task: Callable[[Any], None],
+    inputs: Sequence[Input],
     outputs: Sequence[Output],
     async_op: bool,
     timeout_s: float | None = None,
     results: Sequence[Any] | None = None,
 ) -> Work | None:
-    """`results` are the tensors in the Work's future, if not those of `outputs`, which are stored at the end."""
+    """`inputs` are loaded before `task`, `outputs` stored after it.
+
+    `results` are the tensors in the Work's future, if not those of `outputs`.
+    """
 
     def whole(call: Any) -> None:
+        for one in inputs:
+            one.load()
         task(call)
         for output in outputs:
             output.store()
@@ -83,9 +89,8 @@ def all_reduce(
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_REDUCE, async_op):
-        target = Output(tensor, "all_reduce: tensor", load=True)
-        flat = target.flat
-        known = reduce_op.check(op, flat.dtype, "all_reduce")
+        target = Output(tensor, "all_reduce: tensor")
+        known = reduce_op.check(op, target.flat.dtype, "all_reduce")
     block = open_block(pg)
     if block is not None:
         postponed: Work | None = block.add(Reduction(target, op), async_op)
@@ -93,7 +98,7 @@ def all_reduce(
     backend = pg.backend
 
     def task(call: Any) -> None:
-        terms = reduce_op.scaled(op, flat)
+        terms = reduce_op.scaled(op, target.load())
         backend.all_reduce(call, terms, known)
         target.take(terms)
 
@@ -148,12 +153,15 @@ def tree_all_reduce(
         target = Output(out, "tree_all_reduce: out")
         flat = target.flat
         reduce_op.check(ReduceOp.SUM, flat.dtype, "tree_all_reduce")
-        arrays = {node: contiguous(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
+        inputs = {node: Input(part, f"tree_all_reduce: parts[{node}]") for node, part in sorted(parts.items())}
+        arrays = {node: part.flat for node, part in inputs.items()}
         same_layout(list(arrays.values()), flat, len(arrays), "tree_all_reduce: parts")
     backend = pg.backend
-    return _run(
-        pg, Kind.TREE_ALL_REDUCE, lambda call: backend.tree_all_reduce(call, arrays, flat, plan), [target], async_op
-    )
+
+    def task(call: Any) -> None:
+        backend.tree_all_reduce(call, arrays, flat, plan)
+
+    return _run(pg, Kind.TREE_ALL_REDUCE, task, list(inputs.values()), [target], async_op)
 
 
 def broadcast(
@@ -168,12 +176,15 @@ def broadcast(
         return None
     with Telling(pg, Kind.BROADCAST, async_op):
         root = root_of(pg, src, group_src, "broadcast: src")
-        outputs = [] if root == pg.rank() else [Output(tensor, "broadcast: tensor")]
-        flat = outputs[0].flat if outputs else contiguous(tensor, "broadcast: tensor")
+        inputs = [Input(tensor, "broadcast: tensor")] if root == pg.rank() else []
+        outputs = [] if inputs else [Output(tensor, "broadcast: tensor")]
+        flat = [*inputs, *outputs][0].flat
     backend = pg.backend
-    return _run(
-        pg, Kind.BROADCAST, lambda call: backend.broadcast(call, flat, root), outputs, async_op, results=[tensor]
-    )
+
+    def task(call: Any) -> None:
+        backend.broadcast(call, flat, root)
+
+    return _run(pg, Kind.BROADCAST, task, inputs, outputs, async_op, results=[tensor])
 
 
 def reduce(
@@ -190,18 +201,17 @@ def reduce(
         return None
     with Telling(pg, Kind.REDUCE, async_op):
         root = root_of(pg, dst, group_dst, "reduce: dst")
-        target = Output(tensor, "reduce: tensor", load=True)
-        flat = target.flat
-        known = reduce_op.check(op, flat.dtype, "reduce")
+        target = Output(tensor, "reduce: tensor")
+        known = reduce_op.check(op, target.flat.dtype, "reduce")
     backend = pg.backend
 
     def task(call: Any) -> None:
-        terms = reduce_op.scaled(op, flat)
+        terms = reduce_op.scaled(op, target.load())
         backend.reduce(call, terms, known, root)
         if root == pg.rank():
             target.take(terms)
 
-    return _run(pg, Kind.REDUCE, task, [], async_op, results=[tensor])
+    return _run(pg, Kind.REDUCE, task, [], [], async_op, results=[tensor])
 
 
 def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -216,14 +226,16 @@ def all_gather(tensor_list: Sequence[Any], tensor: Any, group: Any = None, async
 
 def gathering(pg: ProcessGroup, tensor_list: Sequence[Any], tensor: Any, into: str, of: str) -> Launch:
     """An all_gather whose arguments, named `into` and `of` in errors, are checked, for when it is to start."""
-    array = contiguous(tensor, of)
-    targets = outputs_of(tensor_list, into)
+    source, targets = Input(tensor, of), outputs_of(tensor_list, into)
+    array = source.flat
     same_layout([t.flat for t in targets], array, pg.size(), into)
     flats = shaped([t.flat for t in targets], array)
     backend = pg.backend
-    return lambda async_op: _run(
-        pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, flats), targets, async_op
-    )
+
+    def task(call: Any) -> None:
+        backend.all_gather(call, array, flats)
+
+    return lambda async_op: _run(pg, Kind.ALL_GATHER, task, [source], targets, async_op)
 
 
 def all_gather_into_tensor(
@@ -234,11 +246,15 @@ def all_gather_into_tensor(
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_GATHER, async_op):
-        array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
+        source = Input(input_tensor, "all_gather_into_tensor: input_tensor")
         target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
-        rows = rows_of(target.flat, array, pg.size(), "all_gather_into_tensor: output_tensor")
+        rows = rows_of(target.flat, source.flat, pg.size(), "all_gather_into_tensor: output_tensor")
     backend = pg.backend
-    return _run(pg, Kind.ALL_GATHER, lambda call: backend.all_gather(call, array, rows), [target], async_op)
+
+    def task(call: Any) -> None:
+        backend.all_gather(call, source.flat, rows)
+
+    return _run(pg, Kind.ALL_GATHER, task, [source], [target], async_op)
 
 
 all_gather_single = all_gather_into_tensor  # PyTorch's newer name
@@ -258,9 +274,10 @@ def reduce_scatter(
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter: output")
         inputs = inputs_of(input_list, "reduce_scatter: input_list")
-        same_layout(inputs, target.flat, pg.size(), "reduce_scatter: input_list")
-        known, parts = reduce_op.check(op, target.flat.dtype, "reduce_scatter"), shaped(inputs, target.flat)
-    return _reduce_scatter(pg, target, parts, op, known, async_op)
+        arrays = [one.flat for one in inputs]
+        same_layout(arrays, target.flat, pg.size(), "reduce_scatter: input_list")
+        known, parts = reduce_op.check(op, target.flat.dtype, "reduce_scatter"), shaped(arrays, target.flat)
+    return _reduce_scatter(pg, target, inputs, parts, op, known, async_op)
 
 
 def reduce_scatter_tensor(
@@ -272,23 +289,27 @@ def reduce_scatter_tensor(
         return None
     with Telling(pg, Kind.REDUCE_SCATTER, async_op):
         target = Output(output, "reduce_scatter_tensor: output")
-        whole = contiguous(input, "reduce_scatter_tensor: input")
-        known, parts = (
-            reduce_op.check(op, target.flat.dtype, "reduce_scatter_tensor"),
-            rows_of(whole, target.flat, pg.size(), "reduce_scatter_tensor: input"),
-        )
-    return _reduce_scatter(pg, target, parts, op, known, async_op)
+        whole = Input(input, "reduce_scatter_tensor: input")
+        known = reduce_op.check(op, target.flat.dtype, "reduce_scatter_tensor")
+        parts = rows_of(whole.flat, target.flat, pg.size(), "reduce_scatter_tensor: input")
+    return _reduce_scatter(pg, target, [whole], parts, op, known, async_op)
 
 
 def _reduce_scatter(
-    pg: ProcessGroup, target: Output, parts: list[Array], op: ReduceOp | PremulSum, known: ReduceOp, async_op: bool
+    pg: ProcessGroup,
+    target: Output,
+    inputs: list[Input],
+    parts: list[Array],
+    op: ReduceOp | PremulSum,
+    known: ReduceOp,
+    async_op: bool,
 ) -> Work | None:
     backend, flat = pg.backend, target.flat
 
     def task(call: Any) -> None:
         backend.reduce_scatter(call, [reduce_op.scaled(op, part) for part in parts], flat, known)
 
-    return _run(pg, Kind.REDUCE_SCATTER, task, [target], async_op)
+    return _run(pg, Kind.REDUCE_SCATTER, task, inputs, [target], async_op)
 
 
 reduce_scatter_single = reduce_scatter_tensor  # PyTorch's newer name
@@ -308,15 +329,14 @@ def gather_single(
         return None
     with Telling(pg, Kind.GATHER, async_op):
         root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "gather_single: dst")
-        array = contiguous(input_tensor, "gather_single: input_tensor")
+        source = Input(input_tensor, "gather_single: input_tensor")
         if (output_tensor is None) == (root == pg.rank()):
             raise UsageError(
                 f"gather_single: output_tensor must be given on the destination rank {root} and only there"
             )
         targets = [] if output_tensor is None else [Output(output_tensor, "gather_single: output_tensor")]
-        rows = [rows_of(target.flat, array, pg.size(), "gather_single: output_tensor") for target in targets]
-    flats, backend = rows[0] if rows else None, pg.backend
-    return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
+        rows = [rows_of(target.flat, source.flat, pg.size(), "gather_single: output_tensor") for target in targets]
+    return _gather(pg, source, rows[0] if rows else None, root, targets, async_op)
 
 
 def gather(
@@ -333,15 +353,25 @@ def gather(
         return None
     with Telling(pg, Kind.GATHER, async_op):
         root = 0 if dst is None and group_dst is None else root_of(pg, dst, group_dst, "gather: dst")
-        array = contiguous(tensor, "gather: tensor")
+        source = Input(tensor, "gather: tensor")
         if given(gather_list, "gather: gather_list") != (root == pg.rank()):
             raise UsageError(f"gather: gather_list must be given on the destination rank {root} and only there")
         targets, flats = outputs_of(gather_list or [], "gather: gather_list"), None
         if targets:
-            same_layout([t.flat for t in targets], array, pg.size(), "gather: gather_list")
-            flats = shaped([t.flat for t in targets], array)
+            same_layout([t.flat for t in targets], source.flat, pg.size(), "gather: gather_list")
+            flats = shaped([t.flat for t in targets], source.flat)
+    return _gather(pg, source, flats, root, targets, async_op)
+
+
+def _gather(
+    pg: ProcessGroup, source: Input, flats: list[Array] | None, root: int, targets: list[Output], async_op: bool
+) -> Work | None:
     backend = pg.backend
-    return _run(pg, Kind.GATHER, lambda call: backend.gather(call, array, flats, root), targets, async_op)
+
+    def task(call: Any) -> None:
+        backend.gather(call, source.flat, flats, root)
+
+    return _run(pg, Kind.GATHER, task, [source], targets, async_op)
 
 
 def scatter(
@@ -358,16 +388,16 @@ def scatter(
         return None
     with Telling(pg, Kind.SCATTER, async_op):
         root = 0 if src is None and group_src is None else root_of(pg, src, group_src, "scatter: src")
-        target, inputs = Output(tensor, "scatter: tensor"), None
-        flat = target.flat
+        target = Output(tensor, "scatter: tensor")
+        flat, inputs, parts = target.flat, list[Input](), None
         if given(scatter_list, "scatter: scatter_list") != (root == pg.rank()):
             raise UsageError(f"scatter: scatter_list must be given on the source rank {root} and only there")
         if scatter_list:
             inputs = inputs_of(scatter_list, "scatter: scatter_list")
-            same_layout(inputs, flat, pg.size(), "scatter: scatter_list")
-            inputs = shaped(inputs, flat)
+            same_layout([one.flat for one in inputs], flat, pg.size(), "scatter: scatter_list")
+            parts = shaped([one.flat for one in inputs], flat)
     backend = pg.backend
-    return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, inputs, flat, root), [target], async_op)
+    return _run(pg, Kind.SCATTER, lambda call: backend.scatter(call, parts, flat, root), inputs, [target], async_op)
 
 
 def all_to_all(
@@ -381,14 +411,15 @@ def all_to_all(
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_TO_ALL, async_op):
-        inputs = [array.reshape(-1) for array in inputs_of(input_tensor_list, "all_to_all: input_tensor_list")]
+        inputs = inputs_of(input_tensor_list, "all_to_all: input_tensor_list")
+        parts = [one.flat.reshape(-1) for one in inputs]
         targets = outputs_of(output_tensor_list, "all_to_all: output_tensor_list")
         flats = [t.flat.reshape(-1) for t in targets]
         if len(inputs) != pg.size() or len(flats) != pg.size():
             raise UsageError(f"all_to_all: expected {pg.size()} inputs and outputs, got {len(inputs)} and {len(flats)}")
-        one_dtype([*inputs, *flats], "all_to_all")
+        one_dtype([*parts, *flats], "all_to_all")
     backend = pg.backend
-    return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, flats), targets, async_op)
+    return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, parts, flats), inputs, targets, async_op)
 
 
 def all_to_all_single(
@@ -407,12 +438,16 @@ def all_to_all_single(
     if pg is None:
         return None
     with Telling(pg, Kind.ALL_TO_ALL, async_op):
-        target, whole = Output(output, "all_to_all_single: output"), contiguous(input, "all_to_all_single: input")
-        inputs = cut(whole, input_split_sizes, pg.size(), "all_to_all_single: input")
+        target, whole = Output(output, "all_to_all_single: output"), Input(input, "all_to_all_single: input")
+        inputs = cut(whole.flat, input_split_sizes, pg.size(), "all_to_all_single: input")
         outputs = cut(target.flat, output_split_sizes, pg.size(), "all_to_all_single: output")
-        one_dtype([whole, target.flat], "all_to_all_single")
+        one_dtype([whole.flat, target.flat], "all_to_all_single")
     backend = pg.backend
-    return _run(pg, Kind.ALL_TO_ALL, lambda call: backend.all_to_all(call, inputs, outputs), [target], async_op)
+
+    def task(call: Any) -> None:
+        backend.all_to_all(call, inputs, outputs)
+
+    return _run(pg, Kind.ALL_TO_ALL, task, [whole], [target], async_op)
 
 
 def barrier(
@@ -425,7 +460,7 @@ def barrier(
     with Telling(pg, Kind.BARRIER, async_op):
         limit = None if timeout is None else seconds(timeout, "barrier: timeout")
     backend = pg.backend
-    return _run(pg, Kind.BARRIER, backend.barrier, [], async_op, limit)
+    return _run(pg, Kind.BARRIER, backend.barrier, [], [], async_op, limit)
 
 
 def _place_in(group: Any) -> tuple[int, int]:

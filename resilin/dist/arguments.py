@@ -44,23 +44,41 @@ def array_of(tensor: Any, what: str) -> Array:
     return found
 
 
-class Output:
+class Input:
+    """A tensor that a collective reads: `flat`, its contiguous memory, which may be a copy that `load` fills.
+
+    `load` is for when the call runs, not when it is made: calls before it may still write into the tensor.
+    """
+
+    __slots__ = ("array", "flat")
+
+    def __init__(self, tensor: Any, what: str) -> None:
+        self.flat = self.array = array_of(tensor, what)
+        if not self.array.flags.c_contiguous:
+            on_host = type(self.array) is np.ndarray
+            self.flat = np.empty(self.array.shape, self.array.dtype) if on_host else self.array.copy(order="C")
+
+    def load(self) -> Array:
+        """`flat`, with what is in the tensor now."""
+        if self.flat is not self.array:
+            self.flat[...] = self.array
+        return self.flat
+
+
+class Output(Input):
     """A tensor that a collective writes: its contiguous memory, and how it gets back into the tensor."""
 
-    __slots__ = ("array", "flat", "tensor")
+    __slots__ = ("tensor",)
 
-    def __init__(self, tensor: Any, what: str, load: bool = False) -> None:
+    def __init__(self, tensor: Any, what: str) -> None:
+        super().__init__(tensor, what)
         self.tensor = tensor
-        self.flat = self.array = array_of(tensor, what)
         if not getattr(self.array.flags, "writeable", True):  # arrays of devices are never read-only
             kind = "an expanded tensor" if 0 in self.array.strides else "a read-only tensor"
             raise UsageError(
                 f"{what} is {kind}, {self.array.dtype}{list(self.array.shape)}, which cannot be written: expected "
                 "memory of its own for every element: pass tensor.contiguous(), or a copy of the array"
             )
-        if not self.array.flags.c_contiguous:
-            fresh = not load and type(self.array) is np.ndarray
-            self.flat = np.empty(self.array.shape, self.array.dtype) if fresh else self.array.copy(order="C")
 
     def take(self, result: Array) -> None:
         """Store `result`, which is `flat` itself or what goes there."""
@@ -79,7 +97,7 @@ class Output:
 
 def outputs_of(tensors: Any, what: str, load: bool = False) -> list[Output]:
     """The Outputs of a list of tensors. UsageError when two share memory, unless they bring what is in it (`load`)."""
-    outputs = [Output(tensor, f"{what}[{i}]", load) for i, tensor in enumerate(listed(tensors, what))]
+    outputs = [Output(tensor, f"{what}[{i}]") for i, tensor in enumerate(listed(tensors, what))]
     pair = None if load else _together([output.array for output in outputs])
     if pair is not None:
         raise UsageError(
@@ -123,9 +141,9 @@ _PAIRS_OF = 8  # up to so many arrays each pair is compared, a quarter of a micr
 _MAX_WORK = 10_000
 
 
-def inputs_of(tensors: Any, what: str) -> list[Array]:
-    """The contiguous arrays of a list of tensors."""
-    return [contiguous(tensor, f"{what}[{i}]") for i, tensor in enumerate(listed(tensors, what))]
+def inputs_of(tensors: Any, what: str) -> list[Input]:
+    """The Inputs of a list of tensors."""
+    return [Input(tensor, f"{what}[{i}]") for i, tensor in enumerate(listed(tensors, what))]
 
 
 def listed(tensors: Any, what: str) -> Sequence[Any]:
@@ -141,7 +159,7 @@ def given(tensors: Any, what: str) -> bool:
 
 
 def contiguous(tensor: Any, what: str) -> Array:
-    """The tensor's array, or a contiguous copy of it."""
+    """The tensor's array, or a contiguous copy of what is in it now."""
     array = array_of(tensor, what)
     return array if array.flags.c_contiguous else array.copy(order="C")
 

@@ -49,7 +49,7 @@ class Reduction:
 
     def terms(self) -> Array:
         """What is summed of it."""
-        return scaled(self.op, self.target.flat)
+        return scaled(self.op, self.target.load())
 
 
 class Block:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.dist.arguments import Output, contiguous, rows_of
+from resilin.dist.arguments import Input, Output, rows_of
 from resilin.dist.backends.base import Call, SaidApart
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
@@ -56,11 +56,15 @@ def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, facts: Facts, group: ProcessGroup, async_op: bool = False
 ) -> Work | None:
     """As `dist.all_gather_into_tensor`. CollectiveMismatch on all ranks, before data moves, when `facts` differ."""
-    array = contiguous(input_tensor, "all_gather_into_tensor: input_tensor")
+    source = Input(input_tensor, "all_gather_into_tensor: input_tensor")
     target = Output(output_tensor, "all_gather_into_tensor: output_tensor")
-    rows, backend = rows_of(target.flat, array, group.size(), "all_gather_into_tensor: output_tensor"), group.backend
+    rows, backend = (
+        rows_of(target.flat, source.flat, group.size(), "all_gather_into_tensor: output_tensor"),
+        group.backend,
+    )
 
     def task(call: Call) -> None:
+        array = source.load()
         _run(group, call, facts, lambda part: backend.all_gather(part, array, rows))
         target.store()
 
@@ -69,10 +73,12 @@ def all_gather_into_tensor(
 
 def broadcast(tensor: Any, root: int, facts: Facts, group: ProcessGroup) -> None:
     """As `dist.broadcast` from rank `root` of the group. CollectiveMismatch as above."""
-    target = Output(tensor, "broadcast: tensor", load=root == group.rank())
+    target = Output(tensor, "broadcast: tensor")
     backend, flat = group.backend, target.flat
 
     def task(call: Call) -> None:
+        if root == group.rank():
+            target.load()
         _run(group, call, facts, lambda part: backend.broadcast(part, flat, root))
         if root != group.rank():
             target.store()

@@ -26,7 +26,7 @@ class Group:
 
 
 def reductions(*arrays, op=dist.ReduceOp.SUM):
-    return [Reduction(Output(array, "tensor", load=True), op) for array in arrays]
+    return [Reduction(Output(array, "tensor"), op) for array in arrays]
 
 
 def sizes(calls, group=None):
