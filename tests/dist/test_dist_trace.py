@@ -139,9 +139,13 @@ def test_a_stopped_rank_is_named_though_its_calls_look_like_those_of_the_others(
 DEAD = """
 here()
 if rank == 1:
+    for other in (0, 2):
+        dist.recv(np.ones(1), other)
     raise ValueError("a bug of the program")
 try:
-    train_step(7)
+    work = dist.all_reduce(np.ones(7, np.float32), async_op=True)
+    dist.send(np.ones(1), 1)  # it is gone only when both have begun
+    work.wait()
 finally:
     time.sleep(1000)
 """
