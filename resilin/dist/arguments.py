@@ -37,7 +37,10 @@ def array_of(tensor: Any, what: str) -> Array:
             )
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
             raise UsageTypeError(f"{what}: expected a tensor, got {type(tensor).__name__}")
-        devices.type_of(array)
+        try:
+            devices.type_of(array)
+        except UsageError as error:
+            raise UsageTypeError(f"{what}: {error}") from None
     if array.dtype not in DTYPE_CODES:
         raise UsageError(f"{what}: collectives do not carry dtype {array.dtype}")
     found: Array = array

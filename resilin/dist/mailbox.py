@@ -302,8 +302,8 @@ def deliver(message: Message) -> None:
     assert receive is not None
     if len(receive.buffer) != message.length or receive.wanted.dtype != message.dtype:
         error = CollectiveMismatch(
-            f"recv with tag {message.tag}: this rank posted {receive.wanted}, "
-            f"rank {message.source} sent {message.descriptor}"
+            f"recv with tag {message.tag}: this rank posted {receive.wanted}, rank {message.source} sent "
+            f"{message.descriptor}, which is gone; expected a tensor of the dtype and size that were sent"
         )
         message.refuse()
         receive.finish(error, message.source)

@@ -99,11 +99,12 @@ class Descriptor:
     def __str__(self) -> str:
         number, more = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
         function = FUNCTIONS[more - 1] if 0 < more <= len(FUNCTIONS) else ""
-        parts = [f"{function or self.kind.name.lower()} #{number}"]
+        parts = [] if self.kind is Kind.P2P else [f"{function or self.kind.name.lower()} #{number}"]  # not numbered
         if self.op == REFUSED:
             return f"{parts[0]} with arguments that it refuses (its own error says why)"
         if more >= _LAYOUT:
-            parts.append(f"of several {'groups' if self.kind is Kind.NEW_GROUP else 'tensors'} (layout {more:06x})")
+            several = "several groups, or one with a group_desc" if self.kind is Kind.NEW_GROUP else "several tensors"
+            parts.append(f"of {several} (layout {more:06x})")
         elif more > _ROW:
             parts.append(f"(the first of {more - _ROW} in one block or list)")
         if self.kind is Kind.NEW_GROUP:

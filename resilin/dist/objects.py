@@ -80,7 +80,7 @@ def _load(what: str, pg: ProcessGroup, source: int, data: Array, weights_only: b
     """The object of rank `source` of the group."""
     try:
         return pickled.load(data.tobytes(), weights_only)
-    except Exception as error:  # whatever a class raises that is made here, or is not there
+    except (Exception, SystemExit) as error:  # whatever a class raises that is made here, or is not there
         raise DistError(
             f"{what}, {pg.title()}: the object of rank {pg.ranks[source]} cannot be loaded here: "
             f"{error if isinstance(error, DistError) else f'{type(error).__name__}: {error}'}"

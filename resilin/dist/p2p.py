@@ -23,7 +23,8 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 
     Inside a host a tensor of more than 64 KiB, and mostly one of more than 4 KiB, is copied by the receiver, straight
     from the sender's memory: that is when it has posted its receive, or waits in a send itself. CollectiveTimeout after
-    the group's timeout.
+    the group's timeout. A receive of another dtype or number of elements is CollectiveMismatch there; here nothing is
+    heard of it, for a small message has left before anybody can look at it.
     """
     pg = at_once(group, "send")
     if pg is not None:

@@ -46,6 +46,7 @@ def new_group(
         members = list(range(world.size())) if ranks is None else _listed("new_group", ranks)
         _check_members("new_group", [members], world)
         limit = _limit("new_group", timeout)
+        _check_description("new_group", group_desc)
     if sort_ranks:
         members.sort()
     if not use_local_synchronization:
@@ -53,9 +54,12 @@ def new_group(
         return _join_part(world, members, _next_name(world, group_desc), timeout, backends, pg_options, group_desc)
     among = f"{world.name}/{group_desc or 'local'}/{'-'.join(map(str, members))}"
     before = world.local_groups[among]  # as many as the other members have made
-    made = _join_part(
-        world, members, f"{among}/{before}" if before else among, timeout, backends, pg_options, group_desc
-    )
+    name = f"{among}/{before}" if before else among
+    try:
+        made = _join_part(world, members, name, timeout, backends, pg_options, group_desc)
+    except CollectiveTimeout as error:
+        error.add_note("new_group: use_local_synchronization=True is to be given on every one of its ranks, or on none")
+        raise
     world.local_groups[among] += 1
     return made
 
@@ -211,6 +215,7 @@ def _part(
         backends = _config(where, backend, parent)
         _check_members(where, parts, parent)
         limit = _limit(where, timeout)
+        _check_description(where, group_desc)
     _agree(where, parts, parent, limit, group_desc)
     made = [
         _join_part(parent, part, _next_name(parent, group_desc), timeout, backends, options, group_desc)
@@ -241,6 +246,11 @@ def _check_members(where: str, parts: Sequence[Sequence[int]], parent: ProcessGr
     if twice or not all(parts) or not set(range(parent.size())).issuperset(named):
         wrong = parts[0] if len(parts) == 1 else list(parts)
         raise UsageError(f"{where}: ranks {wrong} must be distinct ranks of {parent!r} of {parent.size()}")
+
+
+def _check_description(where: str, description: Any) -> None:
+    if not isinstance(description, str | None):
+        raise UsageTypeError(f"{where}: group_desc: expected a text or None, got {description!r:.80}")
 
 
 def _limit(where: str, timeout: timedelta | float | None) -> float | None:
@@ -334,10 +344,18 @@ def _counted_in(parent: ProcessGroup, members: Sequence[int], what: str) -> Iter
     except (PeerLost, CollectiveTimeout) as error:
         lost = in_world(error.ranks, members)
         also = [f"rank {rank} (there rank {members.index(rank)})" for rank in sorted(lost)]
+        lost = lost or _culprits(parent)
         text = f"{what}, {parent.title()}: {', '.join(also) or 'a rank'} did not take part: {error}"
         if isinstance(error, PeerLost):
             raise PeerLost(text, lost) from error
         raise CollectiveTimeout(text, lost, in_world(lost, parent.ranks)) from error
+
+
+def _culprits(parent: ProcessGroup) -> frozenset[int]:
+    """Whom the end of `parent` names, if it has ended: what is made of it ended with it, whoever is in that."""
+    ends: list[BaseException] = []
+    with parent.watched(ends.append):
+        return frozenset[int]().union(*(getattr(end, "ranks", ()) for end in ends))
 
 
 def _end_of_part(error: BaseException, members: list[int], name: str, told: Callable[[BaseException], None]) -> None:

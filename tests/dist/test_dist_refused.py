@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -158,6 +159,10 @@ MISTAKES: dict[str, tuple[int, Call, Call, str, str]] = {
     "group of bools": (
         2, lambda **how: dist.new_group([True, False]), lambda **how: dist.new_group([0, 1]), "which are integers",
         "new_group",
+    ),
+    "group of a description that is none": (
+        2, lambda **how: dist.new_group([0, 1], group_desc=5), lambda **how: dist.new_group([0, 1]),
+        "group_desc: expected a text or None, got 5", "new_group",
     ),
     "subgroups of no size": (
         2, lambda **how: dist.new_subgroups("1"), lambda **how: dist.new_subgroups(1), "group_size: expected",
@@ -356,6 +361,13 @@ class _Broken:
         return int, ("not a number",)
 
 
+class _EndsThere:
+    """Would end the process where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, ("no more",)
+
+
 def test_an_object_that_would_end_its_rank_is_an_error_on_all_ranks() -> None:
     def work(rank: int) -> None:
         found: list[Any] = [None] * 2
@@ -380,15 +392,18 @@ WITH_A_BROKEN_ONE: dict[str, Callable[[list[Any], Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize(("broken", "said"), [(_Broken, "ValueError"), (_EndsThere, "SystemExit: no more")])
 @pytest.mark.parametrize("name", WITH_A_BROKEN_ONE)
-def test_an_object_that_cannot_be_made_again_names_its_sender_and_the_function(name: str) -> None:
+def test_an_object_that_cannot_be_made_again_names_its_sender_and_the_function(
+    name: str, broken: Callable[[], Any], said: str
+) -> None:
     def work(rank: int) -> None:
         found: list[Any] = [0] if name in ("broadcast_object_list", "recv_object_list") else [0, 0]
         if rank == 0 and name != "all_gather_object":
-            WITH_A_BROKEN_ONE[name](found, _Broken())
+            WITH_A_BROKEN_ONE[name](found, broken())
         else:
-            with pytest.raises(DistError, match=rf"{name}, .*: the object of rank 0 cannot be loaded here: ValueError"):
-                WITH_A_BROKEN_ONE[name](found, _Broken() if rank == 0 else None)
+            with pytest.raises(DistError, match=rf"{name}, .*: the object of rank 0 cannot be loaded here: {said}"):
+                WITH_A_BROKEN_ONE[name](found, broken() if rank == 0 else None)
         assert set(found) == {0}, "as it was"
         whole: list[Any] = [None] * 2
         dist.all_gather_object(whole, rank)
@@ -423,11 +438,12 @@ def test_errors_of_arguments_begin_with_the_function() -> None:
             lambda: dist.barrier(5),
             lambda: dist.monitored_barrier("x"),
             lambda: dist.get_rank(5),
+            lambda: dist.all_to_all_single(_ones(), np.float32(3)),
         ]
         names = "broadcast broadcast broadcast reduce all_gather all_gather_into_tensor reduce_scatter "
         names += "all_to_all_single all_to_all_single send recv irecv gather_object send_object_list get_global_rank "
         names += "all_reduce reduce_scatter_tensor all_reduce_coalesced all_gather_coalesced all_gather_coalesced "
-        names += "barrier monitored_barrier get_rank"
+        names += "barrier monitored_barrier get_rank all_to_all_single"
         for name, call in zip(names.split(), wrong, strict=True):
             with pytest.raises(UsageError, match=rf"^{name}: "):
                 call()

@@ -229,6 +229,42 @@ def test_ranks_missing_from_a_group_that_is_made_are_those_of_the_group_it_is_ma
     assert run_ranks(4, rank_main, abort=False).results() == [absent if of_world else None, absent, None, absent]
 
 
+def test_groups_made_of_one_that_a_late_rank_has_ended_name_that_rank() -> None:
+    done = threading.Event()
+
+    def rank_main(rank: int) -> Any:
+        world = dist.default_group()
+        part = dist.new_group([1, 2, 3])
+        if rank in (0, 2):
+            assert done.wait(PATIENCE_S)
+            return None
+        for given, parts in ((world, [[1, 3], [0, 2]]), (part, [[0, 2], [1]])):
+            with pytest.raises(CollectiveTimeout):
+                dist.barrier(given, timeout=0.3)
+            with pytest.raises(CollectiveTimeout) as caught:
+                dist.split_group(given, parts)
+            late = ([0, 2], [0, 2]) if given is world else ([1], [2])
+            assert (sorted(caught.value.ranks), sorted(caught.value.world_ranks)) == late
+        with pytest.raises(CollectiveTimeout) as caught:
+            dist.new_group([1, 3])
+        assert caught.value.ranks == {0, 2}
+        told.wait(PATIENCE_S)
+        done.set()
+        return None
+
+    told = threading.Barrier(2)
+    run_ranks(4, rank_main, abort=False).results()
+
+
+def test_a_rank_that_alone_meets_without_the_others_is_told_what_all_must_give() -> None:
+    def rank_main(rank: int) -> None:
+        with pytest.raises(CollectiveTimeout) as caught:
+            dist.new_group([0, 1], timeout=0.3, use_local_synchronization=rank == 1)
+        assert rank == 0 or "use_local_synchronization=True is to be given on every" in caught.value.__notes__[0]
+
+    run_ranks(2, rank_main, abort=False).results()
+
+
 def test_shrinking_refuses_while_a_collective_runs_and_changes_nothing() -> None:
     arrived = threading.Barrier(3)
 
