@@ -148,7 +148,7 @@ class GradScaler:
         return overflowed
 
     def step(self, optimizer: SteppedOptimizer, *args: Any, **kwargs: Any) -> Any:
-        """`optimizer.step(*args, **kwargs)`, unless a gradient is not finite; then None, and nothing is done.
+        """`optimizer.step(*args, **kwargs)`, unless a gradient is not finite; then None, and nothing is updated.
 
         Unscales the gradients if `unscale_` has not. UsageError for a closure, and when it was called since the last
         `update`.
@@ -162,9 +162,19 @@ class GradScaler:
             raise UsageError("step() has already been called since the last update()")
         if progress.stage is _Stage.READY:
             self.unscale_(optimizer)
-        result = None if progress.overflowed else optimizer.step(*args, **kwargs)
+        result = None
+        if progress.overflowed:
+            self._skip(optimizer)
+        else:
+            result = optimizer.step(*args, **kwargs)
         progress.stage = _Stage.STEPPED
         return result
+
+    def _skip(self, optimizer: SteppedOptimizer) -> None:
+        """Tell an optimizer whose steps others wait for that there is none: it has a `skip_step()`."""
+        skip_step: Callable[[], None] | None = getattr(optimizer, "skip_step", None)
+        if skip_step is not None:
+            skip_step()
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Make the factor fit what the optimizers that were unscaled have found, or set it to `new_scale`."""

@@ -176,6 +176,19 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             )
         return loss
 
+    def skip_step(self) -> None:
+        """Leave out a step, on all ranks that have data: inside a Join those without it hear that there is none.
+
+        A collective there, nothing elsewhere. `GradScaler.step` calls it for a step that overflowed. CollectiveMismatch
+        on all ranks where some with data step instead.
+        """
+        if not self._join_config.enable:
+            return
+        Join.notify_join_context(self)
+        with agreement.of_call("skip_step"):
+            self._compare_values()  # as those without data do before they ask
+            uneven.who_steps(uneven.SKIPS, self.process_group)
+
     def _advance(self, **kwargs: Any) -> None:
         with agreement.of_call("step"):
             self._compare_values()
@@ -188,18 +201,21 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def _tell_others(self, kwargs: Mapping[str, Any]) -> None:
         """Inside a Join: the first rank that trains tells those without data what they update with."""
-        training = uneven.who_trains(True, self.process_group)
-        if training.index(True) == self._rank:
-            joined = [rank for rank, trains in enumerate(training) if not trains]
+        stepping = uneven.who_steps(uneven.STEPS, self.process_group)
+        if stepping.index(True) == self._rank:
+            joined = [rank for rank, steps in enumerate(stepping) if not steps]
             uneven.tell(self._rows, self.param_groups, kwargs, joined, self.process_group)
 
     def advance_with_others(self) -> None:
-        """The step of a rank without data: its range, with the options and gradients of a rank that trains."""
+        """The step of a rank without data: its range, with the options and gradients of a rank that trains. Nothing
+        where those that train leave it out."""
         self._compare_values()
-        training = uneven.who_trains(False, self.process_group)
+        stepping = uneven.who_steps(uneven.JOINED, self.process_group)
+        if not any(stepping):
+            return
         with agreement.or_abort(self._group):
             self._follow()
-            source = training.index(True)
+            source = stepping.index(True)
             gradients, kwargs, used = uneven.listen(self._rows, self.param_groups, source, self.process_group)
             self._update_own(gradients, cut=True, **kwargs)
         self._publish([param for number, param in enumerate(self.parameters()) if number in used])

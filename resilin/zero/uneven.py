@@ -1,21 +1,25 @@
 """A divided optimizer inside a `Join`: a rank whose data ended updates its range as those that train would.
 
-rank that trains       who trains? ── (the first of them) options, gradients of the others' ranges ──┐
-rank without data      who trains? ── takes them ──────────────────────────────────────────────────┴─ update, gather
+rank that trains       who steps? ── (the first of them) options, gradients of the others' ranges ──┐
+rank without data      who steps? ── takes them ──────────────────────────────────────────────────┴─ update, gather
 
 Gradients and options are those that the first rank that trains has when it calls `step`: clipped, scheduled, or absent.
+Nothing follows the question where nobody steps, because the loss scalers of those that train leave the step out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
+from resilin.errors import CollectiveMismatch
+from resilin.zero.agreement import NAME
 from resilin.zero.owned import options_of
 from resilin.zero.partition import Piece
 from resilin.zero.row import Row
@@ -24,17 +28,43 @@ Group = dict[str, Any]
 Gradients = Mapping[int, Tensor | None]
 """Of this rank's pieces, by id of the parameter."""
 
+JOINED, STEPS, SKIPS = 0, 1, 2  # what a rank says of itself
 
-def who_trains(trains: bool, group: dist.ProcessGroup) -> list[bool]:
-    """Of every rank, whether it is still given data. Collective.
 
-    The numbers are wider than those of `Join`, so that ranks which do not step alike get a CollectiveMismatch.
+def who_steps(mine: int, group: dist.ProcessGroup) -> list[bool]:
+    """Of every rank, whether it steps on data of its own; none does where those with data leave it out. Collective.
+
+    The numbers are wider than those of `Join`, so that ranks which do not step alike get a CollectiveMismatch; it names
+    two, on all ranks, where some with data step and some leave it out.
     """
     told = np.zeros(group.size(), np.int32)
-    told[group.rank()] = trains
+    told[group.rank()] = mine
     if group.size() > 1:
-        dist.all_reduce(Tensor._wrap(told), op=dist.ReduceOp.MAX, group=group)
-    return [bool(flag) for flag in told]
+        with _waiting(mine):
+            dist.all_reduce(Tensor._wrap(told), op=dist.ReduceOp.MAX, group=group)
+    said = told.tolist()
+    if STEPS in said and SKIPS in said:
+        raise CollectiveMismatch(
+            f"{NAME}: inside Join rank {said.index(SKIPS)} leaves out a step that rank {said.index(STEPS)} makes; "
+            "gradients and loss scalers must be equal on all ranks that have data: list the "
+            "DistributedDataParallel that makes them so before the optimizer, as in Join([model, optimizer])"
+        )
+    return [one == STEPS for one in said]
+
+
+@contextlib.contextmanager
+def _waiting(mine: int) -> Iterator[None]:
+    """Around the question: where a rank without data meets another call, those with data have gone on without it."""
+    try:
+        yield
+    except CollectiveMismatch as error:
+        if mine != JOINED:
+            raise
+        raise CollectiveMismatch(
+            f"{NAME}: inside Join ranks that have data went on without step(), for which those without data wait: "
+            f"{error}. Every iteration needs a step(): where it is to be left out, call skip_step() on all ranks that "
+            "have data (GradScaler.step does so)"
+        ) from None
 
 
 def tell(
