@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
@@ -15,8 +14,9 @@ import resilin.dist as dist
 from resilin.core.machine import arithmetic
 from resilin.core.tensor import Parameter, Tensor
 from resilin.ddp import arguments
+from resilin.dist import objects
 from resilin.dist.objects import everybodys
-from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError
+from resilin.errors import CollectiveMismatch
 
 _NAME = "DistributedDataParallel"
 FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a broadcast's latency is paid rarely
@@ -24,26 +24,12 @@ FLAT_BYTES = 16 << 20  # tensors smaller than this travel together, so that a br
 Entry = tuple[str, tuple[int, ...], str, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a rank says instead, which refuses its own arguments."""
-
-    why: str
-
-
-@contextmanager
-def telling(process_group: Any, init_sync: Any) -> Iterator[None]:
+def telling(process_group: Any, init_sync: Any) -> AbstractContextManager[None]:
     """Around the checks of this rank's arguments: the others, which would wait in `check_equal`, hear what it refuses.
 
     With init_sync=False ranks compare nothing, and nobody is told.
     """
-    try:
-        yield
-    except UsageError as error:
-        if init_sync:
-            with suppress(UsageError, DistError, ElasticError):  # what this rank refuses matters more
-                everybodys(_NAME, _Refused(str(error)), arguments.group_of(process_group))
-        raise
+    return objects.telling(_NAME, lambda: arguments.group_of(process_group) if init_sync else None)
 
 
 def check_equal(
@@ -53,8 +39,8 @@ def check_equal(
     `told`.
 
     Raises CollectiveMismatch on every rank; it names the first tensor or setting that differs, and both sides, or the
-    rank that refused its arguments, and why. Ranks
-    whose arithmetic differs (native code on some only, other instruction sets) are allowed, with a warning on rank 0.
+    rank that refused its arguments, and why. Ranks whose arithmetic differs (native code on some only, other
+    instruction sets) are allowed, with a warning on rank 0.
     """
     mine: list[Entry] = [
         (name, each._array.shape, each._array.dtype.name, isinstance(each, Parameter) and not each._rg)
@@ -66,9 +52,7 @@ def check_equal(
         raise CollectiveMismatch(
             f"DistributedDataParallel: init_sync=True here; was it False on another rank? {error}"
         ) from None
-    for rank, said in enumerate(everybody):
-        if isinstance(said, _Refused):
-            raise CollectiveMismatch(f"{_NAME}: rank {rank} refused its arguments: {said.why}")
+    objects.check_refusals(_NAME, everybody)
     first, first_settings, _, _ = everybody[0]
     for rank, (theirs, their_settings, _, _) in enumerate(everybody):
         for name, value in first_settings.items():

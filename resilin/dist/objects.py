@@ -10,7 +10,9 @@ raises UsageError, the others DistError, and the group stays usable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from resilin.dist.message import Kind
 from resilin.dist.p2p import peer_of, source_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.refusal import Telling
-from resilin.errors import CollectiveMismatch, DistError, UsageError, UsageTypeError
+from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
 _EMPTY: Array = np.empty(0, np.uint8)
@@ -141,6 +143,40 @@ def everybodys(function: str, mine: Any, group: ProcessGroup, *, weights_only: b
     CollectiveMismatch, which names both, where other ranks are in another function; else as `all_gather_object`.
     """
     return _gathered(function, _dump(function, group, mine), group, weights_only)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a rank says in `everybodys` that refuses its own arguments."""
+
+    why: str
+
+
+@contextmanager
+def telling(
+    function: str,
+    group_of: Callable[[], ProcessGroup | None],
+    exchange: Callable[[str, Any, ProcessGroup], Any] = everybodys,
+) -> Iterator[None]:
+    """Around checks of this rank's arguments, before `everybodys(function, ...)`: others hear there what it refuses.
+
+    group_of: whom to tell; it may refuse, too, or be None, and then nobody is told. exchange: what is called then in
+    the place of `everybodys`.
+    """
+    try:
+        yield
+    except (UsageError, TypeError) as error:
+        with suppress(UsageError, DistError, ElasticError):  # what this rank refuses matters more
+            if (group := group_of()) is not None:
+                exchange(function, _Refused(str(error)), group)
+        raise
+
+
+def check_refusals(function: str, everybody: Sequence[Any]) -> None:
+    """CollectiveMismatch with the rank and its reason where one of `everybodys` refused its arguments."""
+    for rank, said in enumerate(everybody):
+        if isinstance(said, _Refused):
+            raise CollectiveMismatch(f"{function}: rank {rank} refused its arguments: {said.why}")
 
 
 def _gathered(what: str, dumped: _Dumped, pg: ProcessGroup, weights_only: bool) -> list[Any]:

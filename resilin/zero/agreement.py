@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -34,23 +33,9 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     return group
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a rank says in place of its layout, which refuses its own arguments."""
-
-    why: str
-
-
-@contextmanager
-def telling(process_group: Any) -> Iterator[None]:
+def telling(process_group: Any) -> AbstractContextManager[None]:
     """Around the checks of this rank's arguments: others, which would wait in `check_layout`, hear what it refuses."""
-    try:
-        yield
-    except (UsageError, TypeError) as error:
-        with suppress(UsageError, DistError, ElasticError):  # what this rank refuses matters more
-            if (group := group_of(NAME, process_group)) is not None:
-                everybodys(MAKING, _Refused(str(error)), group)
-        raise
+    return objects.telling(MAKING, lambda: group_of(NAME, process_group), everybodys)
 
 
 @contextmanager
@@ -95,18 +80,19 @@ def check_layout(
     rank that refused its arguments, and why.
     """
     everybody = everybodys(asked, (setting, _entries(groups, first), _options(groups, first)), group)
-    for rank, said in enumerate(everybody):
-        if isinstance(said, _Refused):
-            raise CollectiveMismatch(f"{NAME}: rank {rank} refused its arguments: {said.why}")
+    objects.check_refusals(NAME, everybody)
     first_setting, first_entries, first_options = everybody[0]
     for rank, (their_setting, theirs, their_options) in enumerate(everybody):
         if their_setting != first_setting:
             raise CollectiveMismatch(f"{NAME}: rank 0 was made with {first_setting}, rank {rank} with {their_setting}")
         for zero, other in zip_longest(first_entries, theirs):
             if zero != other:
+                sides = _text(zero), _text(other)
+                if sides[0] == sides[1]:  # their names differ
+                    sides = zero[0], other[0]
                 raise CollectiveMismatch(
-                    f"{NAME}: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; all "
-                    "ranks must give the same parameters, in the same groups and order"
+                    f"{NAME}: {(zero or other)[0]} is {sides[0]} on rank 0 and {sides[1]} on rank {rank}; all ranks "
+                    "must give the same parameters, by the same names or all without, in the same groups and order"
                 )
         for name in {**first_options, **their_options}:
             zero, other = first_options.get(name, "absent"), their_options.get(name, "absent")

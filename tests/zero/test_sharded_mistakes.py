@@ -314,3 +314,36 @@ def test_what_are_no_units_are_refused_in_both_stages(stage: int) -> None:
             shard(nn.Linear(2, 2), stage, units=5)  # type: ignore[arg-type]
 
     alone(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stage": 7}, "stage must be 2 or 3, got 7"),
+        ({"bucket_cap_mb": 1}, "bucket_cap_mb=1 is for stage 2 only"),
+        ({"buddies": "x"}, "buddies must be True or False"),
+        ({"units": [3]}, "a unit must be a module"),
+        ({"module": nn.ReLU()}, "has no parameters"),
+    ],
+)
+def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(given: Any, says: str) -> None:
+    def run(rank: int) -> str:
+        arguments: Any = {"module": nn.Linear(2, 2), **(given if rank == 1 else {})}
+        with pytest.raises(UsageError if rank == 1 else CollectiveMismatch) as caught:
+            shard(**arguments)
+        shard(nn.Linear(2, 2))
+        return str(caught.value)
+
+    first, own, last = run_ranks(3, run).results()
+    assert says in own
+    assert first == last == f"zero.shard: rank 1 refused its arguments: {own}"
+
+
+@pytest.mark.parametrize("flag", ["find_unused_parameters", "broadcast_buffers", "buddies"])
+def test_flags_that_differ_between_ranks_are_named(flag: str) -> None:
+    def run(rank: int) -> None:
+        given: Any = {flag: rank == 1}
+        with pytest.raises(CollectiveMismatch, match=f"rank 0 .*{flag}=False.*, rank 1 .*{flag}=True"):
+            shard(nn.Linear(2, 2), **given)
+
+    run_ranks(2, run).results()

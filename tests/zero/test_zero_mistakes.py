@@ -315,3 +315,16 @@ def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(
     *others, own = run_ranks(world, work).results()
     assert says in own
     assert others == [f"ZeroRedundancyOptimizer: rank {world - 1} refused its arguments: {own}"] * (world - 1)
+
+
+def test_names_that_differ_between_ranks_are_shown() -> None:
+    def work(rank: int) -> None:
+        net = nn.Linear(2, 2)
+        given: Any = net.named_parameters() if rank else net.parameters()
+        with pytest.raises(
+            CollectiveMismatch,
+            match=r"is parameter 0 \(group 0\) on rank 0 and parameter 0 \(group 0, weight\) on rank 1",
+        ):
+            ZeroRedundancyOptimizer(given, optim.AdamW)
+
+    run_ranks(2, work).results()

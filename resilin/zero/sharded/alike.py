@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor, wrap
-from resilin.dist.objects import everybodys
+from resilin.dist import objects
 from resilin.errors import CollectiveMismatch
+from resilin.zero import agreement
 
+_NAME = "zero.shard"
 Entry = tuple[str, tuple[int, ...], str, bool]
+
+
+def telling(process_group: Any, init_sync: Any) -> AbstractContextManager[None]:
+    """Around the checks of this rank's arguments: the others, which would wait in `check`, hear what it refuses.
+
+    With init_sync=False ranks compare nothing, and nobody is told.
+    """
+    return objects.telling(_NAME, lambda: agreement.group_of(_NAME, process_group) if init_sync else None)
 
 
 def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.ProcessGroup) -> None:
     """Compare names, shapes, dtypes, `requires_grad` and `setting` over the ranks.
 
-    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides.
+    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides, or the rank that
+    refused its arguments, and why.
     """
     mine = (setting, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
     try:
-        everybody = everybodys("zero.shard", mine, group)
+        everybody = objects.everybodys(_NAME, mine, group)
     except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
         raise CollectiveMismatch(f"zero.shard: init_sync=True here; was it False on another rank? {error}") from None
+    objects.check_refusals(_NAME, everybody)
     first_setting, first = everybody[0]
     for rank, (their_setting, theirs) in enumerate(everybody):
         for zero, other in zip_longest(first, theirs):

@@ -75,24 +75,28 @@ def shard(
 
     Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
     UsageTypeError for flags that are neither True nor False;
-    CollectiveMismatch on all ranks when they shard different modules: it names the first difference.
+    CollectiveMismatch on all ranks when they shard different modules: it names the first difference; where a rank
+    refuses its arguments, on the others, with its reason.
     """
-    policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
-    cpu_offload, init_sync = flag("zero.shard: cpu_offload", cpu_offload), flag("zero.shard: init_sync", init_sync)
-    broadcast_buffers = flag("zero.shard: broadcast_buffers", broadcast_buffers)
-    find_unused_parameters = flag("zero.shard: find_unused_parameters", find_unused_parameters)
-    buddies = flag("zero.shard: buddies", buddies)
-    group = agreement.group_of("zero.shard", process_group)
-    rank, world = (0, 1) if group is None else (group.rank(), group.size())
-    if shards is not None:
-        block.check_world("zero.shard", shards, world)
-        block.check_module("zero.shard", shards, module)
-        _check_buffers(module)
-    members = choose(module, units)  # in stage 2, too, so that what are no units is refused
-    if stage == 2:
-        members = buckets(module, int(float(bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
+    with alike.telling(process_group, init_sync):
+        policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
+        cpu_offload, init_sync = flag("zero.shard: cpu_offload", cpu_offload), flag("zero.shard: init_sync", init_sync)
+        broadcast_buffers = flag("zero.shard: broadcast_buffers", broadcast_buffers)
+        find_unused_parameters = flag("zero.shard: find_unused_parameters", find_unused_parameters)
+        buddies = flag("zero.shard: buddies", buddies)
+        group = agreement.group_of("zero.shard", process_group)
+        rank, world = (0, 1) if group is None else (group.rank(), group.size())
+        if shards is not None:
+            block.check_world("zero.shard", shards, world)
+            block.check_module("zero.shard", shards, module)
+            _check_buffers(module)
+        members = choose(module, units)  # in stage 2, too, so that what are no units is refused
+        if stage == 2:
+            members = buckets(module, int(float(bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
     setting = (
-        f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, shards={shards}"
+        f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, "
+        f"broadcast_buffers={broadcast_buffers}, find_unused_parameters={find_unused_parameters}, buddies={buddies}, "
+        f"shards={shards}"
     )
     if group is not None and world > 1 and init_sync:
         alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
