@@ -148,7 +148,7 @@ def tree_all_reduce(
         if plan.world_size != pg.size() or set(parts) != set(plan.subtrees(pg.rank())):
             raise UsageError(
                 f"tree_all_reduce: rank {pg.rank()} of {pg.size()} must bring {plan.subtrees(pg.rank())} of a plan for "
-                f"{pg.size()} ranks; got {sorted(parts)} of a plan for {plan.world_size}"
+                f"{pg.size()} ranks; got {list(parts)!r:.200} of a plan for {plan.world_size}"
             )
         target = Output(out, "tree_all_reduce: out")
         flat = target.flat
@@ -159,6 +159,8 @@ def tree_all_reduce(
     backend = pg.backend
 
     def task(call: Any) -> None:
+        if plan.runs is not None:  # all ranks' are compared: each sums as its own say
+            call.carry([(run.start, run.stop) for run in plan.runs])
         backend.tree_all_reduce(call, arrays, flat, plan)
 
     return _run(pg, Kind.TREE_ALL_REDUCE, task, list(inputs.values()), [target], async_op)

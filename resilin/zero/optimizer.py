@@ -110,6 +110,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         try:
             kinds.check_whole(added[0]["params"], self._optimizer_class)
             self._compare_layout(first=len(self.param_groups) - 1)
+            self._owned.take_options(self.param_groups[:-1])  # as schedulers have set them since the last step
             self._take(added, [added[0]["params"]])
         except BaseException:
             self.param_groups.pop()

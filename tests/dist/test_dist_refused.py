@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from resilin import dist
 from resilin.dist.reduce_op import _make_nccl_premul_sum as _premul
+from resilin.dist.tree import Plan
 from resilin.errors import CollectiveMismatch, DistError, UsageError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import TRANSPORTS, run_ranks
@@ -467,3 +469,20 @@ def test_a_limit_that_ranks_refuse_at_a_monitored_barrier_is_an_error_on_all(
         dist.monitored_barrier(timeout=PATIENCE_S)
 
     run_ranks(SIZE, work, transport=transport, timeout_s=2 * PATIENCE_S).results()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_shards_of_ranks_that_one_rank_cuts_otherwise_are_a_mismatch(transport: str) -> None:
+    def work(rank: int) -> None:
+        uneven = Plan(6, 3, (range(0, 1), range(1, 2), range(2, 6)))
+        plans = [Plan(6, 3), uneven if rank == 1 else Plan(6, 3), uneven, Plan(6, 3)]
+        for plan, whole in zip(plans, (True, False, True, True), strict=True):
+            out = np.zeros(2)
+            parts = {node: np.full(2, float(node.stop - node.start)) for node in plan.subtrees(rank)}
+            with contextlib.nullcontext() if whole else pytest.raises(CollectiveMismatch, match="rank 1 called tree"):
+                dist.tree_all_reduce(parts, out, plan)
+            assert out.tolist() == ([6.0, 6.0] if whole else [0.0, 0.0])
+        with pytest.raises(UsageError, match="must bring"):
+            dist.tree_all_reduce({(0, 2): out, "a": out}, out, Plan(6, 3))  # type: ignore[dict-item]
+
+    run_ranks(3, work, transport=transport, timeout_s=2 * PATIENCE_S).results()

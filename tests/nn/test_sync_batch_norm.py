@@ -89,13 +89,15 @@ def test_statistics_of_all_ranks_are_one_collective_each_way():
 
 def test_without_a_group_and_outside_of_training_it_is_batch_norm():
     np.testing.assert_array_equal(run(nn.SyncBatchNorm(2, dtype=resilin.float64), list(range(6)))[0], whole()[0])
-    x = resilin.tensor(batch()[0][:1])
+    x = resilin.tensor(batch()[0][:2])
+    for given in ({}, {"track_running_stats": False}):
 
-    def evaluate(rank):  # only one rank calls it: a collective would wait for the other
-        return nn.SyncBatchNorm(2, dtype=resilin.float64).eval()(x).detach().numpy() if rank == 0 else None
+        def evaluate(rank, given=given):  # only one rank calls it: a collective would wait for the other
+            return nn.SyncBatchNorm(2, dtype=resilin.float64, **given).eval()(x).detach().numpy() if rank == 0 else None
 
-    got = run_ranks(2, evaluate).results()[0]
-    np.testing.assert_array_equal(got, nn.BatchNorm1d(2, dtype=resilin.float64).eval()(x).detach().numpy())
+        got = run_ranks(2, evaluate).results()[0]
+        want = nn.BatchNorm1d(2, dtype=resilin.float64, **given).eval()(x).detach().numpy()
+        np.testing.assert_array_equal(got, want)
 
 
 def test_converting_keeps_parameters_buffers_and_mode():

@@ -306,3 +306,25 @@ def test_frozen_parameters_stay_as_they_are() -> None:
         return bool((model.bias == 1).all()) and not bool((model.weight == 1).any())
 
     assert run_ranks(2, work).results() == [True, True]
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_options_that_a_schedule_has_set_outlive_another_group(stepped: bool) -> None:
+    def work(rank: int) -> tuple[list[float], list[float]]:
+        found = []
+        for make in (optim.AdamW, lambda params, **given: ZeroRedundancyOptimizer(params, optim.AdamW, **given)):
+            params = parameters()
+            optimizer = make(params[:4], lr=0.01)
+            if stepped:
+                give_gradients(params, 0)
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.5
+            optimizer.add_param_group({"params": params[4:]})
+            give_gradients(params, 1)
+            optimizer.step()
+            found.append([group["lr"] for group in optimizer.param_groups] + [float(params[0].sum())])
+        return found[0], found[1]
+
+    for whole, parts in run_ranks(2, work).results():
+        assert whole == parts
+        assert parts[:2] == [0.5, 0.01]

@@ -44,7 +44,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _normalize(self, input: Tensor, *args: Any) -> Tensor:
         uses_batch = args[4]
-        if not uses_batch or ranks.size(self.process_group) == 1:
+        if not (self.training and uses_batch) or ranks.size(self.process_group) == 1:
             return super()._normalize(input, *args)
         return normalize_over_ranks(input, *args[:4], *args[5:], group=self.process_group)
 
