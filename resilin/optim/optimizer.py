@@ -161,7 +161,8 @@ class Optimizer:
     def _check_not_negative(self, group: Group, *names: str) -> None:
         self._check_numbers(group, *names)
         for name in names:
-            if not float(group[name]) >= -ROUNDING:
+            least = -ROUNDING if name == "lr" else 0
+            if not float(group[name]) >= least:
                 raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
 
     def _check_several(self, group: Group, name: str, what: str, count: int) -> None:

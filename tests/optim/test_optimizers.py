@@ -128,6 +128,8 @@ def test_named_parameters_are_taken_too():
         (lambda p: optim.SGD([3.0], lr=0.1), TypeError, "got float"),
         (lambda p: optim.SGD({p}, lr=0.1), TypeError, "no order"),
         (lambda p: optim.SGD([p], lr=-1), UsageError, "lr must not be negative"),
+        (lambda p: optim.SGD([p], lr=1, momentum=-1e-13), UsageError, "momentum must not be negative"),
+        (lambda p: optim.SGD([p], lr=-1e-11), UsageError, "lr must not be negative"),
         (lambda p: optim.SGD([p], lr=1, nesterov=True), UsageError, "nesterov"),
         (lambda p: optim.Adam([p], betas=(0.9, 1.0)), UsageError, "betas"),
         (lambda p: optim.AdamW([p], eps=-1), UsageError, "AdamW: eps"),
