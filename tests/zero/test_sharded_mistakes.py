@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.errors import CollectiveMismatch, GroupAborted, UsageError, UsageTypeError
+from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ZeroRedundancyOptimizer, shard
 
@@ -188,6 +190,33 @@ def test_ranks_that_compute_different_units_are_told_and_get_no_other_numbers() 
     outcome = run_ranks(2, run, abort=False)
     assert {type(error) for error in outcome.errors.values()} == {CollectiveMismatch}
     assert len(outcome.errors) == 2
+
+
+def test_a_rank_that_expected_another_unit_hears_at_once_that_ranks_differ() -> None:
+    """It has begun to fetch the unit after the one that they differ in, which nobody else fetches."""
+
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 9)
+
+        def forward(self, x: Tensor, whole: bool) -> Tensor:
+            hidden = self.first(x)
+            return self.second(hidden).sum() if whole else hidden.sum()
+
+    told = [threading.Event() for _ in range(2)]
+
+    def run(rank: int) -> None:
+        model = shard(Grows(), 3, find_unused_parameters=True)
+        x = tensor(np.ones((1, 4)))
+        model(x, True).backward()
+        loss = model(x, rank == 0)
+        with pytest.raises(CollectiveMismatch):
+            loss.backward()
+        told[rank].set()
+        assert told[1 - rank].wait(PATIENCE_S), "the other rank waits for what this one never fetches"
+
+    run_ranks(2, run, timeout_s=2 * PATIENCE_S).results()
 
 
 def test_a_gradient_of_a_gradient_of_pieces_is_refused() -> None:

@@ -58,9 +58,7 @@ class Averaging:
 
     def give_up(self) -> None:
         """See Way."""
-        pending, self._pending = self._pending, []
-        for one in pending:
-            one.work.get_future().settled_within(None)
+        self._pending = []
 
     def _used(self, pending: list[_Pending]) -> dict[int, Array]:
         """By unit: which of its parameters had a gradient on any rank."""

@@ -44,7 +44,7 @@ class Way(Protocol):
         """A backward ends: collect its sums. Whether the pieces have their gradients now."""
 
     def give_up(self) -> None:
-        """The backward, or the step, died half-way: what was under way is dropped."""
+        """The backward, or the step, died half-way: what was under way is dropped, and waited for by nobody."""
 
 
 class Reducing:

@@ -265,10 +265,7 @@ class Rounds:
 
     def give_up(self) -> None:
         """See Way."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            coming.work.get_future().settled_within(None)
-        self._room = None
+        self._coming = self._room = None
         self._lost = self._shard is not None
         self._trees = {}
         self._course.restart()

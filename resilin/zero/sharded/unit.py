@@ -243,9 +243,10 @@ class Unit:
         self.gradients, self.ready, self.reduced, self._expected = None, set(), False, None
 
     def forget(self) -> None:
-        """As before any pass: what was under way is given up."""
-        if self.coming is not None:
-            self.coming.get_future().settled_within(None)
+        """As before any pass. What was under way is given up; only collectives behind it get its memory.
+
+        Not waited for: what ranks differ in may be that others never fetch this unit.
+        """
         self.coming = self.host = None
         self.active = 0
         self.begin_again()
