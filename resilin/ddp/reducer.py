@@ -25,6 +25,7 @@ from resilin.ddp.first_backward import FirstBackward
 from resilin.ddp.flat import Flat, Layout, specs_of
 from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.timings import now
+from resilin.ddp.used import Used
 from resilin.dist import compared
 
 
@@ -60,7 +61,7 @@ class Reducer:
         self._missing: list[int] = []  # per bucket: parameters that are not ready
         self._fired: set[int] = set()  # parameters that this rank brings a gradient of: from this backward, or before
         self._next = 0  # the bucket to start next
-        self._seen: set[int] | None = None  # with skip_unused: the parameters that the last backward used
+        self._used = Used([name for name, _ in named])  # looked at with skip_unused only
 
     @property
     def unreduced(self) -> bool:
@@ -234,7 +235,7 @@ class Reducer:
     def _share(self, layout: Layout) -> None:
         """Parameters that any rank used get the mean; those that no rank used keep what they have."""
         if self._options.skip_unused:
-            self._seen = set(self._fired)
+            self._used.agree(self._fired, self._group)
             return
         used: Sequence[Any] = self._used_by_any
         if self._find_unused:
@@ -271,7 +272,7 @@ class Reducer:
     def shadow(self, contributes: bool, lead: int, scale: float) -> None:
         """Take part in the reduction of a backward that other ranks run, with what gradients there are if
         `contributes`, else with zeros. The mean is this rank's gradient afterwards."""
-        if self._options.skip_unused and self._seen is None:
+        if self._options.skip_unused and self._used.last is None:
             misuse.refuse(
                 self._group,
                 "",
@@ -284,7 +285,7 @@ class Reducer:
         self._start()
         computed = now()
         layout = self._layout or self._end_of_first(shadow=True)
-        for number in self._seen or ():
+        for number in self._used.last or ():
             self._fired.add(number)
             self._bring(number, layout)
             self._give(number, layout)

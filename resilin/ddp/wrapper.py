@@ -50,7 +50,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
     static_graph:           the graph is the same in every step: unused parameters, and those that get several
                             gradients (reentrant checkpoints), are found once, in the first.
     skip_all_reduce_unused_params: flat arrays that no gradient of this backward lies in are not reduced; the
-                            parameters used must be the same on all ranks.
+                            parameters used must be the same on all ranks, which each backward compares.
     delay_all_reduce_named_params, param_to_hook_all_reduce: the former's gradients are reduced after the latter's.
     mixed_precision:        a `_MixedPrecision`: forward and backward in a smaller dtype.
     lazy_bucket_allocation: changes nothing: flat arrays are made in the first backward.

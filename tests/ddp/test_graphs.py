@@ -28,7 +28,7 @@ from resilin.core.autograd.functional import grad as grad_of
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import graph
-from resilin.errors import UsageError
+from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 from resilin.utils.checkpoint import checkpoint
 
@@ -280,6 +280,21 @@ def test_unused_parameters_can_be_left_out_of_the_collectives() -> None:
     ((alone(inputs[1], "a") ** 2).mean() / 2).backward()
     assert_close(first, gradients(alone))
     assert_close(second, gradients(alone))
+
+
+@pytest.mark.parametrize("cap_mb", [1e-4, 25])
+def test_parameters_that_only_some_ranks_use_cannot_be_left_out_and_are_named(cap_mb: float) -> None:
+    modules, inputs = copies(Gated(), 2), batches(2)
+
+    def train(rank: int) -> None:
+        model = DDP(modules[rank], find_unused_parameters=True, skip_all_reduce_unused_params=True, bucket_cap_mb=cap_mb)
+        with pytest.raises(
+            CollectiveMismatch,
+            match=r"skip_all_reduce_unused_params: the gradient of a\.weight is there on rank 0 and absent on rank 1",
+        ):
+            (model(inputs[rank], "ab"[rank]) ** 2).mean().backward()
+
+    run_ranks(2, train).results()
 
 
 # ------------------------------------------------------------------ checkpoints

@@ -1,0 +1,37 @@
+"""Which parameters backwards use: ranks that leave out what they do not use (`skip_all_reduce_unused_params`) must agree.
+
+Buckets that only some ranks leave out would be paired with others, and gradients be those of one rank alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import resilin.dist as dist
+from resilin.dist import compared
+
+_WHY = (
+    "what is left out must be unused on all ranks: use the same parameters everywhere, or leave out "
+    "skip_all_reduce_unused_params"
+)
+
+
+class Used:
+    """The parameters that have a gradient at the end of a backward, by number."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.last: frozenset[int] | None = None  # of the last backward; None before the first one
+        self._facts = self._of(())
+
+    def _of(self, fired: Collection[int]) -> compared.Facts:
+        groups = [("", {f"the gradient of {self._names[number]}": "there" for number in sorted(fired)})]
+        return compared.Facts("DistributedDataParallel with skip_all_reduce_unused_params", groups, _WHY)
+
+    def agree(self, fired: Collection[int], group: dist.ProcessGroup) -> None:
+        """A backward has used `fired`. A collective: CollectiveMismatch on all ranks where one has used others."""
+        now = frozenset(fired)
+        if now != self.last:
+            self.last, self._facts = now, self._of(now)
+        if group.size() > 1:
+            compared.agree(self._facts, group)
