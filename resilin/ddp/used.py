@@ -1,6 +1,6 @@
-"""Which parameters backwards use: ranks that leave out what they do not use (`skip_all_reduce_unused_params`) must agree.
+"""Which parameters backwards use: ranks that leave out those that are unused (`skip_all_reduce_unused_params`) agree.
 
-Buckets that only some ranks leave out would be paired with others, and gradients be those of one rank alone.
+Else buckets that only some ranks leave out would be paired with others, and gradients be those of one rank alone.
 """
 
 from __future__ import annotations

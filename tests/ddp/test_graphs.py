@@ -285,9 +285,10 @@ def test_unused_parameters_can_be_left_out_of_the_collectives() -> None:
 @pytest.mark.parametrize("cap_mb", [1e-4, 25])
 def test_parameters_that_only_some_ranks_use_cannot_be_left_out_and_are_named(cap_mb: float) -> None:
     modules, inputs = copies(Gated(), 2), batches(2)
+    flags = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
 
     def train(rank: int) -> None:
-        model = DDP(modules[rank], find_unused_parameters=True, skip_all_reduce_unused_params=True, bucket_cap_mb=cap_mb)
+        model = DDP(modules[rank], **flags, bucket_cap_mb=cap_mb)
         with pytest.raises(
             CollectiveMismatch,
             match=r"skip_all_reduce_unused_params: the gradient of a\.weight is there on rank 0 and absent on rank 1",
